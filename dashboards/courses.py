@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -95,7 +96,8 @@ def team_chart(team: QuotaNode, *, access: Access, chosen: Range, now: datetime)
 def job_ranges(attempts: Sequence[Attempt], *, now: datetime) -> list[Range]:
     """What the chart of a job offers: all of its time, and each range that is shorter; the attempts are given with the latest first."""
     life = _until(attempts, now) - attempts[-1].started_at if attempts else timedelta(0)
-    return [*(one for one in RANGES if one.length < life), Range(ALL, life, timedelta(0), "whole job")]
+    over = bool(attempts) and attempts[0].ended_at is not None
+    return [*(replace(one, over=over) for one in RANGES if one.length < life), Range(ALL, life, timedelta(0), "whole job")]
 
 
 def job_range(asked: str, ranges: Sequence[Range]) -> Range:

@@ -9,12 +9,19 @@ MINUTE, QUARTER, HOUR = timedelta(minutes=1), timedelta(minutes=15), timedelta(h
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`step` is the interval of one point: the finest for which a chart stays below about 750 points."""
+    """`step` is the interval of one point: the finest for which a chart stays below about 750 points. `over`: it ends with what it is of, not now."""
 
     key: str
     length: timedelta
     step: timedelta
     text: str
+    over: bool = False
+
+    @property
+    def title(self) -> str:
+        if not self.step:
+            return self.text.capitalize()
+        return f"Its last {self.text.removeprefix('1 ')}" if self.over else f"Last {self.text}"
 
     def begin(self, now: datetime) -> datetime:
         """The first whole step of the range, so that two requests within a step give the same points."""

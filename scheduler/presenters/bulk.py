@@ -24,6 +24,11 @@ WORDS = {
     Action.PRIORITY: ("Change the priority of {}?", "Change the priority of {}", "Changed the priority of {}"),
     Action.CHECKPOINT: ("Have {} save their work now?", "Have {} save their work", "Asked {} to save their work"),
 }
+# Of one job, where that reads otherwise.
+WORDS_OF_ONE = {
+    Action.PRIORITY: ("Change the priority of {}?", "Change priority", "Changed the priority of {}"),
+    Action.CHECKPOINT: ("Have {} save its work now?", "Save work now", "Asked {} to save its work"),
+}
 CHOICES = (
     (Action.CANCEL, "Cancel"),
     (Action.HOLD, "Hold"),
@@ -78,18 +83,23 @@ class BulkView:
 
 def bulk_view(preview: Preview, *, more_lines: Sequence[str] = (), faults: Sequence[str] = ()) -> BulkView:
     """`more_lines` are what the page knows besides, of a single job for instance. With `faults` nothing is foreseen: the preview says them."""
-    asked, jobs = preview.asked, preview.changing
-    heading, button, _ = WORDS[asked.action]
-    number = jobs[0].name if len(jobs) == 1 and len(asked.jobs) == 1 else plural(len(jobs), "job")
+    asked = preview.asked
     # Whose priority is the new one already is sent as well: it may be another one by the time it is applied.
     kept = (Effect.CHANGES, Effect.SAME) if asked.action == Action.PRIORITY else (Effect.CHANGES,)
+    sent = tuple(verdict for verdict in preview.verdicts if verdict.effect in kept)
+    heading, button, _ = words_of(asked.action, len(sent))
+    number = sent[0].job.name if len(asked.jobs) == len(sent) == 1 and sent[0].job is not None else plural(len(sent), "job")
     return BulkView(
         preview=preview,
-        heading=heading.format(number) if jobs else "Nothing would change",
-        button=button.format("job" if len(asked.jobs) == 1 else plural(len(jobs), "job")),
+        heading=heading.format(number) if sent else "Nothing would change",
+        button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent), "job")),
         told=Told(sentences=(), faults=faults) if faults else _told(preview, more_lines),
-        sent=tuple(verdict for verdict in preview.verdicts if verdict.effect in kept),
+        sent=sent,
     )
+
+
+def words_of(action: Action, count: int) -> tuple[str, str, str]:
+    return WORDS_OF_ONE.get(action, WORDS[action]) if count == 1 else WORDS[action]
 
 
 def _told(preview: Preview, more_lines: Sequence[str]) -> Told:
@@ -152,7 +162,7 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
         freed = sum(preview.freed.values())
         types = ", ".join(f"{gpus(amount)} {name}" for name, amount in preview.freed.items())
         if freed:
-            cost = f" They cost {money(preview.freed_micros)} an hour." if preview.freed_micros else ""
+            cost = f" At the guaranteed rate they cost {money(preview.freed_micros)} an hour." if preview.freed_micros else ""
             yield f"{gpus_told(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}.{cost}"
         if preview.along:
             on = "it" if len(preview.asked.jobs) == 1 else "one of these"
@@ -190,13 +200,18 @@ def _then_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
         yield f"{plural(count, 'waiting job')} {'waits' if count == 1 else 'wait'} longer."
     if (hidden := following.unseen - following.others) > 0:
         yield f"{plural(hidden, 'more job')} of other teams {'is' if hidden == 1 else 'are'} affected."
+    if following.cut:
+        yield f"{plural(following.cut, 'more job')} {'is' if following.cut == 1 else 'are'} affected."
 
 
 def _notified_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     if not jobs:
         return
+    following = preview.following
+    known = following is not None and not following.unseen and not following.cut
     if not preview.notified:
-        yield "No owner is notified."
+        if not preview.along and (known or preview.asked.action == Action.CHECKPOINT):
+            yield "No owner is notified."
     elif preview.notified == 1:
         yield "The owner of 1 job is notified."
     else:
@@ -233,5 +248,5 @@ class BatchView:
 
 def batch_view(batch: JobBatch, verdicts: Sequence[Mapping[str, Any]]) -> BatchView:
     done = tuple(verdict for verdict in verdicts if verdict["effect"] == Effect.CHANGES)
-    heading = WORDS[Action(batch.action)][2].format(plural(len(done), "job"))
+    heading = words_of(Action(batch.action), len(done))[2].format(plural(len(done), "job"))
     return BatchView(batch, heading, done, _left([(verdict["effect"], verdict) for verdict in verdicts]))

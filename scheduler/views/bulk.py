@@ -99,19 +99,20 @@ def batch_page(request: HttpRequest, public_id: str) -> HttpResponse:
 @require_POST
 @requires(Can.SEE)
 def batch_undo_write(request: HttpRequest, public_id: str) -> HttpResponse:
-    """Take it back, for the jobs that nobody has changed since."""
+    """Take it back, for the jobs that nobody has changed since. What was done to one job is undone on its page."""
     access = access_of(request)
     batch = batch_for(access, public_id)
     must_steer_something(access)
+    own = redirect("job", batch.verdicts[0]["id"]) if len(batch.verdicts) == 1 else None
     try:
         done = batch_undo(access=access, batch=batch, now=now())
     except Conflict as fault:
         messages.error(request, str(fault))
-        return redirect("job_batch", public_id)
+        return own or redirect("job_batch", public_id)
     left = sum(verdict["effect"] == Effect.CHANGES for verdict in batch.verdicts) - done
     rest = f" {plural(left, 'job')} changed since and {'is' if left == 1 else 'are'} left alone." if left else ""
     messages.success(request, f"{plural(done, 'job')} {'is' if done == 1 else 'are'} as before.{rest}")
-    return redirect("jobs")
+    return own or redirect("jobs")
 
 
 def _asked(data: QueryDict, jobs: list[tuple[str, int | None]]) -> Asked:

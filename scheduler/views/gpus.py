@@ -78,7 +78,8 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
         return _health_page(request, gpu, to) if may_follow(gpu.health, to) else redirect("gpu", public_id=public_id)
     try:
         sent = form_values(HealthForm(request.POST))
-        changed = gpu_health_change(access=access, gpu=gpu, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
+        seen, mark = sent["seen"] or None, request.POST.get("mark") or None
+        changed = gpu_health_change(access=access, gpu=gpu, to=sent["to"], reason=sent["reason"], seen=seen, mark=mark, now=now())
     except ValidationError as fault:
         faults, to = messages_by_field(fault), request.POST.get("to", "")
         return (
@@ -88,7 +89,7 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    undo = health_undo(reverse("gpu_health", args=[public_id]), gpu.health, changed.health)
+    undo = health_undo(reverse("gpu_health", args=[public_id]), gpu.health, changed)
     done_with_undo(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.", undo)
     return redirect("gpu", public_id=public_id)
 

@@ -150,7 +150,7 @@ def job_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         return _change_page(request, access, job, Action.CANCEL)
     try:
-        cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
+        cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now(), revision=_revision_seen(request))
     except ValidationError as fault:
         return _change_page(request, access, job, Action.CANCEL, faults=messages_by_field(fault), status=422)
     except Conflict as fault:
@@ -240,16 +240,27 @@ def job_save_write(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str, undo: Undo | None = None) -> HttpResponse:
+    """The `undo` takes back this change alone: it names the revision that the job has now, and there is none where nothing changed."""
     access = access_of(request)
     job = job_for(access, public_id)
+    seen = _revision_seen(request)
+    given = {} if undo is None else {"revision": job.revision if seen is None else seen}
     try:
-        service(access=access, job=job, reason=request.POST.get("reason", ""), now=now())
+        changed = service(access=access, job=job, reason=request.POST.get("reason", ""), now=now(), **given)
     except ValidationError as fault:
         return _page(request, job, status=422, faults=list(_worded(fault)))
     except Conflict as fault:
         return _page(request, job_for(access, public_id), status=409, faults=[str(fault)])
+    if undo is not None:
+        same = changed.revision == job.revision
+        undo = None if same else Undo(undo.address, {**undo.fields, "revision": str(changed.revision)})
     done_with_undo(request, said.format(job.name), undo)
     return redirect("job", public_id)
+
+
+def _revision_seen(request: HttpRequest) -> int | None:
+    text = request.POST.get("revision", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _worded(fault: ValidationError) -> Iterator[str]:
@@ -285,6 +296,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     ranges = job_ranges(attempts, now=moment)
     chosen = job_range(request.GET.get("range", ""), ranges)
     chart = job_chart(job, attempts, now=moment, chosen=chosen)
+    whole = job_chart(job, attempts, now=moment) if chart.is_empty and chosen != ranges[-1] else chart
     foreseen = foreseen_start(job, row.outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
@@ -316,7 +328,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
         "usage": usage,
-        "chart": chart if len(chart.rows) > 2 and not chart.is_empty else None,
+        # With nothing in the chosen range, but something in another one, it stays, with what chooses.
+        "chart": None if whole.is_empty or len(whole.rows) <= 2 else chart,
         "range": chosen if len(ranges) > 1 else None,
         "ranges": ranges,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,

@@ -30,7 +30,7 @@ from scheduler.presenters.node_changes import Way, drain_preview, drain_progress
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, drain_checked, nodes_drain
-from scheduler.services.hardware.hardware import node_health_change, node_spare_set
+from scheduler.services.hardware.hardware import health_mark, node_health_change, node_spare_set
 
 
 @require_safe
@@ -61,9 +61,10 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         return _health_page(request, node, to) if may_follow(node.health, to) else redirect("node", public_id=public_id)
     if request.POST.get("to") == Health.DRAINING:
         return _drain(request, [node], seen={node.public_id: request.POST["seen"]} if request.POST.get("seen") else {})
+    mark = request.POST.get("mark") or None
     try:
         sent = form_values(HealthForm(request.POST))
-        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, now=now())
+        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, mark=mark, now=now())
     except ValidationError as fault:
         faults, to = messages_by_field(fault), request.POST.get("to", "")
         return (
@@ -73,8 +74,7 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    undo = health_undo(reverse("node_health", args=[public_id]), node.health, changed.health)
-    done_with_undo(request, f"{changed.name} is {Health(changed.health).label.lower()} now.", undo)
+    done_with_undo(request, f"{changed.name} is {Health(changed.health).label.lower()} now.", _node_undo(node, changed))
     return redirect("node", public_id=public_id)
 
 
@@ -104,7 +104,9 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
         if "preview" in request.POST:
             drain_checked(way=sent["jobs"], at=sent["at"], now=now())
             return _drain_page(request, nodes)
-        done = nodes_drain(access=access, nodes=nodes, way=sent["jobs"], at=sent["at"], reason=sent["reason"], seen=seen, now=now())
+        marks = {nodes[0].public_id: request.POST["mark"]} if len(nodes) == 1 and request.POST.get("mark") else {}
+        how = {"way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
+        done = nodes_drain(access=access, nodes=nodes, **how, seen=seen, marks=marks, now=now())
     except ValidationError as fault:
         found = messages_by_field(fault)
         unclear = [text for field in ("jobs", "at") for text in found.get(field, ())]
@@ -114,26 +116,31 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
     said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""
     said += f" Owners of {plural(done.told, 'job')} are notified." if done.told else ""
     named = f"{nodes[0].name} is" if len(nodes) == 1 else f"{len(nodes)} nodes are"
-    done_with_undo(request, f"{named} draining now.{said}", _drain_undo(nodes[0]) if len(nodes) == 1 else None)
+    done_with_undo(request, f"{named} draining now.{said}", _node_undo(nodes[0], done.nodes[0]) if len(nodes) == 1 else None)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
 
 
-def health_undo(address: str, was: str, now_is: str) -> Undo | None:
-    """Back to the health before, where that may follow."""
-    told = Health(now_is).label.lower()
-    return Undo(address, {"to": was, "seen": now_is, "reason": f"Undo of {told}."}) if may_follow(now_is, was) else None
+def health_undo(address: str, was: str, after: Node | Gpu) -> Undo | None:
+    """Back to the health before, where that may follow, and as long as nobody has changed it since."""
+    told = Health(after.health).label.lower()
+    fields = {"to": was, "seen": after.health, "mark": health_mark(after), "reason": f"Undo of {told}."}
+    return Undo(address, fields) if may_follow(after.health, was) else None
 
 
-def _drain_undo(before: Node) -> Undo | None:
+def _node_undo(before: Node, after: Node) -> Undo | None:
     """Back to the health before; or to how it drained before, as long as its time has not come."""
     address = reverse("node_health", args=[before.public_id])
     if before.health != Health.DRAINING:
-        return health_undo(address, before.health, Health.DRAINING)
+        return health_undo(address, before.health, after)
+    if after.health != Health.DRAINING and not may_follow(after.health, Health.DRAINING):
+        return None
     if before.drain_way not in ("", DrainWay.FINISH) and (before.drain_at is None or before.drain_at <= now()):
         return None
     at = f"{before.drain_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if before.drain_at is not None else ""
     way = before.drain_way or DrainWay.FINISH.value
-    return Undo(address, {"to": Health.DRAINING.value, "jobs": way, "at": at, "reason": "Undo of a change of the drain."})
+    told = "a change of the drain" if after.health == Health.DRAINING else Health(after.health).label.lower()
+    fields = {"to": Health.DRAINING.value, "jobs": way, "at": at, "seen": after.health, "mark": health_mark(after), "reason": f"Undo of {told}."}
+    return Undo(address, fields)
 
 
 def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -193,7 +194,9 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     form = ReasonForm(request.POST if request.method == "POST" else None)
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
-        return _steer(request, public_id, reservation_cancel, "{} is cancelled.")
+        seen = request.POST.get("revision", "")
+        revision = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None
+        return _steer(request, public_id, partial(reservation_cancel, revision=revision), "{} is cancelled.")
     effects = [
         "A window that is active ends now, and no window follows.",
         "Jobs on it keep running as borrowers: other teams may reclaim their GPUs.",
@@ -324,7 +327,7 @@ def _saved(request: HttpRequest, access: Access, form: ReservationForm, of: Rese
     else:
         made = reservation_change(access=access, reservation=of, given=given, revision=form.cleaned_data["revision"], now=now())
     pending_said = f"{made.name} is requested. A quota admin approves it."
-    undo = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo."}) if of is None else None
+    undo = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo.", "revision": str(made.revision)}) if of is None else None
     done_with_undo(request, pending_said if made.state == "requested" else f"{made.name} is reserved.", undo)
     return redirect("reservation", made.public_id)
 

@@ -66,11 +66,19 @@ def nearest_start(
 
 
 def nearest_series(
-    bookings: Sequence[Booking], short: datetime, drawn: Callable[[timedelta], Iterable[Span]], *, milli: int, capacity: int, since: datetime
+    bookings: Sequence[Booking],
+    short: datetime,
+    drawn: Callable[[timedelta], Iterable[Span]],
+    *,
+    milli: int,
+    capacity: int,
+    since: datetime,
+    begun: bool = False,
 ) -> datetime | None:
     """The first start of a recurring reservation that is moved as little as possible, so that all of its windows fit.
 
     `drawn` are its windows, moved by so much; `short` is when the first starts that does not fit. None: no move that frees that one is enough.
+    Of one that has `begun` only windows count that start from `since` on: it is changed, and one may last.
     """
     if milli > capacity:
         return None
@@ -79,7 +87,7 @@ def nearest_series(
     if end is not None:
         moves.update(one.start - end for one in bookings)
     for move in sorted((move for move in moves if abs(move) <= FURTHEST_MOVE), key=lambda move: (abs(move), move))[:SERIES_TRIED]:
-        windows = list(drawn(move))
+        windows = [window for window in drawn(move) if not begun or window[0] >= since]
         if windows and windows[0][0] >= since and all(peak(bookings, *one).milli + milli <= capacity for one in windows):
             return windows[0][0]
     return None

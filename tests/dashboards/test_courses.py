@@ -103,6 +103,22 @@ def test_a_job_offers_the_ranges_that_are_shorter_than_its_time() -> None:
     assert job_range("90d", ranges).key == "all"
     assert len(job_chart(job, [attempt], now=later, chosen=ranges[0]).rows) == 60
     assert [one.key for one in job_ranges([], now=later)] == ["all"]
+    assert [one.title for one in ranges] == ["Last 1 hour", "Last 6 hours", "Whole job"]
+    attempt.ended_at = later
+    assert [one.title for one in job_ranges([attempt], now=later)] == ["Its last hour", "Its last 6 hours", "Whole job"]
+
+
+def test_a_job_keeps_its_chart_where_the_chosen_range_has_no_data(personas) -> None:
+    placed = builders.placement(of=builders.job(on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING))
+    Attempt.objects.update(started_at=now() - timedelta(hours=7))
+    held = [np.array([amount * 60_000], np.int64) for amount in (1000, 500, 0)]
+    page = reverse("job", args=[placed.job.public_id])
+    client = personas.client("superuser")
+    assert "data-plot-ranges" not in client.get(page).content.decode(), "nothing was ever read"
+
+    jobs_write(60, {minute_of(now()) - timedelta(hours=5): JobSums(np.array([placed.job.pk], np.uint32), *held)})
+    for chosen in ("all", "1h"):
+        assert "data-plot-ranges" in client.get(page, {"range": chosen}).content.decode(), chosen
 
 
 def test_every_object_has_its_history_on_top_of_its_page(personas) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
 from scheduler.presenters.bulk import bulk_view
 from scheduler.services.forecasts import fitting
-from scheduler.services.jobs.bulk import MOST, asked_checked, jobs_preview, jobs_steer
+from scheduler.services.jobs.bulk import MOST, Following, asked_checked, jobs_preview, jobs_steer
 from scheduler.services.jobs.edits import job_edit, job_save_now
 from scheduler.services.jobs.jobs import job_hold
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
@@ -265,6 +266,42 @@ def test_a_preview_says_what_comes_free_and_who_ends_along(personas, ours):
 
     assert told["freed_milli"] == {H100: 1000}
     assert told["cancelled_along"] == 1
+
+
+def test_a_preview_denies_no_notice_that_it_may_not_see(personas, ours):
+    """Owners of those who end along hear of it; what became of jobs that are hidden or were left out is not denied."""
+    lead = personas.users["team_lead"]
+    first = job("first", on=ours, owner=lead)
+    asked = asked_checked(action="cancel", jobs=[(first.public_id, None)])
+    following = Following(NOON, (), 0)
+
+    def told(preview: Any, **fields: Any) -> str:
+        return " ".join(bulk_view(replace(preview, following=replace(following, **fields))).told.sentences)
+
+    alone = jobs_preview(access=personas.access("team_lead"), asked=asked, now=now())
+    assert "No owner is notified." in told(alone)
+    assert "notified" not in told(alone, unseen=1) and "1 more job of other teams is affected." in told(alone, unseen=1)
+    cut = told(alone, cut=2)
+    assert "notified" not in cut and "2 more jobs are affected." in cut and "other teams" not in cut
+    Dependency.objects.create(job=job("next", on=ours, owner=personas.users["submitter"]), on=first)
+    along = jobs_preview(access=personas.access("team_lead"), asked=asked, now=now())
+    assert "The owner of 1 job is notified." in told(along)
+    freed = replace(along, freed={H100: 1000}, freed_micros=2_500_000)
+    assert "At the guaranteed rate they cost" in told(freed)
+
+
+def test_the_heading_stays_a_question_while_the_priority_is_typed_and_one_job_is_one(personas, ours):
+    first, second = job("first", on=ours, priority=40), job("second", on=ours, priority=40)
+
+    def worded(*jobs: Job, action: str = "priority", priority: int | None = None) -> tuple[str, str]:
+        asked = asked_checked(action=action, jobs=[(one.public_id, None) for one in jobs], priority=priority)
+        view = bulk_view(jobs_preview(access=personas.access("team_lead"), asked=asked, now=now()))
+        return view.heading, view.button
+
+    assert worded(first, second, priority=40) == worded(first, second, priority=80)
+    assert worded(first, second, priority=40) == ("Change the priority of 2 jobs?", "Change the priority of 2 jobs")
+    assert worded(first, priority=40) == ("Change the priority of first?", "Change priority")
+    assert worded(first, action="hold") == ("Hold first?", "Hold job")
 
 
 def test_a_preview_counts_those_behind_others_as_they_then_end(personas, ours):

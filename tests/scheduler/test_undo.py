@@ -120,3 +120,84 @@ def test_an_applied_quota_change_is_undone_by_a_draft_that_is_read_first(persona
     assert QuotaShare.objects.get(pk=share.pk).guaranteed_milli == 8_000, "not before it is applied"
     client.post(reverse("quota-change-step", args=[back.public_id]), {"step": "apply", "revision": back.revision})
     assert QuotaShare.objects.get(pk=share.pk).guaranteed_milli == 4_000
+
+
+def test_an_undo_takes_back_nothing_that_somebody_else_did_since(personas):
+    """Between a step and its Undo a second person comes to the same by a step of his own, or changes it: his stays."""
+    mine, free = job("mine", on=personas.nodes["acme/research/nlp"]), job("free", on=personas.nodes["acme/research/nlp"])
+    client, other = personas.client("team_lead"), personas.client("superuser")
+
+    held = client.post(reverse("job_hold", args=[mine.public_id]), follow=True)
+    for step in ("job_release", "job_hold"):
+        other.post(reverse(step, args=[mine.public_id]), {"reason": "data is moved"})
+    assert "by now" in undone(client, held).content.decode()
+    assert Job.objects.get(pk=mine.pk).held_at is not None, "the hold is the other's now"
+    again = client.post(reverse("job_hold", args=[mine.public_id]), follow=True)
+    assert UNDO.search(again.content.decode()) is None, "nothing was changed by that"
+
+    released = client.post(reverse("job_release", args=[mine.public_id]), follow=True)
+    for step in ("job_hold", "job_release"):
+        other.post(reverse(step, args=[mine.public_id]))
+    undone(client, released)
+    assert Job.objects.get(pk=mine.pk).held_at is None
+
+    page = client.get(reverse("job_cancel", args=[free.public_id])).content.decode()
+    seen = re.search(r'name="revision" value="(\d+)"', page)
+    assert seen is not None
+    other.post(reverse("job_hold", args=[free.public_id]))
+    assert client.post(reverse("job_cancel", args=[free.public_id]), {"revision": seen[1]}).status_code == 409
+    assert Job.objects.get(pk=free.pk).state == "queued"
+
+
+def drained(client: Any, node: Node, **fields: str) -> Any:
+    return client.post(reverse("node_health", args=[node.public_id]), {"to": "draining", "reason": "fans", **fields}, follow=True)
+
+
+def test_a_drain_comes_back_as_it_was_and_overwrites_no_newer_one(personas):
+    node = builders.node("busy", gpus=1)
+    gpu, client, other = node.gpus.get(), personas.client("operator"), personas.client("superuser")
+    first, second, third = (f"{now() + timedelta(hours=hours):%Y-%m-%dT%H:00:00}" for hours in (6, 9, 12))
+
+    def stands() -> tuple[str, str, str]:
+        found = Node.objects.get(pk=node.pk)
+        return found.health, found.drain_way, f"{found.drain_at:%Y-%m-%dT%H:%M:%S}" if found.drain_at else ""
+
+    def to(who: Any, health: str) -> Any:
+        return who.post(reverse("node_health", args=[node.public_id]), {"to": health, "reason": "fans"}, follow=True)
+
+    drained(client, node, jobs="move", at=first)
+    undone(client, to(client, "healthy"))
+    assert stands() == ("draining", "move", first), "with its way and its time"
+
+    changed = drained(client, node, jobs="stop", at=second)
+    drained(other, node, jobs="move", at=third)
+    assert undone(client, changed).status_code == 409
+    assert stands() == ("draining", "move", third)
+
+    left = to(client, "healthy")
+    drained(other, node, jobs="stop", at=second)
+    undone(client, left)
+    to(other, "healthy")
+    again = drained(client, node, jobs="finish")
+    to(other, "healthy")
+    drained(other, node, jobs="stop", at=third)
+    undone(client, again)
+    assert stands() == ("draining", "stop", third), "that drain is another one"
+
+    suspect = client.post(reverse("gpu_health", args=[gpu.public_id]), {"to": "suspect", "reason": "hot"}, follow=True)
+    for health in ("healthy", "suspect"):
+        other.post(reverse("gpu_health", args=[gpu.public_id]), {"to": health, "reason": "hot"})
+    undone(client, suspect)
+    assert Gpu.objects.get(pk=gpu.pk).health == Health.SUSPECT
+
+
+def test_undo_is_offered_while_a_job_is_as_it_was_left_and_leads_back_to_a_single_one(personas):
+    mine = job("mine", on=personas.nodes["acme/research/nlp"], priority=40)
+    asked = asked_checked(action="priority", jobs=[(mine.public_id, None)], priority=80)
+    batch = jobs_steer(access=personas.access("team_lead"), asked=asked, reason="urgent", now=NOON).batch
+    client, page = personas.client("team_lead"), reverse("job_batch", args=[batch.public_id])
+    undo = reverse("job_batch_undo", args=[batch.public_id])
+
+    assert undo in client.get(page).content.decode()
+    assert client.post(undo).headers["Location"] == reverse("job", args=[mine.public_id])
+    assert undo not in client.get(page).content.decode()

@@ -22,7 +22,7 @@ from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Pla
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
-from scheduler.services.hardware.hardware import check_reason, hardware_record, health_step, locked_node
+from scheduler.services.hardware.hardware import check_reason, hardware_record, health_step, locked_node, unmarked_or_conflict
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
@@ -76,9 +76,20 @@ def drain_checked(*, way: str, at: datetime | None, now: datetime) -> None:
 
 
 def nodes_drain(
-    *, access: Access, nodes: Sequence[Node], way: str, at: datetime | None, reason: str, now: datetime, seen: Mapping[str, str] | None = None
+    *,
+    access: Access,
+    nodes: Sequence[Node],
+    way: str,
+    at: datetime | None,
+    reason: str,
+    now: datetime,
+    seen: Mapping[str, str] | None = None,
+    marks: Mapping[str, str] | None = None,
 ) -> Drained:
-    """Drain nodes, or change how they drain. `at` None: at once. `seen` is the health that was shown, by node; a newer is a conflict."""
+    """Drain nodes, or change how they drain. `at` None: at once.
+
+    `seen` is the health that was shown, `marks` the `health_mark`, by node; a newer is a conflict.
+    """
     access.must_everywhere(Can.OPERATE)
     drain_checked(way=way, at=at, now=now)
     at = at.astimezone(UTC) if at is not None else None
@@ -90,6 +101,7 @@ def nodes_drain(
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         before = deadlines_of(locked, now)
         for node in locked:
+            unmarked_or_conflict(node, (marks or {}).get(node.public_id))
             _close(access, node, way, at, reason, now, (seen or {}).get(node.public_id))
         timeline_follow(gpus=Gpu.objects.filter(node__in=locked, removed_at__isnull=True).values_list("pk", flat=True), at=now)
         asked, told = 0, 0

@@ -1,7 +1,7 @@
 """Health of nodes and GPUs, and the spare flag: an operator's decisions about hardware."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -21,12 +21,25 @@ from scheduler.services.loop.usage import timeline_follow, usage_moment
 REASON_LENGTH = 300
 
 
-def node_health_change(*, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None) -> Node:
-    """Take a node to another health. `seen` is the health that the operator saw; a newer one is a conflict, not overwritten."""
+def health_mark(row: Node | Gpu) -> str:
+    """Which of its healths this is, since when, and how a node drains: another one whenever somebody changes that."""
+    drain: list[str | datetime | None] = [row.drain_way, row.drain_at] if isinstance(row, Node) else []
+    parts: list[str | datetime | None] = [row.health, row.health_since, *drain]
+    return " ".join(part.astimezone(UTC).isoformat() if isinstance(part, datetime) else part or "-" for part in parts)
+
+
+def unmarked_or_conflict(row: Node | Gpu, mark: str | None) -> None:
+    if mark is not None and health_mark(row) != mark:
+        raise Conflict("Its health has been changed since. Look again, then decide.")
+
+
+def node_health_change(*, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None, mark: str | None = None) -> Node:
+    """Take a node to another health. `seen` is the health that the operator saw; a newer one, or another `health_mark`, is a conflict."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         now = usage_moment(now=now)
         node = locked_node(node)
+        unmarked_or_conflict(node, mark)
         _check_step(node, to, reason, seen, Q(node=node))
         _step(access, node, None, to, reason, now)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
@@ -39,12 +52,13 @@ def health_step(*, access: Access, node: Node, to: str, reason: str, now: dateti
     _step(access, node, None, to, reason, now)
 
 
-def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None) -> Gpu:
+def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None, mark: str | None = None) -> Gpu:
     """The same for one GPU: the others of its node stay in service."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         now = usage_moment(now=now)
         gpu = locked_gpu(gpu)
+        unmarked_or_conflict(gpu, mark)
         _check_step(gpu, to, reason, seen, Q(gpu=gpu))
         _step(access, gpu.node, gpu, to, reason, now)
         timeline_follow(gpus=[gpu.pk], at=now)

@@ -103,8 +103,8 @@ class Verdict:
 class Preview:
     """What would happen. `freed` is in milli-GPU by type; `along` is how many other jobs end too, as they need one of these completed.
 
-    `following` says who would start then; None: nobody can work it out now. `freed_micros` is what the freed GPUs cost in an hour, None where the
-    reader may not know it. `notified` is how many jobs have an owner who hears of it.
+    `following` says who would start then; None: nobody can work it out now. `freed_micros` is what the freed GPUs cost in an hour at the
+    guaranteed rate, None where the reader may not know it. `notified` is how many jobs have an owner who hears of it.
     """
 
     asked: Asked
@@ -138,6 +138,7 @@ class Following:
     """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them.
 
     `effects` are on jobs that the reader may see, those who start included; `unseen` counts the effects on others.
+    `cut` counts those beyond `MOST`, whoever they are about.
     """
 
     as_of: datetime
@@ -145,6 +146,7 @@ class Following:
     others: int
     effects: tuple[Consequence, ...] = ()
     unseen: int = 0
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +255,14 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
     cancels = asked.action == Action.CANCEL
     freed = _freed(jobs) if cancels else {}
     following = _following(access, asked, jobs, now)
+    along = _along(jobs) if cancels else set()
     return replace(
         preview,
         freed=freed,
-        along=_along(jobs) if cancels else 0,
+        along=len(along),
         following=following,
         freed_micros=_freed_micros(access, jobs, freed, now),
-        notified=_notified(access, jobs if cancels else [], following),
+        notified=_notified(access, jobs if cancels else [], along, following),
     )
 
 
@@ -294,19 +297,22 @@ def _freed_micros(access: Access, jobs: Sequence[Job], freed: Mapping[str, int],
     return sum(milli * rates[gpu_type] // 1000 for gpu_type, milli in freed.items()) if all(name in rates for name in freed) else None
 
 
-def _notified(access: Access, cancelled: Sequence[Job], following: Following | None) -> int:
-    """How many of the jobs that are cancelled, or preempted then, have an owner other than the reader."""
+def _notified(access: Access, cancelled: Sequence[Job], along: set[int], following: Following | None) -> int:
+    """How many of the jobs that are cancelled, also along with others, or preempted then, have an owner other than the reader."""
     preempted = [one.job for one in following.effects if one.effect == "preempted"] if following else []
     me = access.actor.user.pk if access.actor.user is not None else None
-    return len({job.pk for job in (*cancelled, *preempted) if job.owner_id is not None and job.owner_id != me})
+    owners = {job.pk: job.owner_id for job in (*cancelled, *preempted)}
+    if along:
+        owners |= dict(Job.objects.filter(pk__among=sorted(along)).values_list("pk", "owner_id"))
+    return sum(owner is not None and owner != me for owner in owners.values())
 
 
-def _along(jobs: Sequence[Job]) -> int:
-    """How many others end along, also those behind others, as far as they have not started: what `dependencies_settle` comes to, in one question."""
+def _along(jobs: Sequence[Job]) -> set[int]:
+    """Which others end along, also those behind others, as far as they have not started: what `dependencies_settle` comes to, in one question."""
     keys = {job.pk for job in jobs}
     states = [state.value for state in NOT_STARTED]
     if not keys:
-        return 0
+        return set()
     direct = Dependency.objects.filter(on__among=sorted(keys), if_completed=True, job__state__in=states).order_by().values("job_id")
     sql, given = direct.query.sql_with_params()
     marks = ", ".join(["%s"] * len(states))
@@ -317,7 +323,7 @@ def _along(jobs: Sequence[Job]) -> int:
             f" WHERE later.if_completed AND job.state IN ({marks})) SELECT job_id FROM behind",
             (*given, *states),
         )
-        return len({key for (key,) in cursor.fetchall()} - keys)
+        return {key for (key,) in cursor.fetchall()} - keys
 
 
 def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime) -> Following | None:
@@ -339,14 +345,15 @@ def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime)
     later = [Difference(name, LATER, f"{plural(by, 'more job')} before it in the queue.") for name, by in found.later.items()]
     shown = [*effects[:MOST], *later[: max(0, MOST - len(effects))]]
     seen = jobs_named(access, [one.job for one in shown])
-    starts = [one.job for one in effects if one.effect == "starts"]
+    starts = [one.job for one in shown if one.effect == "starts"]
     lost = _lost(access, [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen], now)
     told = Discretion(access, [one.detail for one in shown])
     consequences = tuple(
         Consequence(seen[one.job], one.effect, told.text(one.detail), lost.get(seen[one.job].pk, 0)) for one in shown if one.job in seen
     )
     own = tuple(seen[name] for name in starts if name in seen)
-    return Following(found.as_of, own, len(starts) - len(own), consequences, len(effects) + len(later) - len(consequences))
+    unseen, cut = len(shown) - len(consequences), len(effects) + len(later) - len(shown)
+    return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut)
 
 
 def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:

@@ -8,7 +8,7 @@ from django.db import transaction
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access
-from scheduler.models import JobBatch
+from scheduler.models import Job, JobBatch
 from scheduler.services.jobs.bulk import Action, Effect, asked_checked, effects_counted, jobs_steer
 
 # What takes an action back. A job that was cancelled stays cancelled.
@@ -16,15 +16,21 @@ UNDOES = {Action.HOLD: Action.RELEASE, Action.RELEASE: Action.HOLD, Action.PRIOR
 
 
 def may_undo(batch: JobBatch) -> bool:
-    return batch.action in UNDOES and any(verdict["effect"] == Effect.CHANGES for verdict in batch.verdicts)
+    """Whether one of its jobs is still as it left it."""
+    left = dict(_changed(batch)) if batch.action in UNDOES else {}
+    return any(left[name] == revision for name, revision in Job.objects.filter(public_id__among=sorted(left)).values_list("public_id", "revision"))
+
+
+def _changed(batch: JobBatch) -> list[tuple[str, int]]:
+    return [(verdict["id"], verdict["revision"]) for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES]
 
 
 def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> int:
     """How many jobs are as they were. A `Conflict` where none can be."""
-    if not may_undo(batch):
+    changed = _changed(batch)
+    if batch.action not in UNDOES or not changed:
         raise Conflict("This cannot be undone.")
     action = UNDOES[Action(batch.action)]
-    changed = [(verdict["id"], verdict["revision"]) for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES]
     before = _priorities(batch, [name for name, _ in changed]) if action == Action.PRIORITY else {}
     groups: dict[int | None, list[tuple[str, int | None]]] = defaultdict(list)
     for name, revision in changed:

@@ -187,7 +187,8 @@ def _beside_others(found: Reservation, capacity: Capacity, now: datetime) -> Dra
     first = short[0]
     milli = found.gpus_milli
     if found.rule:
-        nearest = nearest_series(others, first.start, lambda move: windows_ahead(_moved(found, move), now), milli=milli, capacity=of_type, since=now)
+        fits: dict[str, Any] = {"milli": milli, "capacity": of_type, "since": now, "begun": found.starts_at < now}
+        nearest = nearest_series(others, first.start, lambda move: windows_ahead(_moved(found, move), now), **fits)
     else:
         length = None if found.ends_at is None else found.ends_at - found.starts_at
         nearest = nearest_start(others, found.starts_at, length, milli=milli, capacity=of_type, since=now)

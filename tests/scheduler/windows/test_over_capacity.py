@@ -9,6 +9,7 @@ from django.http import HttpResponse
 
 from gpufleet.core.times import now
 from quotas.models import Reservation
+from scheduler.windows.capacity import Booking, nearest_series
 from tests import builders
 from tests.personas import Personas
 from tests.scheduler.loop.worlds import H100
@@ -52,3 +53,16 @@ def test_it_is_refused_with_the_numbers_and_the_nearest_start_that_fits(
     if nearest is not None:
         assert f"The nearest start that fits is {nearest:%Y-%m-%d %H:%M} UTC." in fault["message"]
         assert ask(4, nearest, **asked).status_code == 201
+
+
+def test_of_a_series_that_is_changed_the_window_that_lasts_stands_in_no_way() -> None:
+    """It lasts since two hours ago; another one has the last of its hours from tomorrow on."""
+    hour, day = timedelta(hours=1), timedelta(days=1)
+    others = [Booking("other", MORNING + number * day - 3 * hour, MORNING + number * day - hour, 6000) for number in (1, 2)]
+
+    def drawn(move: timedelta) -> list[tuple[datetime, datetime | None]]:
+        return [(MORNING - 2 * hour + move + number * day, MORNING + hour + move + number * day) for number in (0, 1, 2)]
+
+    found = nearest_series(others, MORNING + day - 2 * hour, drawn, milli=4000, capacity=8000, since=MORNING, begun=True)
+
+    assert found == MORNING + day - hour
