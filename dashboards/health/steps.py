@@ -13,10 +13,12 @@ from dashboards.health.models import StepLook
 from dashboards.telemetry.peaks import Precision
 from gpufleet.core.times import whole_millis
 from scheduler.backends.base import SeenSteps
+from scheduler.models import Placement
 
 LOOK = timedelta(seconds=15)
 KEPT = 8
 MOST_RANKS = 65_536
+FEW_RANKS = 1024  # 32 KiB: a job may have so many whatever it holds, as ranks of processors are; beyond that a rank a place
 # A file is written anew with each report: one that is older than any reading says nothing, nor does one from the future.
 FILE_COUNTS, AHEAD = timedelta(seconds=45), timedelta(seconds=5)
 PRECISIONS = frozenset(get_args(Precision))
@@ -28,9 +30,13 @@ def steps_report(
 ) -> None:
     """Put what ranks say into the look that `at` lies in. A later word of a rank in one look counts; impossible figures do not.
 
+    Nor do those of a gang that is larger than what its attempt holds.
+
     `flops`, the operations of one step of the whole job, hold until a rank tells others.
     """
     at = whole_millis(at)
+    if not _may_have(attempt, ranks):
+        return
     figures = {rank: value for rank, value in seconds.items() if 0 <= rank < ranks <= MOST_RANKS and LEAST_SECONDS <= value < 86_400}
     if not figures:
         return
@@ -51,26 +57,62 @@ def steps_report(
 
 
 def steps_of_files(*, told: Sequence[tuple[int, SeenSteps]], now: datetime, **rest: Any) -> None:
-    """Put what files say into the looks in which they were written, once each. A file of another time than about now says nothing."""
+    """Put what files say into the looks in which they were written, once each. A file of another time than about now says nothing.
+
+    A file that is older than what is known of its gang was seen late, as that of another cluster: it tells what its ranks have not told yet.
+    """
+    about_now = sorted(((key, one) for key, one in told if now - FILE_COUNTS <= one.at <= now + AHEAD), key=lambda pair: (pair[0], pair[1].at))
+    rows = StepLook.objects.in_bulk({key for key, _ in about_now}) if about_now else {}
     by_look: dict[tuple[int, int], list[SeenSteps]] = defaultdict(list)
-    for attempt, one in sorted(told, key=lambda pair: (pair[0], pair[1].at)):
-        if now - FILE_COUNTS <= one.at <= now + AHEAD:
-            by_look[attempt, _look_of(one.at)].append(one)
-    newest = dict(StepLook.objects.filter(attempt__in={attempt for attempt, _ in by_look}).values_list("attempt_id", "at")) if by_look else {}
-    for (attempt, _), files in by_look.items():
+    late: dict[int, list[SeenSteps]] = defaultdict(list)
+    for key, one in about_now:
+        row = rows.get(key)
+        if row is None or one.at > row.at:
+            by_look[key, _look_of(one.at)].append(one)
+        else:
+            late[key].append(one)
+    for key, files in late.items():
+        if _filled(rows[key], files):
+            _fill(key, files)
+    for (key, _), files in by_look.items():
         last = files[-1]
-        if attempt in newest and last.at <= newest[attempt]:
-            continue
         same = [one for one in files if one.ranks == last.ranks]
         counted = next((one for one in reversed(same) if one.flops is not None and one.precision in PRECISIONS), None)
         steps_report(
-            attempt=attempt,
+            attempt=key,
             ranks=last.ranks,
             seconds={rank: value for one in same for rank, value in one.seconds},
             at=last.at,
             flops=counted.flops if counted else None,
             precision=counted.precision if counted else "bf16",
         )
+
+
+def _filled(row: StepLook, files: Sequence[SeenSteps]) -> bool:
+    """Put what files say of ranks that have said nothing in their look. Whether there was anything."""
+    looks, changed = looks_of(row), False
+    for one in files:
+        place = _look_of(one.at) - _look_of(row.at) - 1
+        if one.ranks != row.ranks or -place > len(looks):
+            continue
+        for rank, value in one.seconds:
+            if np.isnan(looks[place, rank]) and LEAST_SECONDS <= value < 86_400:
+                looks[place, rank], changed = value, True
+        if row.flops is None and one.flops is not None and one.precision in PRECISIONS:
+            row.flops, row.precision, changed = one.flops, one.precision, True
+    row.figures = looks.astype("<f4").tobytes()
+    return changed
+
+
+def _fill(attempt: int, files: Sequence[SeenSteps]) -> None:
+    with transaction.atomic():
+        row = StepLook.objects.select_for_update().get(attempt_id=attempt)
+        if _filled(row, files):
+            row.save(update_fields=["figures", "flops", "precision"])
+
+
+def _may_have(attempt: int, ranks: int) -> bool:
+    return ranks <= FEW_RANKS or ranks <= Placement.objects.filter(attempt=attempt, until__isnull=True).count()
 
 
 def looks_of(row: StepLook) -> NDArray[np.float32]:

@@ -8,7 +8,7 @@ from gpufleet.bench import show
 from gpufleet.bench.apart import Row, Told, measured_apart
 from gpufleet.throwaway import Missing
 
-CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-gap-30d")
+CASES = ("ingest", "rollup", "read-gpu-7d", "read-gpu-30d", "read-node-30d", "read-fleet-30d", "read-cluster-30d", "read-team-30d", "read-gap-30d")
 
 
 def main(arguments: Sequence[str]) -> int:

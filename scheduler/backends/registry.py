@@ -23,6 +23,7 @@ from scheduler.backends.slurm.client import Settings
 from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
+STEPS_EACH = timedelta(seconds=5)  # files of step times are taken in: however often a job writes them
 CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
 SIMULATED, LOCAL, SLURM = KINDS = ("simulated", "local", "slurm")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -46,6 +47,7 @@ class Backends(Mapping[int, Backend]):
         self._by_cluster = dict(by_cluster)
         self._kinds: dict[int, str] = {}
         self._looked: dict[int, datetime] = {}
+        self._steps: datetime | None = None
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
         self.silent: dict[int, Silence] = {}  # clusters whose back-end does not answer
 
@@ -71,6 +73,13 @@ class Backends(Mapping[int, Backend]):
         """At the start, and now and then: also after a clock was set back."""
         last = self._looked.get(cluster)
         return last is None or abs(at - last) >= FULL_LOOK
+
+    def steps_due(self, at: datetime) -> bool:
+        """Whether what files say of step times is to be taken in now; then not again for a while."""
+        if self._steps is not None and abs(at - self._steps) < STEPS_EACH:
+            return False
+        self._steps = at
+        return True
 
     def looked(self, cluster: int, at: datetime) -> None:
         self._looked[cluster] = at

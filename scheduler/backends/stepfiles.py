@@ -35,10 +35,8 @@ def steps_in(folder: Path) -> tuple[SeenSteps, ...]:
     found, left = [], LARGEST_ALL
     try:
         for name in [name for name in names_in(top) if NAME.fullmatch(name)][:MOST_FILES]:
-            text, written = regular_file(top, name, most=LARGEST)
+            text, written = regular_file(top, name, most=min(LARGEST, left))
             left -= len(text)
-            if left < 0:
-                break
             one = _steps(text, written)
             if one is not None:
                 found.append(one)

@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dashboards.health.steps import FEW_RANKS, looks_of, steps_of_files
 from dashboards.job_usage import job_usage
 from dashboards.models import StepLook
 from dashboards.telemetry.peaks import peak_tflops
@@ -92,6 +93,29 @@ def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, tmp_
     found, page = told(ranks=2, seconds={"0": 1.0})
     assert (found["percent"], found["step_seconds"], found["fault"]) == (32.0, 1.25, "")
     assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
+
+
+def test_ranks_whose_file_is_seen_late_are_not_lost(told):
+    """As those of another cluster, which is looked at by itself."""
+    run, moment = Attempt.objects.get(), now()
+    begin = moment - timedelta(seconds=(moment.timestamp() % 15) + 15)  # of a look
+
+    def by_file(after: float, rank: int, seconds: float, flops: float | None = None) -> None:
+        steps_of_files(told=[(run.pk, SeenSteps(begin + timedelta(seconds=after), 2, ((rank, seconds),), flops))], now=moment)
+
+    by_file(9, 0, 1.0)
+    by_file(3, 1, 1.25, flops=1e15)
+    by_file(4, 1, 9.0)
+
+    row = StepLook.objects.get()
+    assert (looks_of(row).tolist(), row.flops) == ([[1.0, 1.25]], 1e15)
+
+
+def test_a_gang_larger_than_what_its_attempt_holds_is_not_believed(told):
+    told(ranks=FEW_RANKS + 1, seconds={"0": 1.0})
+    assert not StepLook.objects.exists()
+    told(ranks=FEW_RANKS, seconds={"0": 1.0})
+    assert StepLook.objects.exists()
 
 
 def test_operations_hold_until_others_are_told(told):

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.benchmarks import CASES as MEASURED
 from gpufleet import bench
 from gpufleet.bench import api, chargeback, loop, slurm
 from gpufleet.bench.console import heard_at
 from gpufleet.bench.console import main as console_main
+from gpufleet.bench.telemetry import CASES
 from gpufleet.bench.telemetry_drift import told
 from scheduler.benchmarks.loop import REPLAY_QUOTAS
 
@@ -31,6 +33,10 @@ def test_a_change_is_heard_with_the_first_version_that_holds_it():
 
     assert heard_at(heard, 5) == 11.0
     assert heard_at(heard, 10) == float("inf")
+
+
+def test_each_case_of_telemetry_that_can_be_measured_is_asked_for():
+    assert CASES == MEASURED
 
 
 def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):

@@ -18,7 +18,7 @@ from django.dispatch import Signal
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
-from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, attempt_key
+from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, JobState, Node, Order, OrderKind, Placement
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 # A back-end that leaves out a run once may be mistaken. So long it has to be gone before its GPUs are given to others.
 MISSING_FOR = timedelta(seconds=45)
-# Sent with what files say of step times: pairs of an attempt's key and `SeenSteps`. Whoever keeps them knows which are new.
+# Sent with what files of all clusters say of step times: pairs of an attempt's key and `SeenSteps`. Whoever keeps them knows which are new.
 steps_seen = Signal()
 # So long a back-end may be silent before nothing new is placed on its cluster: a call may fail once.
 SILENT_FOR = timedelta(seconds=10)
@@ -109,6 +109,7 @@ class Observed:
     checkpoints: int = 0
     strays: int = 0
     silent: list[int] = field(default_factory=list)  # clusters whose back-end did not answer
+    steps: list[tuple[int, SeenSteps]] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
@@ -146,7 +147,16 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     if isinstance(backends, Backends):
         _follow_silence(backends, told, found.silent, answered, now)
     news.publish()
+    if found.steps and (not isinstance(backends, Backends) or backends.steps_due(now)):
+        _tell_steps(found.steps, now)
     return found
+
+
+def _tell_steps(steps: Sequence[tuple[int, SeenSteps]], now: datetime) -> None:
+    """Last, and whatever becomes of it: what a job writes into its folder does not keep runs of others from ending."""
+    for receiver, fault in steps_seen.send_robust(SeenRun, told=steps, now=now):
+        if isinstance(fault, Exception):
+            log.error("step times that files tell cannot be taken in by %r", receiver, exc_info=fault)
 
 
 def _full_look(backends: Mapping[int, Backend], cluster: int, told: set[int], now: datetime) -> bool:
@@ -201,8 +211,6 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
     found.seen += len(seen)
     _tell_checkpoints(found, known, now, news)
-    if steps := [(attempt.pk, one) for run, attempt in known for one in run.steps]:
-        steps_seen.send(SeenRun, told=steps, now=now)
     # Before the ends: a job that waits again is not to be placed on the same node in this very tick.
     nodes_refused(cluster=cluster, refusals=[refusal for run, _ in known for refusal in run.refusals], now=now)
     # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.
@@ -219,6 +227,7 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     _look_at_workers(found, here, cluster, now, news)
     if not backend.facts.pins_gpus:
         _adopt_gpus(here, cluster, now)
+    found.steps += [(attempt.pk, one) for run, attempt in known for one in run.steps]
     _strays(found, backend, [run for run in seen if (known_as := attempts.get(run.key)) is None or known_as.is_over], now)
     done = [run.key for run in seen if run.state == RunState.ENDED]
     if done:

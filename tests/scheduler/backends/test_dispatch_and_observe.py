@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenCheckpoint, SeenRun, SeenWorker, WorkerSeat
+from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker, WorkerSeat
 from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
@@ -20,7 +20,7 @@ from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, Job, JobState, N
 from scheduler.services.jobs.tokens import attempt_token, token_digest
 from scheduler.services.loop.dispatch import orders_dispatch, seats_of
 from scheduler.services.loop.measuring import tally
-from scheduler.services.loop.observe import runs_observe
+from scheduler.services.loop.observe import runs_observe, steps_seen
 from scheduler.services.loop.usage import timeline_review
 from tests import builders
 from tests.invariants import fleet_faults, gang_faults, seat_faults
@@ -104,6 +104,30 @@ def test_a_job_starts_runs_saves_its_work_and_completes() -> None:
     assert not Placement.objects.filter(until__isnull=True).exists()
     assert not remembered(), "its end was written down, so it is forgotten"
     assert not fleet_faults()
+
+
+def test_files_of_step_times_are_taken_in_every_five_seconds_and_keep_no_run_from_ending() -> None:
+    class Training(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            return tuple(replace(run, steps=(SeenSteps(now, 1, ((0, 1.0),)),)) for run in super().observe(now=now))
+
+    taken: list[datetime] = []
+
+    def spoilt(now: datetime, **_: Any) -> None:
+        taken.append(now)
+        raise ValueError("what a job wrote")
+
+    attempt, all_of_them = started(), backends(Training(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(1))
+    steps_seen.connect(spoilt)
+    try:
+        for seconds in (20, 21, 24, 26, 200):
+            runs_observe(backends=all_of_them, now=at(seconds), full=True)
+    finally:
+        steps_seen.disconnect(spoilt)
+
+    assert taken == [at(20), at(26), at(200)]
+    assert state_of(attempt) == (JobState.COMPLETED, "completed")
 
 
 def test_the_back_end_is_told_where_each_worker_sits_and_a_token_that_nobody_else_has() -> None:

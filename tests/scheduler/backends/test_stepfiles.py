@@ -80,3 +80,6 @@ def test_links_pipes_and_folders_are_not_read_and_all_files_together_are_bounded
         put(own, f"steps-{rank}.json", {"ranks": 8, "seconds": {str(rank): 1}})
     monkeypatch.setattr(stepfiles, "LARGEST_ALL", 2 * (own / "steps-2.json").stat().st_size)
     assert len(steps_in(own)) == 2
+    (own / "steps-1.json").rmdir()
+    put(own, "steps-1.json", b" " * (stepfiles.LARGEST_ALL + 1))
+    assert len(steps_in(own)) == 2, "one that is too large keeps none of the others out"
