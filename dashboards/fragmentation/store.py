@@ -147,7 +147,9 @@ def largest_course(start: datetime, end: datetime) -> tuple[Mapping[str, int], l
     read = FragmentationRollup.objects.values_list("at", "minutes", "figures__largest")
     newest = read.filter(span=MINUTE).order_by("-at").first()
     hours = read.filter(span=HOUR, at__gte=start, at__lt=end).order_by("at")
-    course = [(at, {kind: max(levels.values(), default=0) / minutes for kind, levels in largest.items()}) for at, minutes, largest in hours]
+    course: list[tuple[datetime, Mapping[str, float]]] = [
+        (at, {kind: max(levels.values(), default=0) / minutes for kind, levels in largest.items()}) for at, minutes, largest in hours
+    ]
     return ({} if newest is None else {kind: max(levels.values(), default=0) for kind, levels in newest[2].items()}), course
 
 

@@ -125,7 +125,7 @@ def _drawn(values: Floats) -> list[float | None]:
     table = values.reshape(-1, 3)
     read = ~np.isnan(table)
     means = np.where(read, table, 0).sum(axis=1) / np.maximum(read.sum(axis=1), 1)
-    return [float(mean) if some else None for mean, some in zip(means, read.any(axis=1), strict=True)]
+    return [mean if some else None for mean, some in zip(means.tolist(), (read.sum(axis=1) > 0).tolist(), strict=True)]
 
 
 def _largest(end: datetime) -> Tile:
