@@ -6,12 +6,13 @@ moved when its partition is made. On SQLite the same tables are not partitioned,
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 from psycopg import sql
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,11 @@ AHEAD = timedelta(days=3)
 MOST_MADE = 8
 # Whoever reads the table for longer is not waited for: all others would queue up behind us.
 PATIENCE = "2s"
+# So long a table that was read for longer is left alone by what can wait: each wait holds up those who write.
+BUSY_FOR = timedelta(minutes=10)
+# Rows without a partition that go in one transaction, and transactions a call.
+BATCH, MOST_BATCHES = 500, 20
+_busy: dict[str, datetime] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,46 +78,70 @@ def is_partitioned(table: str) -> bool:
 
 
 def partitions_keep(series: Series, *, keep: timedelta, now: datetime) -> int:
-    """Make the partitions that are due and drop those that are past their time. Returns how many rows have gone.
+    """Make the partitions that are due, then drop those that are past their time. Returns how many rows have gone.
 
-    A row goes with its partition, so later by up to the width of one. What can't be had now, as somebody reads the table, is had by the next call.
+    A row goes with its partition, so later by up to the width of one. What can't be had now, as somebody reads the table, is had by a later call.
     """
-    try:
-        gone = _drop(series, before=now - keep)
-        _make(series, now=now)
-    except DatabaseError as fault:
-        log.warning("partitions of %s are left for the next call: %s", series.table, fault)
-        return 0
+    before = now - keep
+    for begin in _due(series, before=before, now=now):
+        if _step(series, partial(_make_one, series, begin), now) is None and _is_busy(series, now):
+            break
+    gone = 0
+    for name in _partitions(series.table):
+        start = series.begin_of(name)
+        if start is None or start + series.width > before:
+            continue
+        if _is_busy(series, now):
+            break
+        gone += _step(series, partial(_drop_one, name), now) or 0
+    for _ in range(MOST_BATCHES):
+        deleted = _step(series, partial(_delete_at_rest, series, before), now) or 0
+        gone += deleted
+        if deleted < BATCH:
+            break
     return gone
 
 
-def _drop(series: Series, *, before: datetime) -> int:
-    gone = 0
-    for name in _partitions(series.table):
-        begin = series.begin_of(name)
-        if begin is None or begin + series.width > before:
-            continue
+def _step(series: Series, step: Callable[[], int], now: datetime) -> int | None:
+    """A transaction of its own, so that no other is worse for its fault. None: there was one."""
+    try:
         with transaction.atomic():
             _be_patient()
-            gone += _rows(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name)))[0][0]
-            _run(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)))
-    return gone + _run(sql.SQL("DELETE FROM {} WHERE {}").format(series.rest, series.condition(None, before)))
+            return step()
+    except DatabaseError as fault:
+        log.warning("partitions of %s: left for a later call: %s", series.table, fault)
+        if isinstance(fault, OperationalError):  # a lock that was not to be had
+            _busy[series.table] = now + BUSY_FOR
+        return None
 
 
-def _make(series: Series, *, now: datetime) -> None:
+def _is_busy(series: Series, now: datetime) -> bool:
+    return series.table in _busy and now < _busy[series.table]
+
+
+def _drop_one(name: str) -> int:
+    rows: int = _rows(sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(name)))[0][0]
+    _run(sql.SQL("DROP TABLE {}").format(sql.Identifier(name)))
+    return rows
+
+
+def _delete_at_rest(series: Series, before: datetime) -> int:
+    old = sql.SQL("SELECT ctid FROM {} WHERE {} LIMIT {}").format(series.rest, series.condition(None, before), sql.Literal(BATCH))
+    return _run(sql.SQL("DELETE FROM {} WHERE ctid IN ({})").format(series.rest, old))
+
+
+def _due(series: Series, *, before: datetime, now: datetime) -> list[datetime]:
+    """Beginnings of partitions that are not there: of the days ahead, and of rows without one that are not past their time."""
     there = set(_partitions(series.table))
     last, due = series.begin(now + AHEAD), series.begin(now)
-    begins = set(_begins_at_rest(series))
+    begins = {begin for begin in _begins_at_rest(series) if begin + series.width > before}
     while due <= last:
         begins.add(due)
         due += series.width
-    for begin in sorted(begin for begin in begins if series.name(begin) not in there)[:MOST_MADE]:
-        with transaction.atomic():
-            _be_patient()
-            _make_one(series, begin)
+    return sorted(begin for begin in begins if series.name(begin) not in there)[:MOST_MADE]
 
 
-def _make_one(series: Series, begin: datetime) -> None:
+def _make_one(series: Series, begin: datetime) -> int:
     """A partition can't be made while rows of its time lie elsewhere: they step aside for a moment, in which nobody writes."""
     end = begin + series.width
     table, name, aside = sql.Identifier(series.table), sql.Identifier(series.name(begin)), sql.Identifier(f"{series.name(begin)}_aside")
@@ -124,7 +154,7 @@ def _make_one(series: Series, begin: datetime) -> None:
     _run(
         sql.SQL("CREATE TABLE {} PARTITION OF {} FOR VALUES FROM ({}) TO ({})").format(name, table, series.bound(begin), series.bound(end)),
     )
-    _run(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(table, aside))
+    return _run(sql.SQL("INSERT INTO {} SELECT * FROM {}").format(table, aside))
 
 
 def _begins_at_rest(series: Series) -> list[datetime]:

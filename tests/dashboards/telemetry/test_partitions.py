@@ -63,6 +63,47 @@ cluster.delete()
 told["after_its_cluster"] = GpuRollup.objects.count() + TelemetryMinute.objects.count()
 print(json.dumps(told))
 """
+# Somebody reads an old partition and does not stop; there are also more old rows without a partition than go in one transaction.
+READ = """
+import json
+from datetime import datetime, timedelta, UTC
+import psycopg
+from django.db import connection
+from dashboards.models import TelemetryMinute
+from gpufleet.core import partitions
+from scheduler.models import Cluster
+partitions.PATIENCE, partitions.BATCH = "200ms", 2
+noon = datetime(2026, 3, 2, 12, tzinfo=UTC)
+series = partitions.Series("telemetry_minute", timedelta(hours=12))
+keep = lambda at: partitions.partitions_keep(series, keep=timedelta(days=2), now=at)
+def parts():
+    return sorted(name for name in partitions._partitions("telemetry_minute"))
+cluster = Cluster.objects.create(public_id="c-1", name="c")
+def add(at):
+    TelemetryMinute.objects.create(cluster=cluster, at=at, frames=1, gpu_ids=b"", sm_sum=b"", sm_read=b"", memory_sum=b"", memory_read=b"")
+keep(noon)
+for hours in (0, 12, 24):
+    add(noon + timedelta(hours=hours))
+for minutes in range(5):
+    add(noon - timedelta(days=40, minutes=minutes))
+waits = []
+def steps(execute, sql, params, many, context):
+    if "DROP TABLE" in str(sql):
+        waits.append(1)
+    return execute(sql, params, many, context)
+told = {}
+later = noon + timedelta(days=5)
+with connection.execute_wrapper(steps), psycopg.connect(**{key: value for key, value in connection.get_connection_params().items()
+                                                          if key in ("dbname", "host", "port", "user", "password")}) as reader:
+    reader.execute("SELECT count(*) FROM telemetry_minute_2026030212")
+    told["gone"] = keep(later)
+    told["ahead"] = "telemetry_minute_2026031012" in parts()
+    told["again"], told["waits"] = keep(later + timedelta(minutes=1)), len(waits)
+    reader.rollback()
+    told["afterwards"] = keep(later + timedelta(minutes=11))
+told["left"] = TelemetryMinute.objects.count()
+print(json.dumps(told))
+"""
 SPANS = ("gap_rollup", "gpu_rollup", "job_rollup", "fragmentation_rollup")
 
 
@@ -88,3 +129,12 @@ def test_rows_move_into_partitions_are_written_over_and_go_with_them(tmp_path, m
     assert told["a_month_later"]["quarters"] == [-300, -1]
     assert told["a_month_later"]["gone"]["dashboards.GpuRollup"] >= 1
     assert told["after_its_cluster"] == 0
+
+
+def test_whoever_reads_old_rows_keeps_no_partition_from_being_made(tmp_path, migrated_postgres):
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres())
+
+    told = json.loads(manage.run("shell", "--verbosity", "0", "-c", READ).stdout)
+
+    # What has no partition goes all the same, and the table is left alone for a while after one wait.
+    assert told == {"gone": 5, "ahead": True, "again": 0, "waits": 1, "afterwards": 3, "left": 0}
