@@ -39,11 +39,10 @@ from scheduler.backends.base import (
     WorkerSeat,
     whole_characters,
 )
-from scheduler.backends.local import KEY, ROLE
-from scheduler.backends.manifests import checkpoints_in
+from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, ROLE
+from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
-from scheduler.backends.stepfiles import steps_in
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
@@ -102,6 +101,8 @@ class SlurmBackend:
         self.secrets, self.report_url = secrets, report_url
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
+        self._looker = Looker()
+        self._waits_left = 0.0
 
     @property
     def facts(self) -> Facts:
@@ -370,7 +371,11 @@ class SlurmBackend:
         self.client.cancel(run.ids, _named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:
-        SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True).update(forgotten_at=now)
+        rows = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
+        folders = [run.checkpoints for run in map(self._of_row, rows) if run.checkpoints]
+        rows.update(forgotten_at=now)
+        for folder in folders:
+            self._looker.drop(Path(folder))
 
     def tidy(self) -> int:
         over = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False).order_by("-forgotten_at", "-pk")
@@ -390,11 +395,14 @@ class SlurmBackend:
                 ours.setdefault((key, number), []).append(job)
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
         runs = [self._of_row(row) for row in rows]
-        found = []
+        found: list[SeenRun] = []
+        self._waits_left = LOOK_SECONDS
         nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
         for run in runs:
             try:
                 seen = self._seen(run, by_id, ours, nodes, now)
+                if seen is None:
+                    continue
                 self._see_to(run, seen, by_id, now)
             except SlurmSilent:
                 raise
@@ -426,7 +434,8 @@ class SlurmBackend:
         ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
         nodes: Callable[[], Mapping[str, SlurmNode]],
         now: datetime,
-    ) -> SeenRun:
+    ) -> SeenRun | None:
+        """None: it has ended, and its last checkpoints are still being looked at."""
         at = datetime.fromisoformat(run.at)
         if run.never_begun:
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
@@ -458,6 +467,9 @@ class SlurmBackend:
         else:
             state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
         bad = min(wrong, key=lambda one: one[0], default=None)
+        checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
+        if state == RunState.ENDED and not fresh and now - max(ends) < LAST_LOOK:
+            return None
         return SeenRun(
             key=run.key,
             sequence=run.sequence,
@@ -469,13 +481,18 @@ class SlurmBackend:
             why="" if bad is None else bad[2],
             node_lost=bad is not None and bad[3],
             refusals=tuple(refusals),
-            checkpoints=tuple(
-                SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in checkpoints_in(Path(run.checkpoints))
-            )
-            if run.checkpoints
-            else (),
-            steps=steps_in(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
+            checkpoints=checkpoints,
+            steps=self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
         )
+
+    def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
+        """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
+        if not run.checkpoints:
+            return (), True
+        began = monotonic()
+        found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left), last=last)
+        self._waits_left -= monotonic() - began
+        return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
 
     def _part_state(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
         if job is None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import now
+from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
 from scheduler.backends.slurm.backend import AGREED, SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmSilent, hostlist, indices
@@ -146,6 +148,23 @@ def test_a_job_that_saves_is_signalled_then_asked_to_leave(site):
 
     assert run.exit_code == 0
     assert "leaving" in site.log()
+
+
+def test_a_folder_that_does_not_answer_holds_up_no_look_and_its_run_waits_for_its_last_checkpoints(site, monkeypatch):
+    real, answers = manifests.checkpoints_in, threading.Event()
+
+    def hangs(folder: Path) -> Any:
+        assert answers.wait(60)
+        return real(folder)
+
+    monkeypatch.setattr(manifests, "checkpoints_in", hangs)
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("exit 0"), spec=ROLES)
+    try:
+        wait_until(lambda: any(job.ended for job in site.client.jobs() if site.settings.tag in job.comment), seconds=60, what="it to end")
+        assert [run.key for run in site.backend.observe(now=now())] == []
+    finally:
+        answers.set()
+    assert site.until(RunState.ENDED).exit_code == 0
 
 
 def test_force_ends_at_once_and_a_late_start_does_nothing(site):
