@@ -146,7 +146,7 @@ def _make_one(series: Series, begin: datetime) -> int:
     end = begin + series.width
     table, name, aside = sql.Identifier(series.table), sql.Identifier(series.name(begin)), sql.Identifier(f"{series.name(begin)}_aside")
     there = series.condition(begin, end)
-    _run(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
+    _run(sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(table))
     _run(sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT * FROM {} WHERE {}").format(aside, series.rest, there))
     _run(sql.SQL("DELETE FROM {} WHERE {}").format(series.rest, there))
     # What this transaction wrote before is checked against its cluster now: a table with checks outstanding gets no partition.
