@@ -341,7 +341,7 @@ def test_rows_wait_while_the_pointer_is_in_their_table(visit, live_console, flee
     live_console.do(fall_ill, fleet[4].node, Health.SUSPECT)
     page = visit("/").page
     rows = page.locator("[data-rows=sick] tr")
-    rows.first.hover()
+    rows.first.hover(position={"x": 200, "y": 40})  # a panel above grows by a row meanwhile, and the table moves down by less
 
     live_console.do(fall_ill, fleet[8].node)
     live_console.do(hold, fleet[8])

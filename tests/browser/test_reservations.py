@@ -72,7 +72,7 @@ def test_32_gpus_next_tuesday_are_reserved_in_five_clicks(live_console: LiveCons
     page.mouse.move(x + day, y, steps=3)
     page.mouse.up()
     expect(page.get_by_label("Start")).to_have_value(f"{found.starts_at + timedelta(days=1):%Y-%m-%dT%H:%M}")
-    expect(page.get_by_role("region", name="Preview")).to_contain_text("Healthy")
+    expect(page.get_by_role("region", name="Capacity")).to_contain_text("Healthy")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Reservation")
     moved = Reservation.objects.get()
