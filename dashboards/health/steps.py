@@ -106,8 +106,8 @@ def _filled(row: StepLook, files: Sequence[SeenSteps]) -> bool:
 
 def _fill(attempt: int, files: Sequence[SeenSteps]) -> None:
     with transaction.atomic():
-        row = StepLook.objects.select_for_update().get(attempt_id=attempt)
-        if _filled(row, files):
+        row = StepLook.objects.select_for_update().filter(attempt_id=attempt).first()  # its attempt may be gone by now
+        if row is not None and _filled(row, files):
             row.save(update_fields=["figures", "flops", "precision"])
 
 

@@ -98,13 +98,14 @@ def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
     micros = hours.by_type(Cause.IDLE) @ per_gpu / 1000 if len(per_gpu) else np.full(len(hours.milli), np.nan)
     week, before = (_sum(micros[part]) for part in (slice(-WEEK_HOURS, None), slice(-2 * WEEK_HOURS, -WEEK_HOURS)))
     told = "" if week is None or not before else f"{money(round(week), 0)} in 7 days, {100 * (week - before) / before:+.0f}%"
-    month = _sum(micros[first:])
+    month = _sum(micros[first:]) if any(kind in rates for kind in hours.types) else None
+    free = [kind for kind in hours.types if kind not in rates]
     return Tile(
         "Idle cost this month",
         "Allocated, not computing; at today's rates",
         reverse("idle"),
         value=NOTHING if month is None else money(round(month), 0),
-        note=_note(week, before or None, told),
+        note=f"no rate for {', '.join(free)}" if free else _note(week, before or None, told),
         tone="warn",
         course=_drawn(micros[-WEEK_HOURS:]),
     )

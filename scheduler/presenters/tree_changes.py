@@ -1,6 +1,5 @@
 """What a change of the quota tree, or a reservation, does to jobs, as templates/_change.html shows it."""
 
-from collections import Counter
 from collections.abc import Iterable
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
@@ -11,16 +10,14 @@ from scheduler.services.windows.previews import Preview as WindowPreview
 
 
 def tree_told(found: TreePreview) -> Preview:
-    counts = Counter(one.effect for one in found.jobs)
-    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in counts.items())]
+    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in found.counts.items())]
     jobs = [
         JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail)))
         for one in found.jobs
     ]
     if not jobs and not found.unseen:
         sentences.append("No job starts, stops or changes its class.")
-    preempted = counts["preempted"]
-    if preempted:
+    if found.counts.get("preempted"):
         sentences.append("The owners of preempted jobs are notified when they leave.")
     return Preview(sentences=sentences, ways=("What happens", "Why"), jobs=jobs, more=found.more_jobs, unseen=found.unseen, as_of=found.as_of)
 

@@ -508,7 +508,13 @@ class SlurmBackend:
         if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - datetime.fromisoformat(run.at) < AGREED:
             return ""
         for name in part["nodes"]:
-            node = nodes().get(name)
+            try:
+                node = nodes().get(name)
+            except SlurmSilent:
+                raise
+            except BackendError as fault:  # what nodes say is not needed to see the run
+                log.warning("%s: %s", run.key, fault)
+                return ""
             word = next((state for state in node.states if state.startswith(("DRAIN", "DOWN", "FAIL"))), "") if node is not None else ""
             if node is not None and word:
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
@@ -539,11 +545,14 @@ class SlurmBackend:
         return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
 
     def _not_started(self, run: Run, job: SlurmJob) -> str:
-        """The worker for which srun failed and not its program, where that ended the job."""
+        """The worker for which srun failed and not its program, where that ended the job. The script of a gang says so in its folder."""
+        if run.single or run.stopping or run.killed:
+            return ""
         try:
-            return "".join(letter for letter in _text_of(Path(run.folder), f"lost.{job.id}") if letter.isprintable())
+            said = _text_of(Path(run.folder), f"lost.{job.id}").strip()
         except OSError:
             return ""
+        return said if said in {f"{seat['role']}-{seat['index']}" for part in run.parts for seat in part["seats"]} else ""
 
     def _refusals(self, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]]) -> list[Refusal]:
         """Nodes that did not start the job, and why: each says so of itself, which no job can do for it."""
@@ -599,7 +608,7 @@ class SlurmBackend:
             return
         if seen.why:
             run.stopping = now.isoformat()
-            if not any(worker.state == RunState.ENDED for worker in seen.workers):
+            if not any(worker.state == RunState.ENDED and worker.exit_code for worker in seen.workers):
                 run.withdrawn = seen.why
             self._keep(run)
             self.client.cancel(alive)

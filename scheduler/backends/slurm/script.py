@@ -116,6 +116,13 @@ NOT_STARTED = (
     "Unable to confirm allocation", "Expired or invalid job", "Task launch for", "Application launch failed",
     "Unable to contact slurm controller", "Communication connection failure", "Zero Bytes were transmitted", "Node failure on",
 )  # fmt: skip
+ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says both, the program did run
+
+
+def _any_of(texts: Sequence[str]) -> str:
+    return "|".join(f"*{shlex.quote(text)}*" for text in texts)
+
+
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
@@ -127,7 +134,7 @@ _KEEPER = (
     '    --open-mode=append --output="$folder/$name.log" /bin/sh -c "$task" gpufleet "$first" "$@" 2>&1)',
     "  code=$?",
     '  [ -z "$said" ] || printf "%s\\n" "$said" >&2',
-    f'  case "$code:$said" in 0:*) ;; {"|".join(f"*{shlex.quote(words)}*" for words in NOT_STARTED)}) lost=1;; esac',
+    f'  case "$code:$said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) lost=1;; esac',
     '  [ "$lost" ] || { echo "$code" > "$folder/$name.exit.new" && mv "$folder/$name.exit.new" "$folder/$name.exit"; }',
     '  if [ "$code" -ne 0 ]; then',
     '    if ( set -C; echo "$code" > "$folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',

@@ -1,7 +1,7 @@
 """What a change of the quota tree would do now (QTA-7): the engine plans the present state twice, with the tree as it is and as it would be."""
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -68,13 +68,7 @@ class Preview:
     warnings: tuple[str, ...]
     plans: tuple[int, int] = (0, 0)  # decisions with the tree as it is, and as it would be
     unseen: int = 0  # effects on jobs that the reader may not see
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        found: dict[str, int] = defaultdict(int)
-        for one in self.jobs:
-            found[one.effect] += 1
-        return dict(found)
+    counts: Mapping[str, int] = field(default_factory=dict)  # by effect, the jobs that the reader may see, also those not named
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +90,11 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
         plan = make_plan(snapshot.scenario, _snapshots.kept)
         planned = make_plan(ground.drafted, _drafted)
     effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting), *_classes(before, after)]
-    named, unseen, more = _named(access, effects)
+    named, unseen, more, counts = _named(access, effects)
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
     told = _warnings(before, after, snapshot.fleet.capacity_milli)
     warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, ground.names.get(path, path)))
-    return Preview(now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen)
+    return Preview(now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen, counts)
 
 
 def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settings, now: datetime) -> Ground:
@@ -182,8 +176,9 @@ def _renamed(before: Tree, after: Tree) -> dict[str, str]:
     return {before.paths[key]: after.paths[key] for key in before.states if key in after.paths and before.paths[key] != after.paths[key]}
 
 
-def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int]:
-    """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named."""
+def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int, Mapping[str, int]]:
+    """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named; all that
+    the reader may see, by effect."""
     order = ["preempted", "shrinks", "waits", "borrows", "moves", "starts", "grows", "guaranteed", "stays"]
     ranked = sorted(dict.fromkeys(effects), key=lambda one: (order.index(one[1]), one[0]))
     rows = {job: facts for job, *facts in _job_rows({job for job, _, _ in ranked})}
@@ -193,7 +188,7 @@ def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tup
     for job, effect, detail in seen[:MOST_NAMED]:
         name, path, milli, owner = rows[job]
         named.append(JobEffect(job, name, path, effect, told.text(detail), milli, owner or ""))
-    return tuple(named), len(ranked) - len(seen), max(0, len(seen) - MOST_NAMED)
+    return tuple(named), len(ranked) - len(seen), max(0, len(seen) - MOST_NAMED), Counter(effect for _, effect, _ in seen)
 
 
 def _job_rows(ids: Iterable[str]) -> Iterable[tuple[Any, ...]]:
