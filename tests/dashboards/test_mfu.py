@@ -19,7 +19,7 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import RunState, SeenRun, SeenSteps, SeenWorker, WorkerSeat, attempt_key
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
 from scheduler.backends.stepfiles import steps_in
-from scheduler.models import Attempt, JobState, Placement
+from scheduler.models import Attempt, Job, JobState, Placement
 from scheduler.selectors.jobs import attempt_sittings, job_attempts
 from scheduler.services.jobs.tokens import token_digest
 from scheduler.services.loop.observe import runs_observe, steps_seen
@@ -44,10 +44,16 @@ def told(client: Client, db: None):
     def report(**body: object) -> tuple[dict | None, str]:
         sent = Client().post("/api/v1/steps", body, content_type="application/json", headers={"Authorization": "Bearer secret"})
         assert sent.status_code == 204, sent.content
-        page = client.get(reverse("job", args=[job.public_id]))
-        return client.get(f"/api/v1/jobs/{job.public_id}/usage").json()["mfu"], " ".join(page.content.decode().split())
+        return shown(client)
 
     return report
+
+
+def shown(client: Client) -> tuple[dict, str]:
+    """What the API and the page of the only job say."""
+    name = Job.objects.get().public_id
+    page = client.get(reverse("job", args=[name]))
+    return client.get(f"/api/v1/jobs/{name}/usage").json()["mfu"], " ".join(page.content.decode().split())
 
 
 def test_operations_by_the_slowest_rank_and_the_peak_of_all_gpus_held(told):
@@ -78,7 +84,7 @@ def test_a_file_tells_the_same_and_an_old_one_nothing(told):
     assert "MFU <strong>40.0 %</strong>" in page
 
 
-def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, tmp_path: Path):
+def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, client: Client, tmp_path: Path):
     run, held = Attempt.objects.get(), Placement.objects.order_by("worker", "pk").select_related("node")
     (tmp_path / "steps.json").write_text(json.dumps({"ranks": 2, "seconds": {"0": 1.0, "1": 1.25}, "flops": 0.4 * 16 * PEAK}))
     seats = {one.worker: SeenWorker(WorkerSeat(one.role, one.worker, one.node.name), RunState.RUNNING) for one in held}
@@ -90,7 +96,7 @@ def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, tmp_
 
     runs_observe(backends={builders.cluster().pk: LeavesFiles(MemoryStore())}, now=now(), full=False)
 
-    found, page = told(ranks=2, seconds={"0": 1.0})
+    found, page = shown(client)
     assert (found["percent"], found["step_seconds"], found["fault"]) == (32.0, 1.25, "")
     assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
 
