@@ -7,13 +7,11 @@ what is not written down is never released. Slurm never requeues a job by itself
 import logging
 import os
 import pwd
-import re
-import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -29,7 +27,6 @@ from scheduler.backends.base import (
     LogPart,
     NotFound,
     Reach,
-    Refusal,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -42,6 +39,8 @@ from scheduler.backends.base import (
 from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, ROLE
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.outcomes import opened, outcome, refusals_of
+from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
 
@@ -53,37 +52,7 @@ SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its c
 ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
-AT_ITS_START = timedelta(seconds=2)
-LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
 Submission = tuple[list[str], str]
-REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
-
-
-@dataclass(slots=True)
-class Run:
-    """What is kept of a run between two looks."""
-
-    key: str
-    sequence: int
-    at: str
-    parts: list[dict[str, Any]] = field(default_factory=list)  # Part, with the number of its Slurm job once there is one
-    single: bool = False  # one process, which is sent signals through the batch step
-    saves: bool = False
-    grace: int = 30
-    folder: str = ""
-    checkpoints: str = ""
-    stopping: str = ""
-    term_at: str = ""
-    killed: bool = False
-    withdrawn: str = ""  # why it was cancelled before Slurm started it
-
-    @property
-    def never_begun(self) -> bool:
-        return not self.parts
-
-    @property
-    def ids(self) -> list[int]:
-        return [part["id"] for part in self.parts if part.get("id")]
 
 
 class SlurmBackend:
@@ -150,7 +119,7 @@ class SlurmBackend:
                 log.exception("%s could not be prepared with the others", order.key)
         if len(fresh) < 2:
             return
-        rows = [SlurmRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=_state_of(run)) for run, _ in fresh]
+        rows = [SlurmRun(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run)) for run, _ in fresh]
         try:
             with transaction.atomic():
                 SlurmRun.objects.bulk_create(rows)
@@ -179,13 +148,13 @@ class SlurmBackend:
                 kept = self._of_row(row)
                 for part, made in zip(kept.parts, run.parts, strict=False):
                     part["id"] = part.get("id") or made.get("id")
-                row.state = _state_of(kept)
+                row.state = state_of(kept)
                 if kept.ids == run.ids and not kept.stopping and not kept.killed:
                     to_begin.add(run.key)
             SlurmRun.objects.bulk_update(rows.values(), ["state"], batch_size=ROWS_A_CALL)
         return to_begin
 
-    def _submit_all(self, fresh: Sequence[tuple["Run", Sequence["Submission"]]]) -> dict[str, BackendError]:
+    def _submit_all(self, fresh: Sequence[tuple[Run, Sequence["Submission"]]]) -> dict[str, BackendError]:
         """Submit and note the numbers. Returns what went wrong, by run. Nothing more is submitted to a controller that does not answer."""
         silent = threading.Event()
 
@@ -227,7 +196,7 @@ class SlurmBackend:
                 return
             places = self._places(order, run)
             known = {} if fresh else self._submitted(order.key)
-            by_id = _Numbered({} if fresh else {job.id: job for job in self._jobs()}, self.settings.tag)
+            by_id = Numbered({} if fresh else {job.id: job for job in self._jobs()}, self.settings.tag)
             due = []
             for part, kept in zip(parts, run.parts, strict=True):
                 if kept.get("id"):
@@ -285,7 +254,7 @@ class SlurmBackend:
         arguments = [
             "--hold",
             "--no-requeue",
-            f"--job-name={_name(order.key)}",
+            f"--job-name={name_of(order.key)}",
             f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence} {part.promise}",
             f"--nodes={len(part.nodes)}",
             f"--nodelist={','.join(part.nodes)}",
@@ -328,7 +297,7 @@ class SlurmBackend:
                 return
             if force:
                 run.killed = True
-                self.client.cancel(self._all_ids(run), _named(key))
+                self.client.cancel(self._all_ids(run), named(key))
             else:
                 self._ask_to_leave(run, now)
 
@@ -368,7 +337,7 @@ class SlurmBackend:
             self._send(run, "USR1")
 
     def _send(self, run: Run, name: str) -> None:
-        self.client.cancel(run.ids, _named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
+        self.client.cancel(run.ids, named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
@@ -387,7 +356,7 @@ class SlurmBackend:
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self.together():
             jobs = self._jobs()
-        by_id = _Numbered({job.id: job for job in jobs}, self.settings.tag)
+        by_id = Numbered({job.id: job for job in jobs}, self.settings.tag)
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
             key, number = self._mark(job)
@@ -430,7 +399,7 @@ class SlurmBackend:
     def _seen(
         self,
         run: Run,
-        by_id: "_Numbered",
+        by_id: Numbered,
         ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
         nodes: Callable[[], Mapping[str, SlurmNode]],
         now: datetime,
@@ -451,9 +420,9 @@ class SlurmBackend:
                 starts.append(job.started_at)
             if look == RunState.ENDED:
                 ends.append(job.ended_at if job is not None and job.ended_at is not None else now)
-                refused = self._refusals(part, job, nodes)
+                refused = refusals_of(part, job, nodes)
                 refusals += refused
-                code, why, lost = (None, refused[0].told, True) if refused else self._outcome(run, part, job)
+                code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
                 if code != 0:
                     # One that Slurm has forgotten ended before those that were cancelled because of it.
                     wrong.append((ends[-1] if job is not None else at, code, why, lost))
@@ -520,61 +489,6 @@ class SlurmBackend:
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
         return ""
 
-    def _outcome(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[int | None, str, bool]:
-        """Exit code, the reason for its owner, and whether the hardware is to blame."""
-        if job is None:
-            code = self._left_code(run, part)
-            if code is not None:
-                return code, f"Exit code {code}." if code else "", False
-            return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
-        if job.state == "COMPLETED":
-            return 0, "", False
-        nodes = ", ".join(part["nodes"])
-        if run.withdrawn and job.state == "CANCELLED":
-            return None, run.withdrawn, True
-        if not run.stopping and not run.killed and _was_refused(job):
-            return None, f"Slurm withdrew job {job.id} while {nodes} started it.", True
-        if name := self._not_started(run, job):
-            return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
-        if job.reason == "Prolog":
-            return None, f"Slurm's prolog failed on {nodes}.", True
-        if job.state in LOST:
-            return None, f"Slurm job {job.id} on {nodes}: {job.state.lower().replace('_', ' ')}.", True
-        words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
-        what = words.get(job.state, f"exit code {job.exit_code}")
-        return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
-
-    def _not_started(self, run: Run, job: SlurmJob) -> str:
-        """The worker for which srun failed and not its program, where that ended the job. The script of a gang says so in its folder."""
-        if run.single or run.stopping or run.killed:
-            return ""
-        try:
-            said = _text_of(Path(run.folder), f"lost.{job.id}").strip()
-        except OSError:
-            return ""
-        return said if said in {f"{seat['role']}-{seat['index']}" for part in run.parts for seat in part["seats"]} else ""
-
-    def _refusals(self, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]]) -> list[Refusal]:
-        """Nodes that did not start the job, and why: each says so of itself, which no job can do for it."""
-        if job is None or not job.ended or job.state == "COMPLETED":
-            return []
-        found = []
-        for name in part["nodes"]:
-            node = nodes().get(name)
-            said = REFUSED.fullmatch(node.reason) if node is not None else None
-            if said is not None and int(said["job"]) == job.id:
-                found.append(Refusal(name, said["code"], said["words"]))
-        return found
-
-    def _left_code(self, run: Run, part: Mapping[str, Any]) -> int | None:
-        codes = []
-        for seat in part["seats"]:
-            try:
-                codes.append(int(_text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit")))
-            except (OSError, ValueError):
-                return None
-        return next((code for code in codes if code), 0)
-
     def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState) -> list[SeenWorker]:
         taken: dict[str, int] = {}
         found = []
@@ -589,14 +503,14 @@ class SlurmBackend:
             found.append(SeenWorker(WorkerSeat(kept["role"], kept["index"], node, gpus), state, job.exit_code if job is not None else None))
         return found
 
-    def _see_to(self, run: Run, seen: SeenRun, by_id: "_Numbered", now: datetime) -> None:
+    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
         """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
         if seen.state == RunState.ENDED or run.never_begun:
             return
         there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
         alive = list(there)
         if run.killed:
-            self.client.cancel(self._all_ids(run), _named(run.key))
+            self.client.cancel(self._all_ids(run), named(run.key))
             return
         if run.stopping:
             if run.term_at and self._is_time(run, seen, now):
@@ -638,7 +552,7 @@ class SlurmBackend:
             return None
         first = run.parts[0]
         with self.together():
-            by_id = _Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+            by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
         if by_id.of(key, first) is None:
             raise NotFound(f"Slurm no longer knows job {first['id']} as this run.")
         return Reach(self._address(first["seats"][0]["node"]), f"srun --jobid={first['id']} --overlap --pty bash -i", self._account().pw_name)
@@ -649,7 +563,7 @@ class SlurmBackend:
             raise NotFound(f"No log of {role} {index} of {key}.")
         run = self._of_row(row)
         try:
-            with _opened(Path(run.folder), f"{role}-{index}.log") as descriptor:
+            with opened(Path(run.folder), f"{role}-{index}.log") as descriptor:
                 size = os.fstat(descriptor).st_size
                 begin = max(0, size + offset) if offset < 0 else min(offset, size)
                 data = os.pread(descriptor, limit, begin)
@@ -688,7 +602,7 @@ class SlurmBackend:
         return Run(key=row.attempt_key, sequence=row.sequence, **row.state)
 
     def _keep(self, run: Run) -> None:
-        defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": _state_of(run)}
+        defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": state_of(run)}
         SlurmRun.objects.update_or_create(attempt_key=run.key, defaults=defaults)
 
     # Files and people
@@ -753,65 +667,6 @@ class SlurmBackend:
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")
         return known[node].address or node
-
-
-@dataclass(frozen=True, slots=True)
-class _Numbered:
-    """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others.
-
-    Plugins of a site may write comments of their own: then the job's name says whose it is.
-    """
-
-    jobs: Mapping[int, SlurmJob]
-    tag: str
-
-    def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
-        job = self.jobs.get(part.get("id") or 0)
-        if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
-            return job
-        marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
-        return job if job.name == _name(key) and not marked else None
-
-
-def _was_refused(job: SlurmJob) -> bool:
-    """Whether its node's slurmd did not take it, as where it still runs a job of that number: Slurm cancels it, and no process ever had a code."""
-    if job.state != "CANCELLED" or not job.nodes or job.exit_code or job.started_at is None or job.ended_at is None:
-        return False
-    return job.ended_at - job.started_at <= AT_ITS_START
-
-
-def _named(key: str) -> str:
-    """For `scancel`: only a job of that run, whoever has its number now."""
-    return f"--name={_name(key)}"
-
-
-def _name(key: str) -> str:
-    return f"gpufleet-{key}"
-
-
-def _state_of(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
-
-
-@contextmanager
-def _opened(folder: Path, name: str) -> Iterator[int]:
-    """A plain file that a job may have written: never through a link, and never one that blocks."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise FileNotFoundError(name)
-        yield file
-    finally:
-        os.close(file)
-
-
-def _text_of(folder: Path, name: str) -> str:
-    with _opened(folder, name) as descriptor:
-        return os.read(descriptor, 64).decode(errors="replace")
 
 
 __all__ = ["FACTS", "SlurmBackend"]

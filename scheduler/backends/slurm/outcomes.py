@@ -1,0 +1,108 @@
+"""What an end means by what Slurm and the run's folder say: an exit code, and whether the job is to blame or the hardware.
+
+What Slurm or its daemons did is no failure of the job.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from scheduler.backends.base import Refusal
+from scheduler.backends.slurm.client import SlurmJob, SlurmNode
+from scheduler.backends.slurm.runs import Run
+
+AT_ITS_START = timedelta(seconds=2)
+LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
+
+
+def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[int | None, str, bool]:
+    """Exit code, the reason for its owner, and whether the hardware is to blame."""
+    if job is None:
+        code = _left_code(run, part)
+        if code is not None:
+            return code, f"Exit code {code}." if code else "", False
+        return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
+    if job.state == "COMPLETED":
+        return 0, "", False
+    nodes = ", ".join(part["nodes"])
+    if run.withdrawn and job.state == "CANCELLED":
+        return None, run.withdrawn, True
+    if not run.stopping and not run.killed and _was_refused(job):
+        return None, f"Slurm withdrew job {job.id} while {nodes} started it.", True
+    if name := _not_started(run, job):
+        return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
+    if job.reason == "Prolog":
+        return None, f"Slurm's prolog failed on {nodes}.", True
+    if job.state in LOST:
+        return None, f"Slurm job {job.id} on {nodes}: {job.state.lower().replace('_', ' ')}.", True
+    words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
+    what = words.get(job.state, f"exit code {job.exit_code}")
+    return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
+
+
+def _not_started(run: Run, job: SlurmJob) -> str:
+    """The worker for which srun failed and not its program, where that ended the job. The script of a gang says so in its folder."""
+    if run.single or run.stopping or run.killed:
+        return ""
+    try:
+        said = text_of(Path(run.folder), f"lost.{job.id}").strip()
+    except OSError:
+        return ""
+    return said if said in {f"{seat['role']}-{seat['index']}" for part in run.parts for seat in part["seats"]} else ""
+
+
+def refusals_of(part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]]) -> list[Refusal]:
+    """Nodes that did not start the job, and why: each says so of itself, which no job can do for it."""
+    if job is None or not job.ended or job.state == "COMPLETED":
+        return []
+    found = []
+    for name in part["nodes"]:
+        node = nodes().get(name)
+        said = REFUSED.fullmatch(node.reason) if node is not None else None
+        if said is not None and int(said["job"]) == job.id:
+            found.append(Refusal(name, said["code"], said["words"]))
+    return found
+
+
+def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
+    codes = []
+    for seat in part["seats"]:
+        try:
+            codes.append(int(text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit")))
+        except (OSError, ValueError):
+            return None
+    return next((code for code in codes if code), 0)
+
+
+def _was_refused(job: SlurmJob) -> bool:
+    """Whether its node's slurmd did not take it, as where it still runs a job of that number: Slurm cancels it, and no process ever had a code."""
+    if job.state != "CANCELLED" or not job.nodes or job.exit_code or job.started_at is None or job.ended_at is None:
+        return False
+    return job.ended_at - job.started_at <= AT_ITS_START
+
+
+@contextmanager
+def opened(folder: Path, name: str) -> Iterator[int]:
+    """A plain file that a job may have written: never through a link, and never one that blocks."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise FileNotFoundError(name)
+        yield file
+    finally:
+        os.close(file)
+
+
+def text_of(folder: Path, name: str) -> str:
+    with opened(folder, name) as descriptor:
+        return os.read(descriptor, 64).decode(errors="replace")

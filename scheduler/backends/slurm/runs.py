@@ -1,0 +1,65 @@
+"""A run as it is kept between two looks, and which of Slurm's jobs are its own."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from scheduler.backends.slurm.client import SlurmJob, mark_of
+
+
+@dataclass(slots=True)
+class Run:
+    """What is kept of a run between two looks."""
+
+    key: str
+    sequence: int
+    at: str
+    parts: list[dict[str, Any]] = field(default_factory=list)  # Part, with the number of its Slurm job once there is one
+    single: bool = False  # one process, which is sent signals through the batch step
+    saves: bool = False
+    grace: int = 30
+    folder: str = ""
+    checkpoints: str = ""
+    stopping: str = ""
+    term_at: str = ""
+    killed: bool = False
+    withdrawn: str = ""  # why it was cancelled before Slurm started it
+
+    @property
+    def never_begun(self) -> bool:
+        return not self.parts
+
+    @property
+    def ids(self) -> list[int]:
+        return [part["id"] for part in self.parts if part.get("id")]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others.
+
+    Plugins of a site may write comments of their own: then the job's name says whose it is.
+    """
+
+    jobs: Mapping[int, SlurmJob]
+    tag: str
+
+    def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
+        job = self.jobs.get(part.get("id") or 0)
+        if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
+            return job
+        marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
+        return job if job.name == name_of(key) and not marked else None
+
+
+def named(key: str) -> str:
+    """For `scancel`: only a job of that run, whoever has its number now."""
+    return f"--name={name_of(key)}"
+
+
+def name_of(key: str) -> str:
+    return f"gpufleet-{key}"
+
+
+def state_of(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
