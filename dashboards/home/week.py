@@ -167,7 +167,7 @@ def _waiting(now: datetime) -> Tile:
         note = "no starts in the week before"
     return Tile(
         "Waiting p95, 7 days",
-        f"95 of 100 jobs waited less before they started; from {plural(len(week), 'start')}",
+        f"Of jobs submitted in two weeks, 95 of 100 waited less before they started; from {plural(len(week), 'start')}",
         reverse("queue"),
         value=duration(p95) if week else NOTHING,
         note=note,

@@ -46,6 +46,7 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
     address = reverse("node_health", args=[busy.public_id])
 
     shown = personas.client("operator").get(address, {"to": "draining"}).content.decode()
+    assert 'data-label="Expected end"' in shown, "on a phone each column but the first says what it is"
 
     assert "4 GPUs of busy take no new jobs." in shown
     assert "3 jobs run here now." in shown
