@@ -35,6 +35,7 @@ MIX_JOBS = 300
 WINDOW_S = 10.0
 SUBMITTERS = 4
 LIMIT_S = 900
+BATCH_S = 0.25  # between requests: the API takes only so many a minute of one caller
 TEAM = "org/team"
 # Shares of the mix by (workers, GPUs of each): singles, parts of a node, and gangs.
 SHAPES = {(1, 1): 55, (1, 2): 10, (1, 4): 10, (1, 8): 15, (2, 8): 5, (4, 8): 3, (8, 8): 2}
@@ -200,6 +201,7 @@ def by_console(site: Site, place: Installation, wishes: Sequence[Wish], case: st
                 raise RuntimeError(f"{len(refused)} submissions were refused: {refused[0]}")
             asked |= {wish.name: moment for wish in batch}
             sent += len(batch)
+            time.sleep(BATCH_S)
         limit = time.time() + LIMIT_S
         with psycopg.connect(place.settings["GPUFLEET_DATABASE_URL"], autocommit=True) as connection:
             while time.time() < limit and connection.execute("SELECT count(*) FROM job WHERE ended_at IS NULL").fetchone() != (0,):
