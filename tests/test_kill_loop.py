@@ -21,7 +21,7 @@ from scheduler.backends.base import RunState
 from scheduler.backends.local import LocalBackend, Rules
 from tests.servers import Manage, Missing, Postgres, Redis, required, wait_until
 from tests.test_kill import Submitter
-from tests.test_production import COMPOSE, PROXIED, Production, children
+from tests.test_production import PROXIED, Production, children
 
 pytestmark = [pytest.mark.soak, pytest.mark.postgres, pytest.mark.redis, pytest.mark.xdist_group("production")]
 KILLS = int(os.environ.get("TEST_KILLS", "12"))
@@ -44,13 +44,6 @@ class Victims(Production):
         super().start()
         self.start_again("second scheduler")
         self.connection = psycopg.connect(self.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True)
-
-    def start_again(self, name: str) -> None:
-        if name == "web":
-            command = ["uvicorn", "gpufleet.asgi:application", "--port", str(self.port), "--workers", "2", "--lifespan", "off"]
-        else:
-            command = ["2" if word == "4" else word for word in COMPOSE[name.removeprefix("second ")]["command"]]
-        self.programs[name] = self.manage.start("-m", *command, name=name.replace(" ", "-"))
 
     def reconnect(self) -> None:
         """After the database was killed."""

@@ -25,6 +25,7 @@ PASSWORD = "gpufleet-demo"
 PROXIED = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
 BEHIND = {"GPUFLEET_TRUSTED_PROXIES": "1", "GPUFLEET_PUBLIC_URL": "https://127.0.0.1", "GPUFLEET_ALLOWED_HOSTS": "127.0.0.1"}
 COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"]
+WEB = json.loads(re.findall(r"^CMD (.*)$", (PROJECT / "Containerfile").read_text(), re.MULTILINE)[0])
 PUBLISH = """
 from django.db import transaction
 from gpufleet.core.live.feed import feed_publish
@@ -47,7 +48,7 @@ def _runs_python_code(pid: int) -> bool:
 
 
 class Production:
-    """All processes of one installation. The commands of the workers are those of compose.yaml."""
+    """All processes of one installation, started by the commands of Containerfile and compose.yaml."""
 
     def __init__(self, folder: Path, database: str, redis: Redis) -> None:
         self.redis = redis
@@ -62,16 +63,16 @@ class Production:
 
     def start(self) -> None:
         self.seed()
-        options = ["--port", str(self.port), "--workers", "2", "--lifespan", "off", "--ws-per-message-deflate", "false"]
-        self.programs["web"] = self.manage.start("-m", "uvicorn", "gpufleet.asgi:application", *options, name="web")
-        for name in ("worker", "scheduler", "beat"):
+        for name in ("web", "worker", "scheduler", "beat"):
             self.start_again(name)
         self.programs["web"].wait_for(self.answers, what="the web processes to answer")
 
     def start_again(self, name: str) -> None:
-        command = ["2" if word == "4" else word for word in COMPOSE[name]["command"]]
-        assert command[0] == "celery"
-        self.programs[name] = self.manage.start("-m", *command, name=name)
+        """`second scheduler`: one more of them."""
+        here = {"4": "2", "0.0.0.0": "127.0.0.1", "8000": str(self.port)}
+        command = [here.get(word, word) for word in (WEB if name == "web" else COMPOSE[name.rpartition(" ")[2]]["command"])]
+        assert command[0] in ("celery", "uvicorn")
+        self.programs[name] = self.manage.start("-m", *command, name=name.replace(" ", "-"))
 
     def answers(self) -> bool:
         try:

@@ -424,8 +424,8 @@ class SlurmBackend:
                 refusals += refused
                 code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
                 if code != 0:
-                    # One that Slurm has forgotten ended before those that were cancelled because of it.
-                    wrong.append((ends[-1] if job is not None else at, code, why, lost))
+                    # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
+                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost))
             elif why := self._stuck(run, part, job, nodes, now):
                 wrong.append((now, None, why, True))
             workers += self._workers(run, part, job, look)
@@ -522,7 +522,7 @@ class SlurmBackend:
             return
         if seen.why:
             run.stopping = now.isoformat()
-            if not any(worker.state == RunState.ENDED and worker.exit_code for worker in seen.workers):
+            if seen.node_lost:
                 run.withdrawn = seen.why
             self._keep(run)
             self.client.cancel(alive)

@@ -25,7 +25,7 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     """Exit code, the reason for its owner, and whether the hardware is to blame."""
     if job is None:
         code = _left_code(run, part)
-        if code is not None:
+        if code is not None and not (code and run.withdrawn):
             return code, f"Exit code {code}." if code else "", False
         return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
     if job.state == "COMPLETED":

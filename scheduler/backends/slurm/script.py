@@ -70,7 +70,7 @@ def tasks_of(order: StartOrder, seat: WorkerSeat) -> int:
 
 
 def is_single(order: StartOrder, part: Part) -> bool:
-    """One process: it takes the place of the script, and needs no step of its own."""
+    """One process: it needs no step of its own, and is sent signals through the script."""
     return len(part.seats) == 1 and tasks_of(order, part.seats[0]) == 1
 
 
@@ -98,7 +98,8 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         rank = ranks[part.seats[0].role, part.seats[0].index]
         words = {**rank, "RANK": rank["FIRST"], "ROLE_RANK": rank["FIRST"], "LOCAL_RANK": "0"}
         lines += [f"export {name}={shlex.quote(value)}" for name, value in words.items() if name != "FIRST"]
-        lines.append(f"exec {shlex.join(argv)}")
+        seat = part.seats[0]
+        lines += [f"program=({shlex.join(argv)})", f"name={shlex.quote(f'{seat.role}-{seat.index}')} folder={shlex.quote(places.run)}", *_ALONE]
         return "\n".join(lines) + "\n"
     lines += ["trap : TERM USR1", f"task={shlex.quote(TASK)}", f"folder={shlex.quote(places.run)}", *_KEEPER]
     for seat in part.seats:
@@ -148,6 +149,24 @@ _KEEPER = (
 _WAIT = (
     'for pid in "${pids[@]}"; do while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done; done',
     'exit "$(cat "$folder/first.$SLURM_JOB_ID" 2>/dev/null || echo 0)"',
+)
+
+
+# One process, whose exit code is kept in a file as a worker's is: Slurm forgets a job that has ended. The script passes on what it is sent, to the
+# process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
+_ALONE = (
+    "trap 'kill -TERM \"$pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$pid\" 2>/dev/null' USR1",
+    "exec 3<> <(:)",
+    "(",
+    "  trap : TERM USR1; trap - INT QUIT",
+    '  /bin/sh -c \'echo $$ >&3; exec 3>&-; exec "$@"\' gpufleet "${program[@]}"',
+    "  code=$?; echo >&3  # should it not have come so far",
+    '  echo "$code" > "$folder/$name.exit.new" && /bin/mv "$folder/$name.exit.new" "$folder/$name.exit"; exit "$code"',
+    ") &",
+    "keeper=$!",
+    "read -r pid <&3; exec 3>&-",
+    'while kill -0 "$keeper" 2>/dev/null; do wait "$keeper"; code=$?; done',
+    'read -r code < "$folder/$name.exit"; exit "$code"',
 )
 
 

@@ -84,6 +84,7 @@ def shell(text: str, **more: Any) -> dict[str, Any]:
     return {"shell": text, **more}
 
 
+STAYS = "trap '' TERM; sleep 300"  # until it is killed, so that it leaves no exit code
 UNKNOWN = 4_000_000  # a number that no job has
 ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 1.5}]}
 
@@ -122,6 +123,19 @@ def test_workers_of_one_node_get_gpus_of_their_own_and_nodes_that_differ_a_job_e
     assert not shown[0] & shown[1]
     assert len([line for line in site.mine() if "RUNNING" in line]) == 2
     assert {worker.seat.index: len(worker.seat.gpus) for worker in run.workers} == {0: 2, 1: 3, 2: 8}
+
+
+def test_the_end_of_a_job_that_slurm_forgot_is_known(site):
+    """Longer ago than MinJobAge, or a controller that lost its state: a process alone leaves its exit code behind as those of a gang do."""
+    for index, code in enumerate((0, 5), 1):
+        site.start(f"j-{index}.1", on=[seat(0, "gpu001", index)], launch=shell(f"exit {code}", env={"PATH": "/none"}))
+    wait_until(lambda: [line for line in site.mine() if "RUNNING" in line or "PENDING" in line] == [], what="both to end")
+    site.slurm.end("slurmctld")
+    site.slurm.start_controller("-c")
+    wait_until(lambda: site.slurm.idle() == set(site.slurm.names), what="the nodes to be back")
+    assert site.mine() == []
+
+    assert [(run.exit_code, run.node_lost) for run in site.backend.observe(now=now())] == [(0, False), (5, False)]
 
 
 def test_a_worker_that_fails_ends_its_gang(site):
@@ -314,7 +328,7 @@ def test_a_double_that_came_late_is_cancelled_unstarted(site):
 def test_a_number_that_slurm_gave_to_another_job_is_not_taken_for_ones_own(site):
     """A controller that is killed forgets its last jobs, and gives their numbers again."""
     for key in ("j-1.1", "j-2.1"):
-        site.start(key, on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+        site.start(key, on=[seat(0, "gpu001", 1)], launch=shell(STAYS))
         site.until(RunState.RUNNING, key)
     first, second = (SlurmRun.objects.get(attempt_key=key) for key in ("j-1.1", "j-2.1"))
     own, first.state["parts"][0]["id"] = first.state["parts"][0]["id"], second.state["parts"][0]["id"]
@@ -387,7 +401,7 @@ def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, said, code):
 
 
 def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_ended(site):
-    site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu002", 3)], launch=shell("sleep 300"))
+    site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu002", 3)], launch=shell(STAYS))
     site.until(RunState.RUNNING)
     row = SlurmRun.objects.get()
     forgotten, row.state["parts"][0]["id"] = row.state["parts"][0]["id"], UNKNOWN
