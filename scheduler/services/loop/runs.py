@@ -29,6 +29,10 @@ CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
 )
 JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values_list("job_id", flat=True))
 PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
+# Numbers of attempts that were lost before all their workers were up.
+UNSTARTED: Prepared[tuple[int, int]] = Prepared(
+    lambda jobs: Attempt.objects.filter(job__among=jobs, outcome="lost", running_at__isnull=True).order_by().values_list("job_id", "number")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +181,10 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key]) for key in dict.fromkeys(up) if key in attempts)
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
         held, promised = by_attempt(held_rows), set(promised_rows)
+        in_a_row = _lost_in_a_row([attempts[key] for key, end in over.items() if end.node_lost or attempts[key].stop_outcome == "lost"])
         for key, end in reversed(over.items()):
             attempt = attempts[key]
-            _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised)
+            _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised, in_a_row.get(key, 0))
         steps.write(own)
         if news is None:
             own.publish()
@@ -202,8 +207,23 @@ def _came_up(steps: Steps, job: Job, attempt: Attempt) -> bool:
     return False
 
 
-def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool) -> None:
-    """What a job becomes when its run is over, whatever it was doing."""
+def _lost_in_a_row(attempts: Sequence[Attempt]) -> dict[int, int]:
+    """Of attempts that are lost before they ran: how many in a row that makes of their job."""
+    unstarted = [attempt for attempt in attempts if attempt.running_at is None]
+    before: dict[int, set[int]] = defaultdict(set)
+    for job, number in UNSTARTED({attempt.job_id for attempt in unstarted}) if unstarted else ():
+        before[job].add(number)
+    found = {}
+    for attempt in unstarted:
+        number = attempt.number - 1
+        while number in before[attempt.job_id]:
+            number -= 1
+        found[attempt.pk] = attempt.number - number
+    return found
+
+
+def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool, in_a_row: int) -> None:
+    """What a job becomes when its run is over, whatever it was doing. `in_a_row`: so many starts of it were lost."""
     steps.attempt(attempt, exit_code=end.exit_code)
     if end.exit_code == 0 and not end.node_lost:
         if job.state in (JobState.STARTING, JobState.RESUMING):
@@ -215,9 +235,12 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
         to, outcome = attempt.stop_to, attempt.stop_outcome
         if to == JobState.PREEMPTED and outcome == "moved":
             to, outcome = (JobState.RESERVED, "moved") if promised else (JobState.PREEMPTED, "preempted")
-        _finish(steps, job, attempt, held, to, outcome, attempt.stop_cause, promised and to != JobState.RESERVED)
+        if to == JobState.QUEUED and outcome == "lost":
+            _lose(steps, job, attempt, held, attempt.stop_cause, promised, in_a_row)
+        else:
+            _finish(steps, job, attempt, held, to, outcome, attempt.stop_cause, promised and to != JobState.RESERVED)
     elif end.node_lost:
-        _finish(steps, job, attempt, held, JobState.QUEUED, "lost", end.why or "Its node was lost.", promised)
+        _lose(steps, job, attempt, held, end.why or "Its node was lost.", promised, in_a_row)
     else:
         _fail(steps, job, attempt, end, held, promised)
 
@@ -231,6 +254,16 @@ def _fail(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[P
     at = steps.now + retry_delay(job_id=job.pk, failures=failures)
     cause = f"{why} Try {failures + 1} of {job.retry_limit + 1} is due at {at:%H:%M:%S} UTC."
     _finish(steps, job, attempt, held, JobState.QUEUED, "failed", cause, promised, failures=failures, retry_at=at)
+
+
+def _lose(steps: Steps, job: Job, attempt: Attempt, held: Sequence[Placement], why: str, promised: bool, in_a_row: int) -> None:
+    """No fault of the job: it waits again at once. Starts that are lost one after the other back off, as no more is known than that they fail."""
+    if in_a_row < 2:
+        _finish(steps, job, attempt, held, JobState.QUEUED, "lost", why, promised)
+        return
+    at = steps.now + retry_delay(job_id=job.pk, failures=in_a_row - 1)
+    cause = f"{in_a_row} starts in a row failed; the next is due at {at:%H:%M:%S} UTC. {why}"
+    _finish(steps, job, attempt, held, JobState.QUEUED, "lost", cause, promised, retry_at=at)
 
 
 def _finish(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.urls import reverse
 
 from quotas.models import LedgerEntry
 from scheduler.models import (
@@ -184,6 +185,34 @@ def test_a_lost_node_is_no_fault_of_the_job() -> None:
     job.refresh_from_db()
 
     assert (job.state, job.failures, job.retry_at) == (JobState.QUEUED, 0, None)
+
+
+def test_starts_that_are_lost_one_after_the_other_back_off_until_one_runs(personas) -> None:
+    builders.node(gpus=8)
+    loop, job = Loop(), submit()
+
+    def lost(*, runs: bool = False) -> float:
+        """One start that is lost. Returns for how long its job then backs off."""
+        assert loop.tick().decided == 1
+        if runs:
+            loop.up(job)
+        loop.after(seconds=1).over(job, exit_code=None, node_lost=True, why="Slurm did not take it.")
+        row = Job.objects.get(pk=job.pk)
+        assert (row.state, row.failures) == (JobState.QUEUED, 0)
+        pause = ((row.retry_at or loop.now) - loop.now).total_seconds()
+        if pause:
+            assert not loop.tick().decided
+        loop.after(seconds=pause)
+        return pause
+
+    pauses = [lost() for _ in range(4)]
+    assert pauses[0] == 0
+    assert all(0.8 <= pause / usual <= 1.2 for pause, usual in zip(pauses[1:], (30, 60, 120), strict=True)), pauses
+    assert Attempt.objects.order_by("-pk")[0].cause.startswith("4 starts in a row failed; the next is due at ")
+    assert Attempt.objects.order_by("-pk")[0].cause.endswith("Slurm did not take it.")
+    page = personas.client("superuser").get(reverse("job", args=[job.public_id])).content.decode()
+    assert "4 starts in a row failed" in page
+    assert [lost(runs=True), lost(), lost() > 0] == [0, 0, True]
 
 
 def test_a_run_that_does_not_come_up_waits_again() -> None:
