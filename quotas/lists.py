@@ -1,4 +1,4 @@
-"""The lists of people, tokens and audit entries, stated once for pages, files and the API."""
+"""The lists of the tree, people, tokens and audit entries, stated once for pages, files and the API."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,35 @@ from django.utils import timezone
 from gpufleet.core.models import User
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from quotas.chargeback.exports import gpu_hours
-from quotas.models import ChangeState, Phase, QuotaChange, QuotaNode, Role, ShareClass
+from quotas.models import ChangeState, NodeKind, Phase, QuotaChange, QuotaNode, QuotaShare, Role, ShareClass
 from quotas.presenters import AuditLine
 from quotas.selectors.audit import audit_below
 from quotas.selectors.ledger import ledger_below
+
+
+def _types() -> list[tuple[str, str]]:
+    named = QuotaShare.objects.order_by("gpu_type").values_list("gpu_type", flat=True).distinct()
+    return [(gpu_type, gpu_type) for gpu_type in named]
+
+
+NODES = Table(
+    name="quotas",
+    noun="node",
+    columns=(Column("path", "Node", sort="path"),),
+    default_sort="path",
+    search=("path", "title", "cost_centre", "public_id"),
+    filters=(
+        Choice("kind", "Kind", NodeKind.choices),
+        Choice("gpu", "GPU type", _types, apply=lambda types: Q(pk__in=QuotaShare.objects.filter(gpu_type__in=types).values("node"))),
+        Text("cost-centre", "Cost centre", "cost_centre"),
+        Flag("archived", "Archived", Q(archived_at__isnull=False)),
+    ),
+    example="vision kind:team archived:yes",
+    shown_by="quotas/_rows.html",
+    empty="No quota tree yet. It guarantees GPUs to parts of the organisation, and jobs are charged to its leaves.",
+    empty_href="/quotas/new/",
+    empty_action="Plant the tree",
+)
 
 PEOPLE = Table(
     name="people",

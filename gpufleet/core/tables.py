@@ -103,7 +103,7 @@ class Table:
     `suggest_url` names the address that says what a filter could be; it answers `?field=&typed=`. Filters that `rarely` names wait behind
     “More filters”. `example` is what the empty filter line shows. With `lines` a row is a few lines on a narrow screen; a style sheet places its
     cells by their class `c-key`. `choose` is the id of a form that takes rows which were chosen: where the page `chooses`, each has a box in front
-    whose name is `row` and whose value is its key.
+    whose name is `row` and whose value is its key. `shown_by` names a template that draws the rows where columns do not do.
     """
 
     name: str
@@ -126,6 +126,7 @@ class Table:
     suggest_url: str = ""
     rarely: tuple[str, ...] = ()
     example: str = ""
+    shown_by: str = ""
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -234,6 +235,10 @@ class Table:
         for key, values in told.values.items():
             parameters.setlist(key, [*parameters.getlist(key), *values] if self._takes_several(key) else values[-1:])
         return parameters
+
+    def said(self, parameters: QueryDict, key: str) -> str:
+        """What an address says of a filter, by its parameter or in the filter line."""
+        return self._told(parameters, {}).get(key, "")
 
     def _takes_several(self, key: str) -> bool:
         return any(item.key == key and isinstance(item, Choice | Words) for item in self.filters)

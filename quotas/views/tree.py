@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -21,19 +20,19 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.drafts import difference_of
 from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, faults_of, show_faults
+from quotas.lists import NODES
 from quotas.models import NodeKind, QuotaNode, Role
 from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
 from quotas.rules import NodeValues, said
 from quotas.selectors.audit import audit_list
 from quotas.selectors.effects import archive_effects
-from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list
+from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list, types_stated
 from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft
 from quotas.services.nodes import may_decide, node_archive, node_create, node_move, node_restore, node_update, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 
-PAGE = 250
 CHILD_KIND = {
     NodeKind.ORG: NodeKind.DEPARTMENT,
     NodeKind.DEPARTMENT: NodeKind.TEAM,
@@ -48,25 +47,27 @@ def tree(request: HttpRequest) -> HttpResponseBase:
     access, version = access_of(request), feed_revision()
     if not access.can_everywhere(Can.ADMINISTER):
         access.must_somewhere(Can.SEE)
-    search, archived = request.GET.get("q", "").strip()[:200], request.GET.get("archived") == "yes"
-    nodes = list(tree_list(access, search=search, archived=archived))
-    gpu_types = types_of(nodes, gpu_types_known())
-    paths = {node.pk: node.path for node in nodes} if not search else dict(tree_list(access).values_list("pk", "path"))
-    sums = summed(paths, held_by_quota())
+    archived = NODES.said(request.GET, "archived") == "yes"
+    nodes = tree_list(access, archived=archived)
+    gpu_types = sorted({*gpu_types_known(), *types_stated(access)})
+
+    def rows_of(found: list[QuotaNode]) -> list[TreeRow]:
+        # What runs below a node counts at it, also where the list leaves out the nodes between.
+        paths = dict(tree_list(access, archived=archived).values_list("pk", "path"))
+        return tree_rows(found, gpu_types, summed(paths, held_by_quota()))
+
     if request.GET.get("format") == "csv":
-        return _tree_csv(request, tree_rows(nodes, gpu_types, sums))
-    page = Paginator(nodes, PAGE).get_page(request.GET.get("page"))
+        return _tree_csv(request, rows_of(list(NODES.page_asked(request.GET, nodes).queryset)))
     context = {
+        "heading": "Quotas",
+        "sub": "Guarantees and usage by GPU type, child nodes included.",
         "version": version,
-        "rows": tree_rows(list(page.object_list), gpu_types, sums),
-        "page": page,
+        "label": "Quota tree",
         "gpu_types": gpu_types,
-        "search": search,
-        "archived": archived,
         "may_edit": access.can_somewhere(Can.EDIT_QUOTA),
-        "may_plant": not nodes and not search and not archived and access.can_everywhere(Can.ADMINISTER),
+        "can_add": access.can_everywhere(Can.ADMINISTER),
     }
-    return render(request, "quotas/tree.html", context)
+    return NODES.respond(request, nodes, "quotas/tree.html", context, presented=rows_of)
 
 
 def _tree_csv(request: HttpRequest, rows: list[TreeRow]) -> HttpResponseBase:

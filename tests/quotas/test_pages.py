@@ -5,6 +5,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry, User
+from gpufleet.core.times import now
 from quotas.models import QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken
 from tests import builders
 from tests.personas import Personas
@@ -38,6 +39,19 @@ def test_the_tree_counts_what_runs_below(personas: Personas, h100: None):
     text = " ".join(_page(personas.client("superuser"), "quotas").split())
 
     assert text.count("<b>1</b> of") == 3
+
+
+def test_the_tree_is_filtered_by_tokens_and_what_runs_below_still_counts(personas: Personas, h100: None):
+    builders.placement(builders.job(quota=personas.nodes["acme/research/nlp"]), builders.gpu())
+    old = builders.quota("old", parent=personas.nodes["acme"])
+    QuotaNode.objects.filter(pk=old.pk).update(archived_at=now())
+    client = personas.client("superuser")
+
+    found = client.get(reverse("quotas"), {"q": "kind:department research"}).content.decode()
+    gone = client.get(reverse("quotas"), {"q": "archived:yes"}).content.decode()
+
+    assert " ".join(found.split()).count("<b>1</b> of") == 1
+    assert ("acme/old" in found, "acme/research<" in found, "acme/old" in gone, "acme/research<" in gone) == (False, True, True, False)
 
 
 def test_the_tree_as_a_file_is_recorded(personas: Personas, h100: None):
