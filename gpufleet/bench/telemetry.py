@@ -35,12 +35,14 @@ def _pages(arguments: Sequence[str]) -> int:
     parser.add_argument("--case", action="append", help="measure these cases only (may be repeated; a beginning is enough)")
     parser.add_argument("--postgres", action="store_true", help="4,000 GPUs and 30 days on a PostgreSQL server of its own; else 512 and 90 on SQLite")
     parser.add_argument("--days", type=int, help="so many days instead")
+    parser.add_argument("--keep", action="store_true", help="then go on serving the store, until interrupted")
     given = parser.parse_args(arguments)
     wanted = [] if given.case is None else given.case
     rows = measured_pages(
         postgres=given.postgres,
         days=given.days or (30 if given.postgres else 90),
         size="large" if given.postgres else "small",
+        keep=given.keep,
         wanted=lambda case: not wanted or any(case.startswith(one) or one.startswith(case) for one in wanted),
     )
     return _shown(rows, as_json=given.json)

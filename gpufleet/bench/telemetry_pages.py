@@ -28,6 +28,11 @@ SERVERS = {
     "node": "/nodes/{node}/course",
     "cluster": "/clusters/{cluster}/course",
     "quota": "/quotas/{quota}/course",
+    "job": "/jobs/{job}/course",
+    "gpu-page": "/gpus/{gpu}/",
+    "node-page": "/nodes/{node}/",
+    "quota-page": "/quotas/{quota}/",
+    "job-page": "/jobs/{job}/",
 }
 PLOTS = {"overview": "/overview/?range=30d", "gap": "/gap/?range=30d", "node": "/nodes/{node}/?range=30d"}
 FIRST_PLOTS, LIVE_STEPS = 5, 10
@@ -39,7 +44,7 @@ from dashboards.benchmarks_past import past_fill, size_on_disk
 from django.db import connection
 from gpufleet.core.times import now
 from gpufleet.retention import retention_prune
-from scheduler.models import Gpu
+from scheduler.models import Gpu, Job
 from quotas.models import QuotaNode
 told = past_fill(days={days})
 for _ in range(12):
@@ -48,7 +53,8 @@ with connection.cursor() as cursor:
     cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")
 gpu = Gpu.objects.select_related("node__cluster").order_by("pk")[100]
 team = QuotaNode.objects.filter(kind="team").order_by("pk").first()
-keys = {{"gpu": gpu.public_id, "node": gpu.node.public_id, "cluster": gpu.node.cluster.name, "quota": team.public_id}}
+job = Job.objects.filter(state="running").order_by("attempts__started_at", "pk").first()
+keys = {{"job": job.public_id, "gpu": gpu.public_id, "node": gpu.node.public_id, "cluster": gpu.node.cluster.name, "quota": team.public_id}}
 print(json.dumps(told | size_on_disk() | {{"keys": keys}}))
 """
 # Readings of the whole fleet change; when each was committed is printed. One machine, one clock.
@@ -77,8 +83,8 @@ OBSERVER = """() => {
 }"""
 
 
-def measured_pages(*, postgres: bool, days: int, size: str, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
-    """Each case as soon as it is done. `Missing` where PostgreSQL is asked for and not installed."""
+def measured_pages(*, postgres: bool, days: int, size: str, keep: bool, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """Each case as soon as it is done. `Missing` where PostgreSQL is asked for and not installed. `keep`: served until interrupted."""
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-bench-"))
     with contextlib.ExitStack() as servers:
         servers.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -100,6 +106,11 @@ def measured_pages(*, postgres: bool, days: int, size: str, wanted: Callable[[st
                     yield _over(f"page-range-{case}", browser, program.pid, {one.key: f"{path.format(**keys)}?range={one.key}" for one in RANGES})
             if wanted("page-plot") or wanted("page-live"):
                 yield from _in_chromium(console, browser, keys, wanted)
+            if keep:
+                settings = {name: value for name, value in console.manage.env.items() if name.startswith("GPUFLEET_")}
+                yield {"case": "page-kept", "address": console.origin, "user": "root", "keys": keys, **settings}
+                with contextlib.suppress(KeyboardInterrupt):
+                    program.process.wait()
 
 
 def _told(manage: Manage, code: str) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def _over(case: str, browser: Browser, server: int, paths: dict[str, str]) -> di
     took = {key: _asked(browser, path) for key, path in paths.items()}
     cpu = (family_cpu_seconds(server) - before) / (len(paths) * (REQUESTS + WARM_UP))
     worst = max(took, key=lambda key: percentile(took[key], 0.95))
-    more = {"slowest_range": worst} if len(paths) > 1 else {}
+    more = {"range_p95_ms": {key: round(1000 * percentile(one, 0.95)) for key, one in took.items()}} if len(paths) > 1 else {}
     return timing(case, [took[worst]], web_cpu_ms=round(1000 * cpu, 1), requests=REQUESTS * len(paths), **more)
 
 
