@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import DatabaseError, OperationalError, connection, transaction
 from psycopg import sql
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Partitions are there so long before anything is written to them, which is longer than a weekend without a worker.
 AHEAD = timedelta(days=3)
@@ -83,11 +84,11 @@ def partitions_keep(series: Series, *, keep: timedelta, now: datetime) -> int:
     A row goes with its partition, so later by up to the width of one. What can't be had now, as somebody reads the table, is had by a later call.
     """
     before = now - keep
-    for begin in _due(series, before=before, now=now):
+    for begin in _step(series, partial(_due, series, before=before, now=now), now) or ():
         if _step(series, partial(_make_one, series, begin), now) is None and _is_busy(series, now):
             break
     gone = 0
-    for name in _partitions(series.table):
+    for name in _step(series, partial(_partitions, series.table), now) or ():
         start = series.begin_of(name)
         if start is None or start + series.width > before:
             continue
@@ -102,8 +103,8 @@ def partitions_keep(series: Series, *, keep: timedelta, now: datetime) -> int:
     return gone
 
 
-def _step(series: Series, step: Callable[[], int], now: datetime) -> int | None:
-    """A transaction of its own, so that no other is worse for its fault. None: there was one."""
+def _step(series: Series, step: Callable[[], T], now: datetime) -> T | None:
+    """A transaction of its own, also for what only reads, so that no other is worse for its fault. None: there was one."""
     try:
         with transaction.atomic():
             _be_patient()

@@ -47,7 +47,7 @@ class Backends(Mapping[int, Backend]):
         self._by_cluster = dict(by_cluster)
         self._kinds: dict[int, str] = {}
         self._looked: dict[int, datetime] = {}
-        self._steps: datetime | None = None
+        self._steps: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
         self.silent: dict[int, Silence] = {}  # clusters whose back-end does not answer
 
@@ -74,11 +74,12 @@ class Backends(Mapping[int, Backend]):
         last = self._looked.get(cluster)
         return last is None or abs(at - last) >= FULL_LOOK
 
-    def steps_due(self, at: datetime) -> bool:
-        """Whether what files say of step times is to be taken in now; then not again for a while."""
-        if self._steps is not None and abs(at - self._steps) < STEPS_EACH:
+    def steps_due(self, cluster: int, at: datetime) -> bool:
+        """Whether what files of a cluster say of step times is to be taken in now; then not again for a while, whatever others say meanwhile."""
+        last = self._steps.get(cluster)
+        if last is not None and abs(at - last) < STEPS_EACH:
             return False
-        self._steps = at
+        self._steps[cluster] = at
         return True
 
     def looked(self, cluster: int, at: datetime) -> None:

@@ -17,6 +17,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import RunState, SeenRun, SeenSteps, SeenWorker, WorkerSeat, attempt_key
+from scheduler.backends.registry import Backends
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
 from scheduler.backends.stepfiles import steps_in
 from scheduler.models import Attempt, Job, JobState, Placement
@@ -84,17 +85,31 @@ def test_a_file_tells_the_same_and_an_old_one_nothing(told):
     assert "MFU <strong>40.0 %</strong>" in page
 
 
-def test_a_file_of_a_rank_reaches_page_and_api_by_way_of_its_back_end(told, client: Client, tmp_path: Path):
+def test_files_of_ranks_reach_page_and_api_by_way_of_each_clusters_back_end(told, client: Client, tmp_path: Path):
     run, held = Attempt.objects.get(), Placement.objects.order_by("worker", "pk").select_related("node")
-    (tmp_path / "steps.json").write_text(json.dumps({"ranks": 2, "seconds": {"0": 1.0, "1": 1.25}, "flops": 0.4 * 16 * PEAK}))
     seats = {one.worker: SeenWorker(WorkerSeat(one.role, one.worker, one.node.name), RunState.RUNNING) for one in held}
 
     class LeavesFiles(SimulatedBackend):
+        def __init__(self, name: str) -> None:
+            super().__init__(MemoryStore())
+            self.folder = tmp_path / name
+            self.folder.mkdir()
+
+        def write(self, rank: int, seconds: float, **more: float) -> None:
+            (self.folder / f"steps-{rank}.json").write_text(json.dumps({"ranks": 2, "seconds": {rank: seconds}, **more}))
+
         def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
             key = attempt_key(job=run.job.public_id, attempt=run.number)
-            return (SeenRun(key, 0, RunState.RUNNING, tuple(seats.values()), started_at=NOON, steps=steps_in(tmp_path)),)
+            return (SeenRun(key, 0, RunState.RUNNING, tuple(seats.values()), started_at=NOON, steps=steps_in(self.folder)),)
 
-    runs_observe(backends={builders.cluster().pk: LeavesFiles(MemoryStore())}, now=now(), full=False)
+    here, there = LeavesFiles("here"), LeavesFiles("there")
+    backends = Backends({builders.cluster().pk: here, builders.cluster("south").pk: there})
+    here.write(0, 1.0, flops=0.4 * 16 * PEAK)
+    runs_observe(backends=backends, now=now(), full=False)
+    # Within the five seconds for which nothing more is taken from the first.
+    there.write(1, 1.25)
+    here.write(0, 9.0)
+    runs_observe(backends=backends, now=now(), full=False)
 
     found, page = shown(client)
     assert (found["percent"], found["step_seconds"], found["fault"]) == (32.0, 1.25, "")

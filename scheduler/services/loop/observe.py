@@ -109,7 +109,7 @@ class Observed:
     checkpoints: int = 0
     strays: int = 0
     silent: list[int] = field(default_factory=list)  # clusters whose back-end did not answer
-    steps: list[tuple[int, SeenSteps]] = field(default_factory=list)
+    steps: dict[int, list[tuple[int, SeenSteps]]] = field(default_factory=dict)  # by cluster, each with its attempt
 
     @property
     def changed(self) -> bool:
@@ -147,8 +147,9 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     if isinstance(backends, Backends):
         _follow_silence(backends, told, found.silent, answered, now)
     news.publish()
-    if found.steps and (not isinstance(backends, Backends) or backends.steps_due(now)):
-        _tell_steps(found.steps, now)
+    due = [cluster for cluster in found.steps if not isinstance(backends, Backends) or backends.steps_due(cluster, now)]
+    if due:
+        _tell_steps([one for cluster in due for one in found.steps[cluster]], now)
     return found
 
 
@@ -227,7 +228,8 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     _look_at_workers(found, here, cluster, now, news)
     if not backend.facts.pins_gpus:
         _adopt_gpus(here, cluster, now)
-    found.steps += [(attempt.pk, one) for run, attempt in known for one in run.steps]
+    if steps := [(attempt.pk, one) for run, attempt in known for one in run.steps]:
+        found.steps.setdefault(cluster, []).extend(steps)
     _strays(found, backend, [run for run in seen if (known_as := attempts.get(run.key)) is None or known_as.is_over], now)
     done = [run.key for run in seen if run.state == RunState.ENDED]
     if done:

@@ -101,6 +101,12 @@ with connection.execute_wrapper(steps), psycopg.connect(**{key: value for key, v
     told["again"], told["waits"] = keep(later + timedelta(minutes=1)), len(waits)
     reader.rollback()
     told["afterwards"] = keep(later + timedelta(minutes=11))
+    # Nor is a table waited for that may not even be read: those that come after it would get no turn.
+    reader.execute("LOCK TABLE telemetry_minute_rest IN ACCESS EXCLUSIVE MODE")
+    told["locked"] = keep(later + timedelta(days=20))
+    reader.rollback()
+    keep(later + timedelta(days=20, minutes=11))
+    told["next"] = "telemetry_minute_2026032712" in parts()
 told["left"] = TelemetryMinute.objects.count()
 print(json.dumps(told))
 """
@@ -137,4 +143,4 @@ def test_whoever_reads_old_rows_keeps_no_partition_from_being_made(tmp_path, mig
     told = json.loads(manage.run("shell", "--verbosity", "0", "-c", READ).stdout)
 
     # What has no partition goes all the same, and the table is left alone for a while after one wait.
-    assert told == {"gone": 5, "ahead": True, "again": 0, "waits": 1, "afterwards": 3, "left": 0}
+    assert told == {"gone": 5, "ahead": True, "again": 0, "waits": 1, "afterwards": 3, "locked": 0, "next": True, "left": 0}
