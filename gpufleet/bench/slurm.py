@@ -1,7 +1,7 @@
 """`gpufleet bench slurm`: jobs through a whole console to a real Slurm of simulated nodes, and the same jobs by plain `sbatch`, side by side.
 
 Controller, nodes' daemons and processes are real; only the GPUs are not. A job writes down itself when its process began and ended, so both ways
-are measured alike: from asking (over HTTP, or `sbatch`) to the process. Everything lies in temporary folders.
+are measured alike: from when it was due to be asked for (over HTTP, or by `sbatch`) to the process. Everything lies in temporary folders.
 """
 
 import argparse
@@ -14,13 +14,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import requests
 
 from gpufleet.bench import percentile, show
 from gpufleet.bench.browsers import family_cpu_seconds
@@ -35,6 +37,7 @@ MIX_JOBS = 300
 WINDOW_S = 10.0
 SUBMITTERS = 4
 LIMIT_S = 900
+CAUSES = 3  # that are told of attempts that did not complete
 BATCH_S = 0.25  # between requests: the API takes only so many a minute of one caller
 TEAM = "org/team"
 # Shares of the mix by (workers, GPUs of each): singles, parts of a node, and gangs.
@@ -76,7 +79,7 @@ def mixed(count: int) -> list[Wish]:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Of one job: when it was asked for, and when its first process began and ended."""
+    """Of one job: when it was due to be asked for, and when its first process began and ended."""
 
     wish: Wish
     asked: float
@@ -142,17 +145,20 @@ class Site:
     def load(self) -> float:
         return round(os.getloadavg()[0], 1)
 
+    @property
+    def controller(self) -> int:
+        return int((self.slurm.dir / "run/slurmctld.pid").read_text())
+
     def connect(self, place: Installation) -> None:
         user = ["--user", self.user] if self.user else []
         place.manage.run("inventory", "connect-slurm", "--cluster", "hpc", "--conf", str(self.slurm.conf), "--folder", str(self.folder), *user)
         place.manage.run("inventory", "slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
 
-    def submit(self, wish: Wish) -> float:
-        """By plain `sbatch`, with what the console asks for too. Returns when it was asked."""
+    def submit(self, wish: Wish) -> None:
+        """By plain `sbatch`, with what the console asks for too."""
         gang = ["--ntasks-per-node=1"] if wish.workers > 1 else []
         user = [f"--uid={self.user}", f"--gid={pwd.getpwnam(self.user).pw_gid}"] if self.user else []
         run = f"srun sh -c {_quoted(wish.command.replace('RANK', 'SLURM_PROCID'))}" if wish.workers > 1 else wish.command
-        asked = time.time()
         subprocess.run(
             [
                 "sbatch", "--parsable", f"--nodes={wish.workers}", *gang, f"--gres=gpu:{wish.gpus}", "--cpus-per-task=1", "--time=0:02:00",
@@ -161,7 +167,6 @@ class Site:
             input=f"#!/bin/bash\n{run}\n",
             env=self.slurm.env, capture_output=True, text=True, timeout=60, check=True,
         )  # fmt: skip
-        return asked
 
     def quiet(self) -> bool:
         return not self.slurm.sh("squeue", "-h", "-o", "%i")
@@ -176,59 +181,77 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def by_console(site: Site, place: Installation, wishes: Sequence[Wish], case: str) -> dict[str, Any]:
-    """Each batch of jobs that is due is submitted with one request, as the API's clients do."""
+@contextmanager
+def computing(pids: Mapping[str, int]) -> Iterator[dict[str, float]]:
+    """Processor seconds of programs with all that they have started, and of the whole machine: what is left of that are nodes and their jobs."""
+    used: dict[str, float] = {}
+    before, machine = {name: family_cpu_seconds(pid) for name, pid in pids.items()}, machine_cpu_seconds()
+    yield used
+    used |= {name: round(family_cpu_seconds(pid) - before[name], 1) for name, pid in pids.items()}
+    used["machine"] = round(machine_cpu_seconds() - machine, 1)
+
+
+def machine_cpu_seconds() -> float:
+    """All that was computed on this machine, by whomever."""
+    user, nice, system, _, _, *more = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + sum(more[:2])) / os.sysconf("SC_CLK_TCK")
+
+
+def by_console(site: Site, place: Installation, servers: Mapping[str, int], wishes: Sequence[Wish], case: str) -> dict[str, Any]:
     site.connect(place)
     secrets = place.ask("m['world']()", module="slurm")["tokens"]
-    asked: dict[str, float] = {}
     with place.up() as programs:
         session = place.session(secrets[0])
         settle(place, session)
-        before = {program.log.stem: family_cpu_seconds(program.pid) for program in programs}
-        began, sent = time.time(), 0
-        while sent < len(wishes):
-            elapsed = time.time() - began
-            batch = [wish for wish in wishes[sent : sent + 500] if wish.due_s <= elapsed]
-            if not batch:
-                time.sleep(0.02)
-                continue
-            moment = time.time()
-            body: Any = {"jobs": [{"key": wish.name, "description": wish.description} for wish in batch]}
-            answer = session.post(f"{place.origin}/api/v1/submissions", json=body, timeout=300)
-            answer.raise_for_status()
-            refused = [verdict["errors"] for verdict in answer.json()["verdicts"] if verdict["errors"]]
-            if refused:
-                raise RuntimeError(f"{len(refused)} submissions were refused: {refused[0]}")
-            asked |= {wish.name: moment for wish in batch}
-            sent += len(batch)
-            time.sleep(BATCH_S)
-        limit = time.time() + LIMIT_S
-        with psycopg.connect(place.settings["GPUFLEET_DATABASE_URL"], autocommit=True) as connection:
-            while time.time() < limit and connection.execute("SELECT count(*) FROM job WHERE ended_at IS NULL").fetchone() != (0,):
-                time.sleep(1)
+        with computing({**{program.log.stem: program.pid for program in programs}, **servers, "slurmctld": site.controller}) as cpu:
+            began = time.time()
+            ask_for(wishes, session, place.origin)
+            limit = time.time() + LIMIT_S
+            with psycopg.connect(place.settings["GPUFLEET_DATABASE_URL"], autocommit=True) as connection:
+                while time.time() < limit and connection.execute("SELECT count(*) FROM job WHERE ended_at IS NULL").fetchone() != (0,):
+                    time.sleep(1)
         load = site.load
-        cpu = {program.log.stem: round(family_cpu_seconds(program.pid) - before[program.log.stem], 1) for program in programs}
     told = place.ask("m['attempts']()", module="slurm")
     keys = {row["name"]: row["key"] for row in told}
     (top,) = site.folder.glob("gpufleet-*")
-    lives = [life_of(wish, asked[wish.name], top / "runs" / keys.get(wish.name, "none") / "worker-0.log") for wish in wishes]
+    lives = [life_of(wish, began + wish.due_s, top / "runs" / keys.get(wish.name, "none") / "worker-0.log") for wish in wishes]
     outcomes = dict(Counter(row["outcome"] for row in told))
-    return figures(case, lives, gpus=site.nodes * GPUS, outcomes=outcomes, cpu_s=cpu, load=load)
+    causes = [row["cause"] for row in told if row["outcome"] != "completed"][:CAUSES]
+    more = {"causes": causes} if causes else {}
+    return figures(case, lives, gpus=site.nodes * GPUS, outcomes=outcomes, **more, cpu_s=cpu, load=load)
+
+
+def ask_for(wishes: Sequence[Wish], session: requests.Session, origin: str) -> None:
+    """Each batch of jobs that is due is submitted with one request, as the API's clients do."""
+    began, sent = time.time(), 0
+    while sent < len(wishes):
+        batch = [wish for wish in wishes[sent:][:500] if wish.due_s <= time.time() - began]
+        if not batch:
+            time.sleep(0.02)
+            continue
+        body: Any = {"jobs": [{"key": wish.name, "description": wish.description} for wish in batch]}
+        answer = session.post(f"{origin}/api/v1/submissions", json=body, timeout=300)
+        answer.raise_for_status()
+        refused = [verdict["errors"] for verdict in answer.json()["verdicts"] if verdict["errors"]]
+        if refused:
+            raise RuntimeError(f"{len(refused)} submissions were refused: {refused[0]}")
+        sent += len(batch)
+        time.sleep(BATCH_S)
 
 
 def by_sbatch(site: Site, wishes: Sequence[Wish], case: str) -> dict[str, Any]:
     """The same jobs at the same pace, by several who submit at once; Slurm's own backfill decides."""
     began = time.time()
 
-    def submit(wish: Wish) -> tuple[str, float]:
+    def submit(wish: Wish) -> None:
         time.sleep(max(0.0, began + wish.due_s - time.time()))
-        return wish.name, site.submit(wish)
+        site.submit(wish)
 
-    with ThreadPoolExecutor(SUBMITTERS) as pool:
-        asked = dict(pool.map(submit, wishes))
-    site.wait_for_quiet(LIMIT_S)
-    lives = [life_of(wish, asked[wish.name], site.plain / f"{wish.name}.log") for wish in wishes]
-    return figures(case, lives, gpus=site.nodes * GPUS, load=site.load)
+    with ThreadPoolExecutor(SUBMITTERS) as pool, computing({"slurmctld": site.controller}) as cpu:
+        list(pool.map(submit, wishes))
+        site.wait_for_quiet(LIMIT_S)
+    lives = [life_of(wish, began + wish.due_s, site.plain / f"{wish.name}.log") for wish in wishes]
+    return figures(case, lives, gpus=site.nodes * GPUS, cpu_s=cpu, load=site.load)
 
 
 def run(wanted: Callable[[str], bool], *, nodes: int, rate: float, seconds: float, jobs: int) -> Iterator[dict[str, Any]]:
@@ -243,7 +266,7 @@ def run(wanted: Callable[[str], bool], *, nodes: int, rate: float, seconds: floa
             site = Site(nodes)
             try:
                 place = Installation(folder / case, postgres, redis)
-                yield by_console(site, place, wishes, case)
+                yield by_console(site, place, {"postgres": postgres.program.pid, "redis": redis.program.pid}, wishes, case)
                 site.wait_for_quiet(60)
                 yield by_sbatch(site, wishes, f"{case}-sbatch")
             finally:

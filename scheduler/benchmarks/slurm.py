@@ -20,18 +20,9 @@ def world() -> None:
 
 
 def attempts() -> None:
-    """Of each job its attempts' keys and outcomes."""
-    rows = Attempt.objects.order_by("pk").values_list("job__name", "job__public_id", "number", "outcome")
-    say(
-        [
-            {
-                "name": name,
-                "key": f"{job}.{number}",
-                "outcome": outcome,
-            }
-            for name, job, number, outcome in rows
-        ]
-    )
+    """Of each job its attempts' keys, outcomes, and why each ended so."""
+    rows = Attempt.objects.order_by("pk").values_list("job__name", "job__public_id", "number", "outcome", "cause")
+    say([{"name": name, "key": f"{job}.{number}", "outcome": outcome, "cause": cause} for name, job, number, outcome, cause in rows])
 
 
 MEASURES: dict[str, Callable[..., Any]] = {"world": world, "attempts": attempts}
