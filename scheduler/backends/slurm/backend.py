@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -70,6 +70,7 @@ class SlurmBackend:
         self.secrets, self.report_url = secrets, report_url
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
+        self._gpus: dict[tuple[int, datetime | None], Mapping[str, tuple[int, ...]]] = {}  # of jobs that run, by number and start
         self._looker = Looker()
         self._waits_left = 0.0
 
@@ -355,7 +356,7 @@ class SlurmBackend:
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self.together():
-            jobs = self._jobs()
+            jobs = self._with_gpus(self._jobs())
         by_id = Numbered({job.id: job for job in jobs}, self.settings.tag)
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
@@ -388,6 +389,14 @@ class SlurmBackend:
             else:
                 self.client.cancel([job.id for (whose, _), group in ours.items() if whose == key for job in group])
         return tuple(sorted(found, key=lambda run: run.key))
+
+    def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+        """Which GPUs a job holds stays as it is for as long as it runs, so that is asked once."""
+        running = {(job.id, job.started_at): job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))}
+        fresh = self.client.with_gpus([job for place, job in running.items() if place not in self._gpus])
+        known = self._gpus | {(job.id, job.started_at): job.gpus for job in fresh}
+        self._gpus = {place: known[place] for place in running}
+        return [replace(job, gpus=self._gpus.get((job.id, job.started_at), job.gpus)) for job in jobs]
 
     def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
         """All of it: one question to the controller, whatever it is about."""

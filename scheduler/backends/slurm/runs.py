@@ -1,7 +1,7 @@
 """A run as it is kept between two looks, and which of Slurm's jobs are its own."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from scheduler.backends.slurm.client import SlurmJob, mark_of
@@ -62,4 +62,4 @@ def name_of(key: str) -> str:
 
 
 def state_of(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in asdict(run).items() if name not in ("key", "sequence")}
+    return {one.name: getattr(run, one.name) for one in fields(Run) if one.name not in ("key", "sequence")}

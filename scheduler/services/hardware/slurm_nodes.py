@@ -50,12 +50,12 @@ def slurm_nodes_reconcile(*, now: datetime) -> int:
     for row in SlurmCluster.objects.select_related("cluster").order_by("cluster_id"):
         client = SlurmClient(slurm_settings(row))
         try:
-            found, jobs = differences(row, client.nodes()), client.jobs()
+            found = differences(row, client.nodes())
+            others = client.with_gpus([job for job in client.jobs() if not mark_of(job.comment, client.settings.tag)[0]])
         except BackendError as fault:
             log.warning("the nodes and jobs of %s could not be read from Slurm: %s", row.cluster.name, fault)
             continue
         changed += sum(_agree(client, one, now) for one in found)
-        others = [job for job in jobs if not mark_of(job.comment, client.settings.tag)[0]]
         changed += outside_follow(cluster=row.cluster_id, jobs=others, now=now)
     return changed
 

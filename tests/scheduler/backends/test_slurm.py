@@ -1,5 +1,6 @@
 """The Slurm back-end against a real Slurm: real controller, real nodes, real processes; only the GPUs are links to /dev/null."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
 from scheduler.backends.slurm.backend import AGREED, SlurmBackend
-from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmSilent, hostlist, indices
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.scheduler.backends.scenes import start_order
@@ -512,6 +513,38 @@ def test_hostile_values_reach_no_shell_and_add_no_option(site):
     assert all("owned" not in line for line in site.mine())
 
 
+STRANGE = (
+    "two\nlines\t| \x1f\x7f",
+    "42|RUNNING|gpufleet",
+    "x" * 600,
+    "\u202eדליעָ 作业 \u2028 \U0001f4a5",
+    "a UserId=root(0) JOB_GRES=gpu:8 Nodes=gpu[1-999999999] CPU_IDs=0 Mem=1 GRES=gpu:h100:8(IDX:0-7) MinCPUsNode=1",
+    b"\xff\xfe".decode("utf-8", "surrogateescape"),
+)
+
+
+def test_what_others_call_their_jobs_is_read_as_they_wrote_it(site):
+    site.start(on=[seat(0, "gpu001", 2)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    sbatch = ("sbatch", "--parsable", "--gres=gpu:1", "--nodelist=gpu002", "--chdir=/", "--output=/dev/null", "--wrap=sleep 300")
+    theirs = [int(site.slurm.sh(*sbatch, f"--job-name={text}", f"--comment={text}")) for text in STRANGE]
+    site.slurm.sh("scancel", "--hurry", str(theirs[1]))
+    try:
+
+        def read() -> dict[int, SlurmJob]:
+            return {job.id: job for job in site.client.with_gpus(site.client.jobs())}
+
+        wait_until(lambda: all((job := read()[number]).running or job.ended for number in theirs), seconds=30, what="all of them to run")
+        # Slurm's own JSON, which costs more, is how they are told as they are.
+        plain = {job.id: job for job in map(_job, json.loads(site.client.run("squeue", "--json", "--all"))["jobs"])}
+        assert read() == plain
+        assert [read()[number].comment for number in theirs[:-1]] == list(STRANGE[:-1])
+        assert len({gpu for number in theirs for gpu in read()[number].gpus.get("gpu002", ())}) == len(STRANGE) - 1
+        assert site.seen().state == RunState.RUNNING
+    finally:
+        site.client.cancel(theirs)
+
+
 @pytest.mark.parametrize(
     ("launch", "words"),
     [
@@ -572,8 +605,8 @@ def test_slurmrestd_shows_the_same_as_the_commands(site, rest):
     site.until(RunState.RUNNING)
     by_rest = SlurmClient(replace(site.settings, rest_url=rest))
 
-    assert [(job.id, job.state, job.comment, job.gpus) for job in by_rest.jobs()] == [
-        (job.id, job.state, job.comment, job.gpus) for job in site.client.jobs()
+    assert [(job.id, job.state, job.comment, job.gpus) for job in sorted(by_rest.jobs(), key=lambda job: job.id)] == [
+        (job.id, job.state, job.comment, job.gpus) for job in sorted(site.client.with_gpus(site.client.jobs()), key=lambda job: job.id)
     ]
     assert [(node.name, node.gres, node.cpus) for node in by_rest.nodes()] == [(node.name, node.gres, node.cpus) for node in site.client.nodes()]
     (run,) = SlurmBackend(site.cluster.pk, site.settings, client=by_rest).observe(now=now())
