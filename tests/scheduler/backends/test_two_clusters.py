@@ -1,15 +1,17 @@
-"""Two clusters at once, Slurm and this machine: one goes dark, and the other does not notice."""
+"""Two clusters at once, Slurm and this machine, or two of Slurm: one goes dark, and the other does not notice."""
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import RunState
+from scheduler.backends.base import Backend, RunState
 from scheduler.backends.local import LocalBackend, Rules
 from scheduler.backends.registry import Backends
+from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.models import HOLDING, Attempt, Cluster, Job, JobState, Placement
 from scheduler.services.loop.tick import Memory
 from tests import builders
@@ -17,20 +19,32 @@ from tests.invariants import fleet_faults
 from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.backends.test_slurm_end_to_end import Console, console, job_on  # noqa: F401 - a fixture
 from tests.servers import wait_until
+from tests.slurm import Slurm
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 
 
-@pytest.fixture
-def both(console: Console, tmp_path: Path) -> Iterator[Console]:  # noqa: F811
-    here = builders.cluster("here", backend="local")
-    builders.node("machine", of=here, gpus=2)
-    local = LocalBackend(tmp_path, Rules(same_user=True))
+@pytest.fixture(scope="module")
+def second_slurm() -> Iterator[Slurm]:
+    server = Slurm(nodes=1, gpus=2)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["local", "slurm"])
+def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Console]:  # noqa: F811
+    here = builders.cluster("here", backend=request.param)
+    builders.node("gpu001", of=here, gpus=2)  # the other cluster has a node of that name too
+    other: Backend = LocalBackend(tmp_path, Rules(same_user=True))
+    if request.param == "slurm":
+        conf = request.getfixturevalue("second_slurm").conf
+        (shared := conf.parent.parent / "shared").mkdir()
+        other = SlurmBackend(here.pk, replace(console.settings, conf=str(conf), folder=str(shared)))
     console.client.seconds = 1  # a controller that is away costs each tick no more
-    console.backends, console.memory = Backends({console.cluster: console.slurm_backend, here.pk: local}), Memory()
+    console.backends, console.memory = Backends({console.cluster: console.slurm_backend, here.pk: other}), Memory()
     yield console
-    for run in local.observe(now=now()):
-        local.stop(key=run.key, sequence=1 << 20, force=True, now=now())
+    for run in other.observe(now=now()):
+        other.stop(key=run.key, sequence=1 << 20, force=True, now=now())
 
 
 def test_a_cluster_that_goes_dark_leaves_the_other_alone(both):
@@ -42,15 +56,20 @@ def test_a_cluster_that_goes_dark_leaves_the_other_alone(both):
     wait_until(up.exists, what="its process to be up")
     assert set(Placement.objects.filter(attempt__job=there).values_list("node__cluster__name", flat=True)) == {"hpc"}
 
+    stays = job_on("sleep 300", gpus=1, name="stays")
+    both.until(stays, JobState.RUNNING)
     both.slurm.saved(there.public_id)
     both.slurm.end("slurmctld", signal.SIGKILL)
     try:
         wait_until(lambda: both.tick() or Cluster.objects.get(name="hpc").silent_since, seconds=60, what="its silence to be noticed")
-        here, more = job_on("exit 0", gpus=2, name="here"), job_on("exit 0", gpus=8, name="more")
+        here, more = job_on("exit 0", name="here", gpus=1), job_on("exit 0", gpus=8, name="more")
         both.until(here, JobState.COMPLETED)
         both.tick()
 
-        assert set(Placement.objects.filter(attempt__job=here).values_list("node__cluster__name", flat=True)) == {"here"}
+        assert Attempt.objects.filter(job=stays).count() == 1
+        for job in (stays, here):
+            assert set(Placement.objects.filter(attempt__job=job).values_list("node__cluster__name", flat=True)) == {"here"}
+        assert Job.objects.get(pk=stays.pk).state == JobState.RUNNING
         assert Job.objects.get(pk=there.pk).state in HOLDING
         assert Attempt.objects.filter(job=there, ended_at__isnull=True).count() == 1
         assert not Attempt.objects.filter(job=more).exists(), "nothing new is placed in the dark"

@@ -1,0 +1,193 @@
+"""kill -9 of Slurm's controller and node daemons, and of the console's processes and its database, under load: what was promised still holds.
+
+TEST_KILLS=200 python -m pytest -m soak tests/test_kill_slurm.py
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scheduler.backends.slurm.client import hostlist, indices
+from tests.servers import Missing, Postgres, Redis, required, wait_until
+from tests.slurm import Slurm, missing
+from tests.test_kill_loop import DOUBLE, PARTIAL, Served
+from tests.test_production import PROXIED
+
+pytestmark = [pytest.mark.soak, pytest.mark.postgres, pytest.mark.redis, pytest.mark.slurm, pytest.mark.xdist_group("production")]
+KILLS = int(os.environ.get("TEST_KILLS", "20"))
+NODES = 4
+VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
+AT_ONCE = 10  # jobs that wait or run
+SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
+# By attempt, the seconds for which its first worker held its GPUs.
+LEDGER = """
+    SELECT 'gpufleet-' || job || '.' || attempt_number, extract(epoch FROM sum(until - since))::float FROM ledger_entry
+    WHERE worker = 0 GROUP BY job, attempt_number
+"""
+WORLD = "from scheduler.benchmarks.slurm import world; world()"
+
+
+class OnSlurm(Served):
+    """A console in production whose one cluster is a real Slurm."""
+
+    def __init__(self, folder: Path, postgres: Postgres, redis: Redis, slurm: Slurm, completed: Path) -> None:
+        super().__init__(folder, postgres, redis)
+        self.slurm, self.completed = slurm, completed
+        self.shared = slurm.dir / "shared"
+        self.shared.mkdir()
+
+    def seed(self) -> None:
+        user = ["--user", "nobody"] if os.getuid() == 0 else []
+        self.manage.run("migrate", "--verbosity", "0")
+        self.manage.run("inventory", "connect-slurm", "--cluster", "hpc", "--conf", str(self.slurm.conf), "--folder", str(self.shared), *user)
+        self.manage.run("inventory", "slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
+        said = self.manage.run("shell", "--verbosity", "0", "-c", WORLD).stdout
+        self.token = json.loads(said.strip().splitlines()[-1])["tokens"][0]
+
+    def strike(self, name: str) -> None:
+        if name == "slurmctld":
+            self.slurm.end("slurmctld", signal.SIGKILL)
+            self.slurm.start_controller()
+        elif name.startswith("slurmd."):
+            self.slurm.end(name, signal.SIGKILL)
+            self.slurm.start_node(name.removeprefix("slurmd."))
+        else:
+            super().strike(name)
+
+    def all_ended(self) -> bool:
+        """A controller that was killed may give a number again that a node still runs: Slurm drains the node, and its operator returns it."""
+        if drained := self.slurm.sh("sinfo", "-h", "-N", "-t", "drain,down", "-o", "%N", check=False).split():
+            self.slurm.sh("scontrol", "update", f"NodeName={','.join(drained)}", "State=RESUME", check=False)
+        return self.ask("SELECT count(*) FROM job WHERE ended_at IS NULL") == [(0,)]
+
+    def given_twice(self) -> list[str]:
+        """GPUs that Slurm itself has given to two jobs at once."""
+        held: Counter[tuple[str, int]] = Counter()
+        for job in json.loads(self.slurm.sh("squeue", "--json", seconds=30))["jobs"]:
+            if job["job_state"] == "RUNNING":
+                for node, text in zip(hostlist(job["nodes"]), job["gres_detail"], strict=True):
+                    held.update((node, index) for index in indices(text))
+        return [f"{node}:{index}" for (node, index), times in held.items() if times > 1]
+
+
+class Load(threading.Thread):
+    """Short jobs and gangs one after the other, each with a key of its own, tried again until it is acknowledged."""
+
+    def __init__(self, site: OnSlurm) -> None:
+        super().__init__(daemon=True)
+        headers = {"Authorization": f"Bearer {site.token}", **PROXIED}
+        self.client = httpx.Client(base_url=f"{site.origin}/api/v1", headers=headers, timeout=60, trust_env=False)
+        self.answered: dict[str, str] = {}
+        self.faults: list[str] = []
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        rng = random.Random(23)
+        while not self.over.wait(0.3):
+            name = f"kept-{len(self.answered)}"
+            body = {"name": name, "quota": "org/team", "grace_s": 1, "work_s": 3, **rng.choice(SHAPES)}
+            body["launch"] = {"shell": f"sleep {rng.uniform(0.5, 4):.1f}"}
+            while name not in self.answered and not self.over.is_set():
+                self._try(name, body)
+
+    def _try(self, name: str, body: dict) -> None:
+        try:
+            waiting = self.client.get("/jobs", params={"phase": "waiting", "size": 50})
+            if waiting.status_code == 200 and len(waiting.json()["items"]) >= AT_ONCE:
+                time.sleep(0.5)
+                return
+            answer = self.client.post("/jobs", json=body, headers={"Idempotency-Key": name})
+        except httpx.TransportError:
+            time.sleep(0.2)
+            return
+        if answer.status_code in (200, 201):
+            self.answered[name] = str(answer.json()["jobs"][0]["id"])
+        else:
+            if answer.status_code != 503:
+                self.faults.append(f"{answer.status_code} {answer.text[:300]}")
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[OnSlurm]:
+    if package := missing():
+        required("slurm", f"Slurm is not installed (Debian package {package}).")
+    try:
+        postgres, redis = Postgres(durable=True), Redis()
+    except Missing as error:
+        required("postgres", str(error))
+        raise
+    completed = tmp_path / "completed"
+    slurm = Slurm(nodes=NODES, gpus=8, more=f"JobCompType=jobcomp/filetxt\nJobCompLoc={completed}\n")
+    running = OnSlurm(tmp_path, postgres, redis, slurm, completed)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        slurm.stop()
+        redis.stop()
+        postgres.stop()
+
+
+def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) -> None:
+    rng = random.Random(29)
+    load = Load(site)
+    load.start()
+    wait_until(lambda: load.faults or site.ask("SELECT 1 FROM job WHERE state = 'running'"), seconds=120, what="a job that runs")
+    for number in range(KILLS):
+        name = VICTIMS[number % len(VICTIMS)] if 2 * len(VICTIMS) > KILLS else rng.choice(VICTIMS)
+        name = f"slurmd.{rng.choice(site.slurm.names)}" if name == "slurmd" else name
+        time.sleep(rng.random() * 3)  # at any moment of a job's life
+        site.strike(name)
+        site.reconnect()
+        found = (number, name, site.ask(DOUBLE), site.ask(PARTIAL), site.given_twice())
+        assert found == (number, name, [], [], [])
+    load.over.set()
+    load.join(90)
+    assert load.faults == []
+    wait_until(site.all_ended, seconds=300, what="all jobs to end")
+
+    rows = site.ask("SELECT name, public_id, state FROM job")
+    assert sorted((name, key) for name, key, _ in rows) == sorted(load.answered.items()), "lost or doubled"
+    assert {str(state) for *_, state in rows} <= {"completed"}, Counter(str(state) for *_, state in rows)
+    done = site.ask("SELECT job_id, count(*) FROM attempt WHERE outcome = 'completed' GROUP BY job_id HAVING count(*) <> 1")
+    assert done == [], "completed twice"
+    told = site.slurm.sh("sacct", "-c", "-f", site.completed, "-n", "-P", "-o", "JobName,State,ElapsedRaw,JobID,Start,End").splitlines()
+    # A controller that is killed may write one end down twice.
+    ran: dict[str, set[str]] = defaultdict(set)
+    took: dict[str, int] = {}
+    for line in told:
+        name, state, seconds, number, *_ = line.split("|")
+        if state == "COMPLETED" and int(seconds):
+            ran[name].add(number)
+            took[name] = int(seconds)
+    twice = [name for name, numbers in ran.items() if len(numbers) > 1]
+    assert [line for line in told if line.split("|")[0] in twice] == [], "ran twice in Slurm"
+    # While either side is away the GPUs of a run that has ended stay taken here. Slurm counts whole seconds.
+    more = sorted(seconds - took[key] for key, seconds in site.ask(LEDGER) if key in took)
+    assert more[0] >= -1, "seconds that Slurm counted are not in the ledger"
+    assert len(more) == len(took)
+    outcomes = Counter(str(outcome) for (outcome,) in site.ask("SELECT outcome FROM attempt"))
+    print(f"{KILLS} kills, {len(rows)} jobs, attempts {dict(outcomes)}: 0 partial gangs, 0 GPUs twice, 0 jobs lost or doubled")
+    print(f"ledger beyond sacct: {statistics.median(more):.1f} s in the middle, {more[-1]:.1f} s at most")
+    found: list[str] = []
+
+    def content() -> bool:
+        found[:] = site.findings()
+        return found == []
+
+    with contextlib.suppress(AssertionError):
+        wait_until(content, seconds=120)
+    assert found == []
