@@ -1,7 +1,7 @@
 """The batch script of a part of a run: one Slurm job over nodes on which the same is wanted.
 
 Values of a job reach the shell only as quoted words. Slurm reads options (`#SBATCH`) up to the first command, and the first line is one, so that no
-value can add an option.
+value can add an option. Variables of the script's own begin with `gf_`: a job may have one of any other name.
 """
 
 import shlex
@@ -99,16 +99,20 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         words = {**rank, "RANK": rank["FIRST"], "ROLE_RANK": rank["FIRST"], "LOCAL_RANK": "0"}
         lines += [f"export {name}={shlex.quote(value)}" for name, value in words.items() if name != "FIRST"]
         seat = part.seats[0]
-        lines += [f"program=({shlex.join(argv)})", f"name={shlex.quote(f'{seat.role}-{seat.index}')} folder={shlex.quote(places.run)}", *_ALONE]
+        lines += [
+            f"gf_program=({shlex.join(argv)})",
+            f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')} gf_folder={shlex.quote(places.run)}",
+            *_ALONE,
+        ]
         return "\n".join(lines) + "\n"
-    lines += ["trap : TERM USR1", f"task={shlex.quote(TASK)}", f"folder={shlex.quote(places.run)}", *_KEEPER]
+    lines += ["trap : TERM USR1", f"gf_task={shlex.quote(TASK)}", f"gf_folder={shlex.quote(places.run)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
         gres = f"--gres=gpu:{len(seat.gpus)}" if seat.gpus else "--gres=none"
         name, node, tasks = shlex.quote(f"{seat.role}-{seat.index}"), shlex.quote(seat.node), tasks_of(order, seat)
         lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {shlex.join(argv)} &")
-        lines.append("pids+=($!)")
+        lines.append("gf_pids+=($!)")
     return "\n".join([*lines, *_WAIT]) + "\n"
 
 
@@ -127,19 +131,19 @@ def _any_of(texts: Sequence[str]) -> str:
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
-    "pids=()",
+    "gf_pids=()",
     "worker() {",
-    "  local name=$1 node=$2 tasks=$3 gres=$4 cpus=$5 first=$6 code said lost=; shift 6",
+    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost=; shift 6",
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
-    '  said=$(srun --exact --mem=0 --nodes=1 --nodelist="$node" --ntasks="$tasks" --cpus-per-task="$cpus" "$gres" --kill-on-bad-exit=1 \\',
-    '    --open-mode=append --output="$folder/$name.log" /bin/sh -c "$task" gpufleet "$first" "$@" 2>&1)',
-    "  code=$?",
-    '  [ -z "$said" ] || printf "%s\\n" "$said" >&2',
-    f'  case "$code:$said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) lost=1;; esac',
-    '  [ "$lost" ] || { echo "$code" > "$folder/$name.exit.new" && mv "$folder/$name.exit.new" "$folder/$name.exit"; }',
-    '  if [ "$code" -ne 0 ]; then',
-    '    if ( set -C; echo "$code" > "$folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
-    '      [ -z "$lost" ] || echo "$name" > "$folder/lost.$SLURM_JOB_ID"',
+    '  gf_said=$(srun --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
+    '    --kill-on-bad-exit=1 --open-mode=append --output="$gf_folder/$gf_name.log" /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@" 2>&1)',
+    "  gf_code=$?",
+    '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
+    f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
+    '  [ "$gf_lost" ] || { echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; }',
+    '  if [ "$gf_code" -ne 0 ]; then',
+    '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
+    '      [ -z "$gf_lost" ] || echo "$gf_name" > "$gf_folder/lost.$SLURM_JOB_ID"',
     '      scancel --signal=TERM "$SLURM_JOB_ID"',
     "    fi",
     '    ( sleep 10; scancel --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
@@ -147,26 +151,26 @@ _KEEPER = (
     "}",
 )
 _WAIT = (
-    'for pid in "${pids[@]}"; do while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done; done',
-    'exit "$(cat "$folder/first.$SLURM_JOB_ID" 2>/dev/null || echo 0)"',
+    'for gf_pid in "${gf_pids[@]}"; do while kill -0 "$gf_pid" 2>/dev/null; do wait "$gf_pid"; done; done',
+    'exit "$(cat "$gf_folder/first.$SLURM_JOB_ID" 2>/dev/null || echo 0)"',
 )
 
 
 # One process, whose exit code is kept in a file as a worker's is: Slurm forgets a job that has ended. The script passes on what it is sent, to the
 # process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
 _ALONE = (
-    "trap 'kill -TERM \"$pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$pid\" 2>/dev/null' USR1",
+    "trap 'kill -TERM \"$gf_pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$gf_pid\" 2>/dev/null' USR1",
     "exec 3<> <(:)",
     "(",
-    "  trap : TERM USR1; trap - INT QUIT",
-    '  /bin/sh -c \'echo $$ >&3; exec 3>&-; exec "$@"\' gpufleet "${program[@]}"',
-    "  code=$?; echo >&3  # should it not have come so far",
-    '  echo "$code" > "$folder/$name.exit.new" && /bin/mv "$folder/$name.exit.new" "$folder/$name.exit"; exit "$code"',
+    "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
+    '  /bin/sh -c \'echo $$ >&3; exec 3>&-; exec "$@"\' gpufleet "${gf_program[@]}" 2>&4 4>&-',
+    "  gf_code=$?; echo >&3  # should it not have come so far",
+    '  echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && /bin/mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; exit "$gf_code"',
     ") &",
-    "keeper=$!",
-    "read -r pid <&3; exec 3>&-",
-    'while kill -0 "$keeper" 2>/dev/null; do wait "$keeper"; code=$?; done',
-    'read -r code < "$folder/$name.exit"; exit "$code"',
+    "gf_keeper=$!",
+    "read -r gf_pid <&3; exec 3>&-",
+    'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
+    'read -r gf_code < "$gf_folder/$gf_name.exit"; exit "$gf_code"',
 )
 
 

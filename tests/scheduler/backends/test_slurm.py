@@ -112,6 +112,19 @@ def test_a_gang_over_two_nodes_has_the_ranks_of_torchrun(site):
     assert sorted(site.log(1).splitlines()) == [f"gpu004 rank {rank} local {rank - 2} of 4 at 127.0.0.1 0,1" for rank in (2, 3)]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_job_has_all_its_variables_and_its_log_to_itself(site, workers):
+    """Also those whose names a script would choose for its own."""
+    env = dict.fromkeys(("name", "node", "code", "said", "folder", "first", "pid", "pids", "task", "program", "keeper"), "mine")
+    text = f"""echo "{" ".join(f"${one}" for one in env)}"; [ $RANK = 0 ] || sleep 300; kill -KILL $$"""
+    site.start(on=[seat(index, f"gpu00{index + 1}", 1) for index in range(workers)], launch=shell(text, env=env))
+
+    run = site.until(RunState.ENDED)
+
+    assert site.log(0) == " ".join(env.values()) + "\n"
+    assert run.exit_code == 137
+
+
 def test_workers_of_one_node_get_gpus_of_their_own_and_nodes_that_differ_a_job_each(site):
     seats = (seat(0, "gpu001", 2), seat(1, "gpu001", 3), seat(2, "gpu002", 8))
     site.start(on=seats, launch=shell("echo $CUDA_VISIBLE_DEVICES; sleep 60"))
