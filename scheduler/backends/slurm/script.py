@@ -118,7 +118,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
 
 # What srun says where it could not start a worker, or lost it: of those the exit code is srun's own. Workers write to their logs, never there.
 NOT_STARTED = (
-    "Unable to confirm allocation", "Expired or invalid job", "Task launch for", "Application launch failed",
+    "Unable to create step", "Unable to confirm allocation", "Expired or invalid job", "Task launch for", "Application launch failed",
     "Unable to contact slurm controller", "Communication connection failure", "Zero Bytes were transmitted", "Node failure on",
 )  # fmt: skip
 ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says both, the program did run

@@ -16,6 +16,7 @@ from scheduler.hardware.lifecycle import MUST_BE_EMPTY, may_follow, steps_from
 from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node
 from scheduler.selectors.holders import jobs_on
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 REASON_LENGTH = 300
@@ -43,6 +44,7 @@ def node_health_change(*, access: Access, node: Node, to: str, reason: str, now:
         _check_step(node, to, reason, seen, Q(node=node))
         _step(access, node, None, to, reason, now)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+        lease_want()
     return node
 
 
@@ -62,6 +64,7 @@ def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: da
         _check_step(gpu, to, reason, seen, Q(gpu=gpu))
         _step(access, gpu.node, gpu, to, reason, now)
         timeline_follow(gpus=[gpu.pk], at=now)
+        lease_want()
     return gpu
 
 
@@ -93,6 +96,7 @@ def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now:
         node.spare = spare
         node.save(update_fields=["spare"])
         hardware_record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
+        lease_want()
     return node
 
 

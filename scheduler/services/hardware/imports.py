@@ -19,6 +19,7 @@ from scheduler.imports.present import present_read
 from scheduler.imports.schema import read_document
 from scheduler.imports.spreadsheet import tree_of
 from scheduler.models import Cluster, GpuType, InventoryImport
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import usage_moment
 
 PREVIEWS_KEPT = timedelta(days=7)
@@ -113,4 +114,5 @@ def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> P
                 "overview": [{"id": 1}],
             }
         )
+        lease_want()
     return plan

@@ -10,6 +10,7 @@ from django.db import transaction
 from gpufleet.core.live.feed import feed_publish
 from scheduler.backends.slurm.client import SlurmJob
 from scheduler.models import Gpu, Node, OutsideJob, OutsideSeat, Placement
+from scheduler.services.loop.lease import lease_want
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime) -> 
         touched = {seat.node for row in rows for seat in seats[row.number]} | {seat.node for job in over for seat in held[job.pk]}
         if touched:
             feed_publish(changes={"nodes": [{"id": key} for key in sorted(touched)], "overview": [{"id": 1}]})
+            lease_want()
     return len({job.number for job in over} | {row.number for row in rows})
 
 

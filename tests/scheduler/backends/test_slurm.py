@@ -388,9 +388,10 @@ def test_a_job_whose_comment_the_site_rewrote_is_known_by_its_name(site):
 
 NO_ALLOCATION = "srun: error: Unable to confirm allocation for job 3: Invalid job id specified"
 NOT_LAUNCHED = "srun: error: Task launch for StepId=2.0 failed on node gpu002: Zero Bytes were transmitted or received"
+NO_STEP = "srun: error: Unable to create step for job 34: Invalid generic resource (gres) specification"
 
 
-@pytest.mark.parametrize(("said", "code"), [(NO_ALLOCATION, 1), (NOT_LAUNCHED, 141)])
+@pytest.mark.parametrize(("said", "code"), [(NO_ALLOCATION, 1), (NOT_LAUNCHED, 141), (NO_STEP, 1)])
 def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, said, code):
     """Of a killed controller or node daemon srun ends with these words, and no program has failed."""
     programs = site.slurm.dir / "shared/programs"

@@ -12,6 +12,8 @@ from scheduler.models import (
     Attempt,
     CapacityEntry,
     Checkpoint,
+    Gpu,
+    Health,
     Job,
     JobEvent,
     JobState,
@@ -21,6 +23,7 @@ from scheduler.models import (
     PlanRecord,
     Promise,
 )
+from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
 from scheduler.services.jobs.jobs import job_hold, job_let_go, job_stop
 from scheduler.services.loop.lease import lease_pause, lease_resume
 from tests import builders
@@ -213,6 +216,26 @@ def test_starts_that_are_lost_one_after_the_other_back_off_until_one_runs(person
     page = personas.client("superuser").get(reverse("job", args=[job.public_id])).content.decode()
     assert "4 starts in a row failed" in page
     assert [lost(runs=True), lost(), lost() > 0] == [0, 0, True]
+
+
+def test_hardware_that_comes_back_gets_the_jobs_that_wait_for_it(personas) -> None:
+    """By its change alone: on a fleet that is at rest nothing else asks for a plan."""
+    node, access = builders.node(gpus=8), personas.access("superuser")
+    loop = Loop()
+    node_health_change(access=access, node=node, to=Health.DRAINING, reason="Cable.", now=loop.now)
+    job = submit()
+    assert not loop.after(seconds=1).tick().decided
+    node_health_change(access=access, node=node, to=Health.HEALTHY, reason="It is in.", now=loop.after(seconds=1).now)
+    assert loop.tick().decided == 1
+    loop.up(job)
+    loop.over(job)
+    gpu = Gpu.objects.get(node=node, index=0)
+    waits = submit(gpus=8, at=loop.now)
+    gpu_health_change(access=access, gpu=gpu, to=Health.SUSPECT, reason="ECC.", now=loop.now)
+    assert not loop.tick().decided
+    gpu_health_change(access=access, gpu=gpu, to=Health.HEALTHY, reason="Was reset.", now=loop.after(seconds=1).now)
+    assert loop.tick().decided == 1
+    assert state(waits) == JobState.STARTING
 
 
 def test_a_run_that_does_not_come_up_waits_again() -> None:
