@@ -79,7 +79,8 @@ class Promises:
         if grown and not edited:
             windows = _lasting(now)
             yield from self._beyond(used, fixed, [window.reservation for window in windows])
-            yield from _kept([one.reservation for one in windows if one.ends_at is None or one.ends_at > now + NEAR], rows, grown)
+            soon = _lasting(now, NEAR)
+            yield from _kept([one.reservation for one in windows if one.ends_at is None or one.ends_at > now + NEAR], soon, rows, grown)
         self.used, self.fixed, self.rows = used, fixed, {row[:3]: row.milli for row in rows}
         yield from self._started()
         for job, charged, path in _rows(LEDGER_PATHS):
@@ -113,23 +114,30 @@ class Promises:
                 yield f"{path} came from {before} to {after} thousandths not preemptible; its guarantee is {guaranteed}, and {above} for windows"
 
 
-def _lasting(now: datetime) -> list[Window]:
-    """Those that last by the clock of one scheduler or another."""
-    windows = Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now - SKEW), starts_at__lte=now + SKEW, released_at__isnull=True)
+def _lasting(now: datetime, ahead: timedelta = SKEW) -> list[Window]:
+    """Those that last, or begin within so much, by the clock of one scheduler or another."""
+    windows = Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now - SKEW), starts_at__lte=now + ahead, released_at__isnull=True)
     return list(windows.select_related("reservation__quota").order_by("pk"))
 
 
-def _kept(windows: list[Reservation], rows: list[Charged], grown: list[Charged]) -> Iterator[str]:
-    """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks."""
+def _kept(windows: list[Reservation], soon: list[Window], rows: list[Charged], grown: list[Charged]) -> Iterator[str]:
+    """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks; of two windows that do not fit beside
+    what runs any more, as a node was lost, the owner of either may still fill its own."""
     held = [one for one in windows if one.idle == Idle.HELD]
     if not held:
         return
     left = max(0, 1000 * IN_SERVICE.count() - sum(row.serving for row in rows))
     for one in held:
         lacks = one.gpus_milli - sum(row.milli for row in rows if _may_use(row, one))
-        others = [row.path for row in grown if not _may_use(row, one)]
+        beside = [other.reservation for other in soon if other.reservation != one and _within(other.reservation, rows)]
+        others = [row.path for row in grown if not _may_use(row, one) and not any(_may_use(row, other) for other in beside)]
         if others and lacks > left:
             yield f"{others[0]} got more, and {one.public_id} of {one.owner_label} lacks {lacks} thousandths of which {left} are left"
+
+
+def _within(of: Reservation, rows: list[Charged]) -> bool:
+    """Whether all that may use a window fits into it."""
+    return sum(row.milli for row in rows if _may_use(row, of)) <= of.gpus_milli
 
 
 def _may_use(row: Charged, of: Reservation) -> bool:

@@ -34,10 +34,11 @@ from scheduler.services.loop.dispatch import orders_dispatch
 from scheduler.services.loop.lease import Lease
 from scheduler.services.loop.splitting import Splitter
 from scheduler.services.loop.steps import Steps
-from scheduler.snapshots import jobs
+from scheduler.snapshots import jobs, windows
 from tests.servers import PROJECT
 
-SEEDS_THAT_ONCE_FAILED = (3052, 65529092)  # a day with too few evictions; a job that grew and shrank by one decision
+# A day with too few evictions; a job that grew and shrank by one decision; two windows that did not fit any more when a node was lost.
+SEEDS_THAT_ONCE_FAILED = (3052, 65529092, 564913810)
 SEEDS_THAT_ONCE_FAILED_IN_PARTS = (105, 108)
 FOUND_WITHIN_SECONDS = 60
 
@@ -199,6 +200,13 @@ class TestPlantedBugs:
         monkeypatch.setattr(jobs, "stops_now", list)
 
         assert "is used up" in found({})
+
+    @pytest.mark.soak  # half a minute until it is noticed
+    def test_a_window_that_lends_what_it_keeps_idle(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        promised = windows.promised
+        monkeypatch.setattr(windows, "promised", lambda one: promised(one)._replace(held=False))
+
+        assert " got more, and r-" in found({})
 
     def test_a_hold_that_is_closed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ever = Prepared[Placement](lambda attempts: Placement.objects.filter(attempt__among=attempts).order_by("id"))
