@@ -7,16 +7,16 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Count, Q
 
 from gpufleet.storm.fleet import TYPE
-from quotas.models import Idle, QuotaShare, Reservation, Window
+from quotas.models import Idle, QuotaShare, Reservation, Shape, Window
 from quotas.selectors.budgets import above_of, stopped_above, stops_now
 from scheduler.models import Gpu, Health
 
 # What jobs are charged: what they hold and are not leaving, and what they are promised; and how much of it is on GPUs that count as capacity.
 CHARGED = """
-    SELECT quota.path, job.job_class, job.preemptible, sum(seat.milli),
+    SELECT quota.path, job.job_class, job.preemptible, node.id, sum(seat.milli),
         sum(CASE WHEN gpu.health = 'healthy' AND node.health IN ('healthy', 'suspect') THEN seat.milli ELSE 0 END)
     FROM (
         SELECT held.job_id AS job_id, held.gpu_id AS gpu_id, held.gpu_milli AS milli
@@ -27,7 +27,7 @@ CHARGED = """
         FROM promise JOIN promised_seat AS promised ON promised.promise_id = promise.id WHERE promised.gpu_id IS NOT NULL
     ) AS seat JOIN job ON job.id = seat.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
     JOIN gpu ON gpu.id = seat.gpu_id JOIN node ON node.id = gpu.node_id
-    GROUP BY quota.path, job.job_class, job.preemptible
+    GROUP BY quota.path, job.job_class, job.preemptible, node.id
 """
 # Runs that began since the last look. What runs may go on running where it is moved to: that is nothing new.
 BEGUN = """
@@ -53,10 +53,15 @@ SKEW = timedelta(seconds=5)  # the clocks of schedulers are off by less
 IN_SERVICE = Gpu.objects.filter(health=Health.HEALTHY, node__health__in=(Health.HEALTHY, Health.SUSPECT))
 
 
-class Charged(NamedTuple):
+class Whose(NamedTuple):
     path: str
     job_class: str
     fixed: bool  # not preemptible
+
+
+class Charged(NamedTuple):
+    whose: Whose
+    node: int
     milli: int
     serving: int
 
@@ -67,21 +72,22 @@ class Promises:
 
     used: Mapping[str, int] = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
-    rows: Mapping[tuple[str, str, bool], int] = field(default_factory=dict)
+    rows: list[Charged] = field(default_factory=list)
     newest: int = 0
     promised: frozenset[str] = frozenset()
 
     def faults(self, now: datetime, *, edited: bool) -> Iterator[str]:
         """`edited`: people changed what is promised just now, and no scheduler has planned since."""
-        rows = [Charged(path, cls, preemptible == "no", *milli) for path, cls, preemptible, *milli in _rows(CHARGED)]
-        used, fixed = _by_node(rows), _by_node([row for row in rows if row.fixed])
-        grown = [row for row in rows if row.milli > self.rows.get(row[:3], 0)]
+        rows = [Charged(Whose(path, cls, preemptible == "no"), *rest) for path, cls, preemptible, *rest in _rows(CHARGED)]
+        used, fixed = _by_node(rows), _by_node([row for row in rows if row.whose.fixed])
+        grown = _grown(self.rows, rows)
         if grown and not edited:
             windows = _lasting(now)
             yield from self._beyond(used, fixed, [window.reservation for window in windows])
-            soon = _lasting(now, NEAR)
-            yield from _kept([one.reservation for one in windows if one.ends_at is None or one.ends_at > now + NEAR], soon, rows, grown)
-        self.used, self.fixed, self.rows = used, fixed, {row[:3]: row.milli for row in rows}
+            held = [one.reservation for one in windows if one.reservation.idle == Idle.HELD and (one.ends_at is None or one.ends_at > now + NEAR)]
+            if held:
+                yield from self._kept(held, [one.reservation for one in _lasting(now, NEAR)], rows, grown)
+        self.used, self.fixed, self.rows = used, fixed, rows
         yield from self._started()
         for job, charged, path in _rows(LEDGER_PATHS):
             yield f"{job} is charged to {charged} in the ledger, and is of {path}"
@@ -113,6 +119,30 @@ class Promises:
             if guaranteed is not None and after > max(guaranteed + above, before):
                 yield f"{path} came from {before} to {after} thousandths not preemptible; its guarantee is {guaranteed}, and {above} for windows"
 
+    def _kept(self, held: list[Reservation], soon: list[Reservation], rows: list[Charged], grown: Mapping[tuple[Whose, int], int]) -> Iterator[str]:
+        """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks; of two windows that do not fit beside
+        what runs any more, as a node was lost, the owner of either may still fill its own."""
+        blocks = dict(_rows("SELECT id, coalesce(domain_id, 0) FROM node"))
+        places = {Shape.GPUS: dict.fromkeys(blocks, 0), Shape.BLOCK: blocks, Shape.NODES: {node: node for node in blocks}}
+        in_service = IN_SERVICE.values_list("node_id").annotate(count=Count("pk"))
+        for one in held:
+            beside = [other for other in soon if other != one and _within(other, rows)]
+            others = {whose for whose, _ in grown if not _may_use(whose, one) and not any(_may_use(whose, other) for other in beside)}
+            if not others:
+                continue
+            where = places[Shape(one.shape)]
+            capacity: dict[int, int] = defaultdict(int)
+            for node, gpus in in_service:
+                capacity[where[node]] += 1000 * gpus
+            room = _room(one, rows, where, capacity)
+            came = _grown(self.rows, rows, where)
+            without = {
+                place: capacity[place] + sum(more for (whose, at), more in came.items() if at == place and whose in others)
+                for place in where.values()
+            }
+            if room < min(one.gpus_milli, _room(one, rows, where, without)):
+                yield f"{min(others).path} got more, and for {one.public_id} of {one.owner_label} {room} of {one.gpus_milli} thousandths are left"
+
 
 def _lasting(now: datetime, ahead: timedelta = SKEW) -> list[Window]:
     """Those that last, or begin within so much, by the clock of one scheduler or another."""
@@ -120,34 +150,41 @@ def _lasting(now: datetime, ahead: timedelta = SKEW) -> list[Window]:
     return list(windows.select_related("reservation__quota").order_by("pk"))
 
 
-def _kept(windows: list[Reservation], soon: list[Window], rows: list[Charged], grown: list[Charged]) -> Iterator[str]:
-    """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks; of two windows that do not fit beside
-    what runs any more, as a node was lost, the owner of either may still fill its own."""
-    held = [one for one in windows if one.idle == Idle.HELD]
-    if not held:
-        return
-    left = max(0, 1000 * IN_SERVICE.count() - sum(row.serving for row in rows))
-    for one in held:
-        lacks = one.gpus_milli - sum(row.milli for row in rows if _may_use(row, one))
-        beside = [other.reservation for other in soon if other.reservation != one and _within(other.reservation, rows)]
-        others = [row.path for row in grown if not _may_use(row, one) and not any(_may_use(row, other) for other in beside)]
-        if others and lacks > left:
-            yield f"{others[0]} got more, and {one.public_id} of {one.owner_label} lacks {lacks} thousandths of which {left} are left"
+def _room(of: Reservation, rows: list[Charged], places: Mapping[int, int], capacity: Mapping[int, int]) -> int:
+    """How much of a window's GPUs could stand where nobody else is: on all of the type, in one block, or on so many nodes."""
+    left = dict(capacity)
+    for row in rows:
+        if not _may_use(row.whose, of):
+            left[places[row.node]] -= row.serving
+    most = sorted(left.values(), reverse=True)
+    if of.shape != Shape.NODES:
+        return most[0]
+    assert of.nodes is not None
+    return sum(min(room, of.gpus_milli // of.nodes) for room in most[: of.nodes])
 
 
 def _within(of: Reservation, rows: list[Charged]) -> bool:
     """Whether all that may use a window fits into it."""
-    return sum(row.milli for row in rows if _may_use(row, of)) <= of.gpus_milli
+    return sum(row.milli for row in rows if _may_use(row.whose, of)) <= of.gpus_milli
 
 
-def _may_use(row: Charged, of: Reservation) -> bool:
-    return row.job_class == of.job_class if of.quota is None else f"{row.path}/".startswith(f"{of.quota.path}/")
+def _may_use(whose: Whose, of: Reservation) -> bool:
+    return whose.job_class == of.job_class if of.quota is None else f"{whose.path}/".startswith(f"{of.quota.path}/")
+
+
+def _grown(before: list[Charged], after: list[Charged], places: Mapping[int, int] | None = None) -> dict[tuple[Whose, int], int]:
+    """What came to whom: in all, or in each of these places."""
+    found: dict[tuple[Whose, int], int] = defaultdict(int)
+    for rows, sign in ((after, 1), (before, -1)):
+        for row in rows:
+            found[row.whose, 0 if places is None else places[row.node]] += sign * row.milli
+    return {key: more for key, more in found.items() if more > 0}
 
 
 def _by_node(rows: list[Charged]) -> Mapping[str, int]:
     found: dict[str, int] = defaultdict(int)
     for row in rows:
-        for path in above_of(row.path):
+        for path in above_of(row.whose.path):
             found[path] += row.milli
     return found
 

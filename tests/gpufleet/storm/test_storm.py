@@ -206,7 +206,7 @@ class TestPlantedBugs:
         promised = windows.promised
         monkeypatch.setattr(windows, "promised", lambda one: promised(one)._replace(held=False))
 
-        assert " got more, and r-" in found({})
+        assert " got more, and for r-" in found({})
 
     def test_a_hold_that_is_closed_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ever = Prepared[Placement](lambda attempts: Placement.objects.filter(attempt__among=attempts).order_by("id"))
