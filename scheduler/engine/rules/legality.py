@@ -141,6 +141,8 @@ class Reclaim:
             if self.spares_long_waits:
                 spared = [row for row in np.flatnonzero(here & ~columns.surplus).tolist() if self.cycle.waited_long(columns.works[row])]
                 here[spared] = False
+            if place in self.sparing:
+                here[[row for row in np.flatnonzero(here).tolist() if self._came_in_this_step(columns.works[row])]] = False
             chosen |= here
             borrowed |= outside
         used = division.used

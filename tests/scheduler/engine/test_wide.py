@@ -67,6 +67,14 @@ def crowded(chance: random.Random) -> Json:
     asked = chance.choice((1, 2, 4))
     ask = {"name": "gang", "quota": "b", "submitted": -60, "roles": [{"name": "worker", "min": chance.randrange(1, 9), "gpus": asked}]}
     higher = {**ask, "name": "urgent", "quota": "a/x", "class": "inference"}
+    by_usage: Json = {}
+    if chance.random() < 0.5:  # past usage decides who stands above his share, and spares who came by reclaim within a step
+        by_usage = {"fairness": {"usage_weight": 2, "step_s": 86400}}
+        for quota in quotas:
+            quota["usage"] = chance.choice((0, 0.5, 0.9))
+        for job in jobs:
+            if chance.random() < 0.3:
+                job["reclaimed"] = -30
     return {
         "format": "gpufleet-scenario/1",
         "now": "2026-11-20T09:00:00Z",
@@ -74,6 +82,7 @@ def crowded(chance: random.Random) -> Json:
         "nodes": nodes,
         "quotas": quotas,
         "jobs": [*jobs, ask, higher],
+        "settings": by_usage,
     }
 
 
