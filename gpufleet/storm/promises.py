@@ -121,17 +121,18 @@ class Promises:
 
     def _kept(self, held: list[Reservation], soon: list[Reservation], rows: list[Charged], grown: Mapping[tuple[Whose, int], int]) -> Iterator[str]:
         """While a window keeps its idle GPUs for its owner, work of others is not added to what it still lacks; of two windows that do not fit beside
-        what runs any more, as a node was lost, the owner of either may still fill its own."""
+        what runs any more, as a node was lost, the owner of either may still fill its own. Where several keep blocks or nodes, the scheduler looks
+        for places that suit all of them, which this does not follow."""
         blocks = dict(_rows("SELECT id, coalesce(domain_id, 0) FROM node"))
         places = {Shape.GPUS: dict.fromkeys(blocks, 0), Shape.BLOCK: blocks, Shape.NODES: {node: node for node in blocks}}
         in_service = IN_SERVICE.values_list("node_id").annotate(count=Count("pk"))
         for one in held:
-            beside = [other for other in soon if other != one and _within(other, rows)]
-            others = {whose for whose, _ in grown if not _may_use(whose, one) and not any(_may_use(whose, other) for other in beside)}
-            if not others:
+            beside = [other for other in soon if other != one]
+            others = {whose for whose, _ in grown if not _may_use(whose, one) and not _within(whose, beside, rows)}
+            if not others or (one.shape != Shape.GPUS and any(other.shape != Shape.GPUS for other in beside)):
                 continue
             where = places[Shape(one.shape)]
-            capacity: dict[int, int] = defaultdict(int)
+            capacity = dict.fromkeys(where.values(), 0)
             for node, gpus in in_service:
                 capacity[where[node]] += 1000 * gpus
             room = _room(one, rows, where, capacity)
@@ -163,9 +164,10 @@ def _room(of: Reservation, rows: list[Charged], places: Mapping[int, int], capac
     return sum(min(room, of.gpus_milli // of.nodes) for room in most[: of.nodes])
 
 
-def _within(of: Reservation, rows: list[Charged]) -> bool:
-    """Whether all that may use a window fits into it."""
-    return sum(row.milli for row in rows if _may_use(row.whose, of)) <= of.gpus_milli
+def _within(whose: Whose, windows: list[Reservation], rows: list[Charged]) -> bool:
+    """Whether all that may use the same of these windows fits into them."""
+    mine = [one for one in windows if _may_use(whose, one)]
+    return sum(row.milli for row in rows if any(_may_use(row.whose, one) for one in mine)) <= sum(one.gpus_milli for one in mine) if mine else False
 
 
 def _may_use(whose: Whose, of: Reservation) -> bool:
