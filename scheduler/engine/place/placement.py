@@ -366,14 +366,16 @@ class Placer:
         Of the nodes on which nothing is to be joined those of one make differ only in how many whole GPUs they have left, so the first of the
         fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are split already.
         """
-        joined_to = [node for node in sorted(self._nodes_to_join(role)) if bits >> node & 1]
+        bits &= self.view.hosts(role.cpu_milli, role.host_memory_mib)
+        joined_to = sorted(node for node in self._nodes_to_join(role) if bits >> node & 1)
         best = min((offer for node in joined_to if (offer := self._offer(node, role)) is not None), default=None)
         if (best is not None and not best[0][0]) or (self.kind.sharing == "mig" and not any(left > 0 for left in self.budget.values())):
             return best
         for node in joined_to:
             bits &= ~(1 << node)
         buckets = self.view.by_count()
-        for make in self.grid.makes:
+        bits &= ~buckets[0]
+        for make in [make for make in self.grid.makes if bits & make]:
             fullest = (node for nodes in buckets[1:] for node in ascending(nodes & bits & make))
             offer = next((offer for node in fullest if (offer := self._offer(node, role)) is not None), None)
             if offer is not None and (best is None or offer < best):

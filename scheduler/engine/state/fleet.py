@@ -222,6 +222,11 @@ class View:
         self.host_changed = set()
         return self._host_np
 
+    def hosts(self, cpus: int, memory: int) -> int:
+        """The nodes that have so much left of their processors and memory, as a bit set."""
+        cpu_np, memory_np = self.host_np()
+        return int.from_bytes(np.packbits((cpu_np >= cpus) & (memory_np >= memory), bitorder="little").tobytes(), "little")
+
     def slots(self, gpus: int, cpus: int, memory: int, eligible: Eligible) -> Ints:
         """How many workers of a shape each node has room for; a bound of 10**6 where the shape needs nothing."""
         if gpus > 1:
