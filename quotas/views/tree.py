@@ -28,7 +28,7 @@ from quotas.selectors.audit import audit_list
 from quotas.selectors.effects import archive_effects
 from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list, types_stated
 from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft
-from quotas.services.nodes import may_decide, node_archive, node_create, node_move, node_restore, node_update, node_values
+from quotas.services.nodes import may_decide, node_archive, node_create, node_restore, node_update, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
@@ -221,6 +221,7 @@ def _around(parent: QuotaNode | None, apart_from: QuotaNode | None = None) -> li
 @require_http_methods(["GET", "POST"])
 @requires(Can.EDIT_QUOTA)
 def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Another place or name: kept as a draft, whose page shows what it does to jobs before it is applied."""
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     parents = tree_list(access, capability=Can.EDIT_QUOTA).exclude(path=node.path).exclude(path__startswith=node.path + "/")
@@ -228,19 +229,13 @@ def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
     form = MoveForm(request.POST or None, parents=parents, initial=first)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
+        edit = {"op": "move", "parent": data["parent"].public_id if data["parent"] else None, "name": data["name"]}
         try:
-            place = {"parent": data["parent"], "name": data["name"]}
-            if request.POST.get("do") == "preview":
-                edit = {"op": "move", "parent": data["parent"].public_id if data["parent"] else None, "name": data["name"]}
-                return redirect("quota-change", _drafted(access, node, edit, data))
-            moved = node_move(access=access, node=node, **place, revision=data["revision"], reason=data["reason"], now=now())
+            return redirect("quota-change", _drafted(access, node, edit, data))
         except ValidationError as fault:
             show_faults(form, fault)
         except Conflict as fault:
             form.add_error(None, str(fault))
-        else:
-            messages.success(request, f"{node.path} is now {moved.path}.")
-            return redirect("quota", node.public_id)
     return render(request, "quotas/node_move.html", {"form": form, "node": node}, status=422 if form.is_bound else 200)
 
 

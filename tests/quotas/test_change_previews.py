@@ -182,7 +182,7 @@ def test_the_past_tree_shows_what_was(world: Personas):
 def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
     node, client = QuotaNode.objects.get(path="acme/product/search"), world.client("superuser")
     address = f"/quotas/{node.public_id}/move/"
-    form = {"name": "find", "parent": world.nodes["acme/research"].public_id, "revision": node.revision, "reason": "Merged", "do": "preview"}
+    form = {"name": "find", "parent": world.nodes["acme/research"].public_id, "revision": node.revision, "reason": "Merged"}
 
     shown = client.post(address, form, follow=True)
 
@@ -190,8 +190,15 @@ def test_a_move_is_previewed_on_its_own_page_before_it_is_done(world: Personas):
     assert shown.redirect_chain[-1][0] == f"/quotas/changes/{change.public_id}/" and change.reason == "Merged"
     page = shown.content.decode()
     assert "Nothing has changed yet" in page and "acme/research/find" in page
-    assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search"
+    assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search", "there is no other way to send the form"
     for wrong, told in (({"name": "nlp"}, "name"), ({"revision": node.revision + 1}, "Somebody else changed this node")):
         refused = client.post(address, form | wrong)
         assert refused.status_code == 422 and told in refused.content.decode().split('class="form"')[1]
     assert QuotaChange.objects.count() == 1
+
+    applied = client.post(f"/quotas/changes/{change.public_id}/step/", {"step": "apply", "revision": change.revision}, follow=True).content.decode()
+    assert QuotaNode.objects.get(pk=node.pk).path == "acme/research/find" and ">Undo</button>" in applied
+    client.post(f"/quotas/changes/{change.public_id}/step/", {"step": "revert", "reason": "Undo."})
+    back = QuotaChange.objects.get(reverts=change)
+    client.post(f"/quotas/changes/{back.public_id}/step/", {"step": "apply", "revision": back.revision})
+    assert QuotaNode.objects.get(pk=node.pk).path == "acme/product/search"
