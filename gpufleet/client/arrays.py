@@ -9,9 +9,13 @@ from typing import Any
 
 from gpufleet.client import DONE, NOT_ALLOWED, REFUSED
 from gpufleet.client.calls import Console
-from gpufleet.client.words import ahead, exact, gpus_told, is_terminal, plain, plural
+from gpufleet.client.words import ahead, exact, gpus, gpus_told, is_terminal, plain, plural, table
 
 BLAME = {"not_allowed": NOT_ALLOWED, "refused": REFUSED, "stale": REFUSED}
+FORESEEN = (
+    *("sentences", "freed_milli", "freed_micros_per_hour", "currency", "cancelled_along", "notified", "starts"),
+    *("effects", "hidden_effects", "more_effects"),
+)
 LEFT = {"same": "so already", "refused": "not in a state for it", "stale": "changed meanwhile", "not_allowed": "not yours to touch"}
 
 
@@ -66,7 +70,28 @@ def array_steered(console: Console, name: str, body: dict[str, Any], *, dry_run:
         print(
             "  ".join([name, f"{plural(counts['changes'], 'job')} {would}", *(f"{counts[key]} {said}" for key, said in LEFT.items() if counts[key])])
         )
-    return {"array": name, "dry_run": dry_run, "counts": dict(counts), "batches": batches}
+        if dry_run:
+            print("\n".join(foreseen_lines(told)))
+    return {"array": name, "dry_run": dry_run, "counts": dict(counts), "batches": batches} | (foreseen_of(told) if dry_run else {})
+
+
+def foreseen_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """What a dry run says besides its verdicts."""
+    return {name: answer[name] for name in FORESEEN}
+
+
+def foreseen_lines(answer: dict[str, Any]) -> list[str]:
+    """What a dry run says of a change: the sentences of the console's preview, and each job that it touches."""
+    heads = ("JOB", "NAME", "TEAM", "GPUS", "THEN", "WHY", "LOST")
+    rows = [
+        (one["job"], plain(one["name"]), one["path"], gpus(one["gpus_milli"]), one["effect"], plain(one["detail"]), _lost(one["lost_seconds"]))
+        for one in answer["effects"] or ()
+    ]
+    return [*map(plain, answer["sentences"] or ()), *(table(heads, rows) if rows else ())]
+
+
+def _lost(seconds: int) -> str:
+    return f"{seconds // 60} min" if seconds else "-"
 
 
 def arrays_blame(steered: Sequence[dict[str, Any]]) -> int:

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, NoReturn
 
 from gpufleet.client import AWAY, DONE, JOB_FAILED, NOT_ALLOWED, NOT_THERE, REFUSED, USAGE, ClientError
-from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, is_array
+from gpufleet.client.arrays import array_shown, array_steered, arrays_blame, foreseen_lines, foreseen_of, is_array
 from gpufleet.client.calls import Console
 from gpufleet.client.description import as_yaml, changes, described, documents, seconds
 from gpufleet.client.launched import launch_facts, seats_told, standing_facts
@@ -454,9 +454,9 @@ def _many(name: str, text: str, said: str) -> Command:
         ]
         verdicts = [verdict for answer in answers for verdict in answer["verdicts"]] + left
         if asked.json:
-            print_json(
-                {"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts} | ({"arrays": steered} if arrays else {})
-            )
+            more = {"previews": [foreseen_of(answer) for answer in answers]} if asked.dry_run else {}
+            more |= {"arrays": steered} if arrays else {}
+            print_json({"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts} | more)
         elif asked.dry_run:
             _print_preview(answers)
         else:
@@ -540,15 +540,7 @@ def _print_preview(answers: Sequence[dict[str, Any]]) -> None:
     for answer in answers:
         changing = answer["counts"].get("changes", 0)
         print(f"{changing} of {len(answer['verdicts'])} would change{'; more match' if answer['more'] else ''}.")
-        for gpu_type, milli in (answer["freed_milli"] or {}).items():
-            print(f"{gpus_told(milli, plain(gpu_type))} come{'s' if milli == 1000 else ''} free.")
-        if answer["cancelled_along"]:
-            along = answer["cancelled_along"]
-            print(f"{plural(along, 'other job')} {'is' if along == 1 else 'are'} cancelled too: one of these completed is what they wait for.")
-        if answer["starts"]:
-            names, others = answer["starts"]["jobs"], answer["starts"]["others"]
-            told = [*names[:10], *([f"{len(names) - 10} more"] if len(names) > 10 else []), *([f"{others} of other teams"] if others else [])]
-            print(f"Would start by that: {', '.join(told) or 'nobody'}.")
+        print("\n".join(foreseen_lines(answer)))
 
 
 cancel = _many("cancel", "Cancel jobs. Running jobs get their grace period to save their work.", "is being stopped")

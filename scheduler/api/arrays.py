@@ -10,7 +10,7 @@ from pydantic import Field
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
-from scheduler.api.bulk import StartsOut
+from scheduler.api.bulk import ForeseenOut, foreseen
 from scheduler.api.lists import answered
 from scheduler.selectors.arrays import array_for, array_rows, facts_of, failed_of
 from scheduler.services.jobs.arrays import FIRST, array_preview, array_steer
@@ -46,7 +46,7 @@ class ArrayActIn(Taken):
     size: int = Field(MOST, ge=1, le=MOST, description="So many jobs at most.")
 
 
-class ArrayActOut(Schema):
+class ArrayActOut(ForeseenOut):
     """`counts`: how many jobs of this part had which effect, as `POST /jobs/bulk` has it. `next` goes into `after`; null: all is done."""
 
     array: str
@@ -55,9 +55,6 @@ class ArrayActOut(Schema):
     counts: dict[str, int]
     batch: str | None = Field(description="`GET /jobs/batches/{id}` says what became of each job of this part.")
     next: int | None
-    freed_milli: dict[str, int] | None = Field(description="Of a dry run: what comes free, in milli-GPU by type.")
-    cancelled_along: int | None = Field(description="Of a dry run: other jobs that end too.")
-    starts: StartsOut | None = Field(description="For a dry run: jobs that would start.")
 
 
 class ArrayActQuery(Schema):
@@ -93,13 +90,11 @@ def array_act(request: HttpRequest, public_id: str, asked: Query[ArrayActQuery],
     """
     access = access_of(request)
     empty: dict[str, Any] = {"array": public_id, "action": body.action, "batch": None, "next": None}
-    empty |= {"freed_milli": None, "cancelled_along": None, "starts": None, "dry_run": asked.dry_run}
+    empty |= {"dry_run": asked.dry_run, **foreseen(None)}
     given: dict[str, Any] = {"access": access, "array": public_id, "action": body.action, "priority": body.priority, "now": now()}
     if asked.dry_run:
         preview = array_preview(**given)
-        following = preview.following
         counts = effects_counted({"effect": str(one.effect)} for one in preview.verdicts)
-        starts = {"as_of": following.as_of, "jobs": [job.public_id for job in following.jobs], "others": following.others} if following else None
-        return answered(empty | {"counts": counts, "freed_milli": preview.freed, "cancelled_along": preview.along, "starts": starts})
+        return answered(empty | foreseen(preview) | {"counts": counts})
     done = array_steer(**given, reason=body.reason, after=body.after, size=body.size)
     return answered(empty | {"counts": done.counts, "batch": done.batch, "next": done.after})

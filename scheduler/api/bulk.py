@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from ninja import Query, Router, Schema
@@ -16,12 +17,14 @@ from scheduler.api.lists import IdempotencyKey, answered
 from scheduler.jobs.lists import JOBS
 from scheduler.jobs.view_queries import QUERY_LENGTH, Parameters
 from scheduler.models import JobBatch
+from scheduler.presenters.bulk import preview_sentences, weightiest_first
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
 from scheduler.services.jobs.bulk import (
     LEAST_PRIORITY,
     MOST,
     MOST_PRIORITY,
+    Consequence,
     Preview,
     asked_checked,
     batch_repeated,
@@ -70,8 +73,37 @@ class StartsOut(Schema):
     others: int
 
 
-class BulkOut(Schema):
-    """`counts` has how many verdicts there are of each effect. What lies between `freed_milli` and `starts` is told by a dry run alone."""
+class ConsequenceOut(Schema):
+    """What the change does to a job that the caller may see."""
+
+    job: str
+    name: str
+    path: str
+    gpus_milli: int
+    effect: str = Field(
+        description="preempted, shrinks, waits (does not start yet), later (waits longer), moves, starts, grows, or stays (is not preempted)."
+    )
+    detail: str
+    lost_seconds: int = Field(description="Work that it repeats, since its last checkpoint.")
+
+
+class ForeseenOut(Schema):
+    """What a dry run tells besides the verdicts, as the console's preview does. Null where something was done."""
+
+    sentences: list[str] | None = Field(description="The preview in words, as the console shows it.")
+    freed_milli: dict[str, int] | None = Field(description="What comes free, in milli-GPU by type.")
+    freed_micros_per_hour: int | None = Field(description="At the guaranteed rate; null where nothing comes free or the caller may not view costs.")
+    currency: str
+    cancelled_along: int | None = Field(description="Other jobs that end too, as they need one of these completed.")
+    notified: int | None = Field(description="Jobs with an owner who is notified; the caller's own not counted.")
+    starts: StartsOut | None = Field(description="Those that would start at once by it.")
+    effects: list[ConsequenceOut] | None = Field(description="The weightiest first; null also where they cannot be computed now.")
+    hidden_effects: int | None = Field(description="Effects on jobs that the caller may not see.")
+    more_effects: int | None = Field(description="Further effects that are not listed.")
+
+
+class BulkOut(ForeseenOut):
+    """`counts` has how many verdicts there are of each effect."""
 
     batch: str | None
     dry_run: bool
@@ -80,9 +112,6 @@ class BulkOut(Schema):
     more: bool = Field(description="More jobs match than were meant.")
     counts: dict[str, int]
     verdicts: list[BulkVerdict]
-    freed_milli: dict[str, int] | None = Field(description="What comes free, in milli-GPU by type.")
-    cancelled_along: int | None = Field(description="Other jobs that end too, as they need one of these completed.")
-    starts: StartsOut | None
 
 
 class BulkQuery(Schema):
@@ -111,8 +140,8 @@ EXAMPLES = {
 def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: IdempotencyKey) -> HttpResponse:
     """Up to 500 jobs, each with its own verdict: one that may not be touched, or has changed, keeps none of the others back.
 
-    With `?dry_run=true` it says what would happen and who would start by it. With an `Idempotency-Key` it may be repeated after a time-out: it is
-    done once, and the same is answered again.
+    With `?dry_run=true` it says what would happen: to which jobs, what it costs, and how many owners are notified. With an `Idempotency-Key` it may
+    be repeated after a time-out: it is done once, and the same is answered again.
     """
     access = access_of(request)
     must_steer_something(access)
@@ -161,10 +190,33 @@ def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], 
 
 
 def _previewed(preview: Preview, more: bool) -> dict[str, Any]:
+    told = _answer(preview.asked.action, [verdict_told(one) for one in preview.verdicts], more)
+    return told | foreseen(preview) | {"dry_run": True}
+
+
+def foreseen(preview: Preview | None) -> dict[str, Any]:
+    """What is told besides the verdicts of a preview; None: something was done, and nothing is foreseen."""
+    if preview is None:
+        return dict.fromkeys(ForeseenOut.model_fields) | {"currency": settings.CURRENCY}
     following = preview.following
     starts = {"as_of": following.as_of, "jobs": [job.public_id for job in following.jobs], "others": following.others} if following else None
-    told = _answer(preview.asked.action, [verdict_told(one) for one in preview.verdicts], more)
-    return told | {"dry_run": True, "freed_milli": preview.freed, "cancelled_along": preview.along, "starts": starts}
+    return {
+        "sentences": preview_sentences(preview),
+        "freed_milli": preview.freed,
+        "freed_micros_per_hour": preview.freed_micros,
+        "currency": settings.CURRENCY,
+        "cancelled_along": preview.along,
+        "notified": preview.notified,
+        "starts": starts,
+        "effects": [_consequence(one) for one in weightiest_first(following)] if following else None,
+        "hidden_effects": following.unseen if following else None,
+        "more_effects": following.cut if following else None,
+    }
+
+
+def _consequence(one: Consequence) -> dict[str, Any]:
+    facts = {"job": one.job.public_id, "name": one.job.name, "path": one.job.quota.path, "gpus_milli": one.job.gpus_milli}
+    return facts | {"effect": one.effect, "detail": one.detail, "lost_seconds": one.lost_seconds}
 
 
 def _told(batch: JobBatch, verdicts: Iterable[Mapping[str, Any]], *, more: bool = False, repeated: bool = False) -> dict[str, Any]:
@@ -173,5 +225,5 @@ def _told(batch: JobBatch, verdicts: Iterable[Mapping[str, Any]], *, more: bool 
 
 def _answer(action: str, verdicts: Iterable[Mapping[str, Any]], more: bool) -> dict[str, Any]:
     told = list(verdicts)
-    empty: dict[str, Any] = {"batch": None, "dry_run": False, "repeated": False, "freed_milli": None, "cancelled_along": None, "starts": None}
+    empty: dict[str, Any] = {"batch": None, "dry_run": False, "repeated": False, **foreseen(None)}
     return empty | {"action": str(action), "more": more, "counts": effects_counted(told), "verdicts": told}

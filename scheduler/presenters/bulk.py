@@ -81,8 +81,8 @@ class BulkView:
         return self.preview.changing
 
 
-def bulk_view(preview: Preview, *, more_lines: Sequence[str] = (), faults: Sequence[str] = ()) -> BulkView:
-    """`more_lines` are what the page knows besides, of a single job for instance. With `faults` nothing is foreseen: the preview says them."""
+def bulk_view(preview: Preview, *, faults: Sequence[str] = ()) -> BulkView:
+    """With `faults` nothing is foreseen: the preview says them."""
     asked = preview.asked
     # Whose priority is the new one already is sent as well: it may be another one by the time it is applied.
     kept = (Effect.CHANGES, Effect.SAME) if asked.action == Action.PRIORITY else (Effect.CHANGES,)
@@ -93,7 +93,7 @@ def bulk_view(preview: Preview, *, more_lines: Sequence[str] = (), faults: Seque
         preview=preview,
         heading=heading.format(number) if sent else "Nothing would change",
         button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent), "job")),
-        told=Told(sentences=(), faults=faults) if faults else _told(preview, more_lines),
+        told=Told(sentences=(), faults=faults) if faults else _told(preview),
         sent=sent,
     )
 
@@ -102,7 +102,18 @@ def words_of(action: Action, count: int) -> tuple[str, str, str]:
     return WORDS_OF_ONE.get(action, WORDS[action]) if count == 1 else WORDS[action]
 
 
-def _told(preview: Preview, more_lines: Sequence[str]) -> Told:
+def preview_sentences(preview: Preview) -> list[str]:
+    """What the change comes to, as the page, the API and the command line tell it."""
+    jobs = preview.changing
+    sentences = [*_lines(preview, jobs), *_then_said(preview, jobs), *_notified_said(preview, jobs)]
+    if preview.asked.action == Action.CANCEL and jobs:
+        sentences.append("A cancelled job can't be resumed.")
+    if count := sum(verdict.effect != Effect.CHANGES for verdict in preview.verdicts):
+        sentences.append(f"{plural(count, 'job')} {'is' if count == 1 else 'are'} left alone.")
+    return sentences
+
+
+def _told(preview: Preview) -> Told:
     jobs, following = preview.changing, preview.following
     left = _left([(verdict.effect, verdict) for verdict in preview.verdicts])
     own = {one.job.pk: one for one in following.effects} if following else {}
@@ -114,16 +125,10 @@ def _told(preview: Preview, more_lines: Sequence[str]) -> Told:
         if verdict.job is not None
     ]
     named = {job.pk for job in jobs}
-    others = [one for one in following.effects if one.job.pk not in named] if following else []
-    others.sort(key=lambda one: list(EFFECTS).index(one.effect))
+    others = [one for one in weightiest_first(following) if one.job.pk not in named]
     shown = [_row(one.job, (_then(one), CoreEffect(one.detail))) for one in others[:OTHERS_SHOWN]]
-    sentences = [*_lines(preview, jobs), *more_lines, *_then_said(preview, jobs), *_notified_said(preview, jobs)]
-    if preview.asked.action == Action.CANCEL and jobs:
-        sentences.append("A cancelled job can't be resumed.")
-    if count := sum(len(group.rows) for group in left):
-        sentences.append(f"{plural(count, 'job')} {'is' if count == 1 else 'are'} left alone; below it says why.")
     return Told(
-        sentences=sentences,
+        sentences=preview_sentences(preview),
         ways=("What happens", "Then") if then else ("What happens",),
         jobs=rows,
         more=max(0, len(changing) - JOBS_SHOWN),
@@ -136,6 +141,11 @@ def _told(preview: Preview, more_lines: Sequence[str]) -> Told:
         ],
         as_of=following.as_of if following else None,
     )
+
+
+def weightiest_first(following: Following | None) -> list[Consequence]:
+    """What becomes of jobs that the reader may see, those that are changed included."""
+    return sorted(following.effects if following else (), key=lambda one: list(EFFECTS).index(one.effect))
 
 
 def _row(job: Job, effects: tuple[CoreEffect, ...]) -> JobEffect:
@@ -168,6 +178,9 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
             on = "it" if len(preview.asked.jobs) == 1 else "one of these"
             waits = f"waits for {on} to complete and is" if preview.along == 1 else f"wait for {on} to complete and are"
             yield f"{plural(preview.along, 'other job')} {waits} cancelled too."
+        if preview.loses_work:
+            step = preview.saved_step
+            yield "No complete checkpoint was reported." if step is None else f"The newest complete checkpoint is of step {step}."
 
 
 def _by_state_and_team(jobs: Sequence[Job]) -> Iterable[str]:

@@ -166,8 +166,7 @@ def _change_page(
     """An action on one job, and what becomes of it."""
     must_steer(access, job)
     asked = asked_checked(action=action, jobs=[(job.public_id, None)])
-    lines = list(_cancel_lines(access, job)) if action == Action.CANCEL else []
-    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()), more_lines=lines)
+    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()))
     page = reverse("job", args=[job.public_id])
     return steer_page(
         *(request, asked, view),
@@ -180,14 +179,6 @@ def _change_page(
         leave="Back to the job",
         faults=faults or {},
     )
-
-
-def _cancel_lines(access: Access, job: Job) -> Iterator[str]:
-    if job.state in ENDED:
-        return
-    if job.state in HOLDING:
-        saved = next((row for row in job_checkpoints(job) if row.state == "complete"), None)
-        yield f"The newest complete checkpoint is of step {saved.checkpoint.step}." if saved else "No complete checkpoint was reported."
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -4,6 +4,7 @@ import re
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from html import unescape
 from itertools import pairwise
 from typing import Any
 
@@ -19,9 +20,10 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaShare, RoleBinding
+from scheduler.api.bulk import foreseen
 from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Attempt, Dependency, Job, JobBatch, JobEvent, JobState, Order
-from scheduler.presenters.bulk import bulk_view
+from scheduler.presenters.bulk import bulk_view, preview_sentences
 from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.bulk import MOST, Following, asked_checked, jobs_preview, jobs_steer
 from scheduler.services.jobs.edits import job_edit, job_save_now
@@ -266,6 +268,10 @@ def test_a_preview_says_what_comes_free_and_who_ends_along(personas, ours):
 
     assert told["freed_milli"] == {H100: 1000}
     assert told["cancelled_along"] == 1
+    page = preview_page(personas.client("team_lead"), "cancel", row=[first.public_id, second.public_id])
+    assert told["sentences"] and all(text in unescape(page) for text in told["sentences"]), "every face says the same"
+    done = call(personas.client("team_lead"), action="cancel", jobs=named(second))
+    assert [done[name] for name in ("sentences", "notified", "effects", "freed_micros_per_hour")] == [None] * 4
 
 
 def test_a_preview_denies_no_notice_that_it_may_not_see(personas, ours):
@@ -389,6 +395,11 @@ def test_a_preview_names_who_is_preempted_who_waits_longer_and_who_is_notified(p
     sentences = " ".join(bulk_view(preview).told.sentences)
     assert "1 running job is preempted." in sentences and "1 waiting job waits longer." in sentences
     assert "The owner of 1 job is notified." in sentences
+    told_api = foreseen(preview)
+    assert [(one["job"], one["effect"]) for one in told_api["effects"]] == [
+        *((low.public_id, "preempted"), (between.public_id, "later"), (urgent.public_id, "starts"))
+    ]
+    assert told_api["effects"][0]["lost_seconds"] == 7200 and (told_api["notified"], told_api["sentences"]) == (1, preview_sentences(preview))
     assert (Job.objects.get(pk=urgent.pk).priority, Job.objects.get(pk=low.pk).state) == (30, JobState.RUNNING)
 
 

@@ -33,7 +33,7 @@ from scheduler.hardware.draining import lost_seconds
 from scheduler.models import ENDED, HOLDING, Attempt, Dependency, Job, JobBatch, JobState, OrderKind, Placement
 from scheduler.selectors.batches import NOT_THERE
 from scheduler.selectors.discretion import Discretion
-from scheduler.selectors.jobs import jobs_named, may_steer
+from scheduler.selectors.jobs import job_checkpoints, jobs_named, may_steer
 from scheduler.selectors.nodes import job_guests
 from scheduler.services.forecasts.differences import Effect as Difference
 from scheduler.services.forecasts.fitting import sequel_of
@@ -104,7 +104,8 @@ class Preview:
     """What would happen. `freed` is in milli-GPU by type; `along` is how many other jobs end too, as they need one of these completed.
 
     `following` says who would start then; None: nobody can work it out now. `freed_micros` is what the freed GPUs cost in an hour at the
-    guaranteed rate, None where the reader may not know it. `notified` is how many jobs have an owner who hears of it.
+    guaranteed rate, None where the reader may not know it. `notified` is how many jobs have an owner who hears of it. `saved_step`: of the
+    one running job that is cancelled, the step of its newest complete checkpoint.
     """
 
     asked: Asked
@@ -114,10 +115,16 @@ class Preview:
     following: "Following | None"
     freed_micros: int | None = None
     notified: int = 0
+    saved_step: int | None = None
 
     @property
     def changing(self) -> list[Job]:
         return [verdict.job for verdict in self.verdicts if verdict.job is not None and verdict.effect == Effect.CHANGES]
+
+    @property
+    def loses_work(self) -> bool:
+        """Whether it is about a single job, which runs."""
+        return len(self.asked.jobs) == 1 and any(job.state in HOLDING for job in self.changing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +270,7 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
         following=following,
         freed_micros=_freed_micros(access, jobs, freed, now),
         notified=_notified(access, jobs if cancels else [], along, following),
+        saved_step=_saved_step(jobs[0]) if cancels and preview.loses_work else None,
     )
 
 
@@ -295,6 +303,10 @@ def _freed_micros(access: Access, jobs: Sequence[Job], freed: Mapping[str, int],
         return None
     rates = rates_now(now=now)
     return sum(milli * rates[gpu_type] // 1000 for gpu_type, milli in freed.items()) if all(name in rates for name in freed) else None
+
+
+def _saved_step(job: Job) -> int | None:
+    return next((row.checkpoint.step for row in job_checkpoints(job) if row.state == "complete"), None)
 
 
 def _notified(access: Access, cancelled: Sequence[Job], along: set[int], following: Following | None) -> int:

@@ -424,7 +424,9 @@ def test_many_jobs_are_looked_at_before_they_are_steered(run, personas):
 
     status, out, err = run("hold", mine[0].public_id, others.public_id, "--dry-run", **SUBMIT)
     assert status == 3
-    assert "1 of 2 would change." in out and "not_allowed" in out
+    assert "1 of 2 would change." in out and "not_allowed" in out and "1 job is left alone." in out
+    looked = json.loads(run("hold", mine[0].public_id, "--dry-run", "--json", **SUBMIT)[1])
+    assert looked["previews"][0]["notified"] == 0 and looked["previews"][0]["sentences"]
     assert others.public_id in err
     assert not Job.objects.filter(held_at__isnull=False).exists()
 
@@ -546,7 +548,8 @@ def test_a_whole_array_is_shown_and_cancelled(run, personas):
     assert "lr\n" in out and "4 jobs, 50 % ended" in out and "2 queued" in out and "unknown" in out
     assert json.loads(run("show", "a-7", "--json")[1])["size"] == 4
     assert run("show", "a-8")[0] == 4
-    assert run("cancel", "a-7", "--dry-run", **SUBMIT)[1] == "a-7  2 jobs would change\n"
+    looked = run("cancel", "a-7", "--dry-run", **SUBMIT)[1]
+    assert looked.startswith("a-7  2 jobs would change\n") and "No owner is notified." in looked
     assert run("hold", "a-7", **SUBMIT)[1] == "a-7  2 jobs changed\n"
     told = json.loads(run("cancel", "a-7", "--json", **SUBMIT)[1])["arrays"]
     assert [(one["array"], one["counts"], len(one["batches"])) for one in told] == [("a-7", {"changes": 2}, 1)]
