@@ -1,5 +1,6 @@
 """A message after a change with a button that takes the change back: a new change of its own, by the same person, with its own audit entry."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.contrib.messages.storage.base import Message
 from django.http import HttpRequest
 
 _MARK = "undo "
+NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +21,19 @@ class Undo:
     fields: dict[str, str]
 
 
-def done_with_undo(request: HttpRequest, text: str, undo: Undo | None) -> None:
+def done_with_undo(request: HttpRequest, text: str, undo: Undo | None, *, level: int = messages.SUCCESS) -> None:
     """Say that something is done; without an `undo` it can't be taken back."""
     tags = "" if undo is None else _MARK + orjson.dumps([undo.address, undo.fields]).decode()
-    messages.success(request, text, extra_tags=tags)
+    messages.add_message(request, level, text, extra_tags=tags)
+
+
+def undone_said(done: int, left: int, names: Sequence[str], noun: str) -> str:
+    """What an Undo of many came to: how many are as before, and how many are not, the first of them by name."""
+    said = f"{done:,} {noun}{' is' if done == 1 else 's are'} as before."
+    if not left:
+        return said
+    named = ", ".join(names[:NAMED]) + (f" and {left - NAMED:,} more" if left > NAMED else "")
+    return f"{said} {left:,} {noun}{' has' if left == 1 else 's have'} changed since and {'is' if left == 1 else 'are'} left alone: {named}."
 
 
 def undo_of(message: Message | Any) -> Undo | None:

@@ -1,5 +1,6 @@
 """An array as a whole: how far it is, which of its jobs to look at first, and one action on all that have not ended."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
@@ -13,19 +14,24 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
+from gpufleet.core.undo import NAMED, Undo, done_with_undo, undone_said
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.presenters.arrays import array_view
 from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
 from scheduler.presenters.jobs import job_lines
 from scheduler.selectors.arrays import array_for, array_rows, elements_left
+from scheduler.selectors.batches import batch_for
 from scheduler.selectors.jobs import job_rows, may_steer
-from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_preview, array_steer
+from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_part_undo, array_preview, array_steer
 from scheduler.services.jobs.bulk import Action, Effect
 from scheduler.services.jobs.steering import REASON_LENGTH
+from scheduler.services.jobs.undoing import UNDOES
 from scheduler.views.nodes import messages_by_field
 
 # Of one request: then the page shows how far it is.
 SLICES = 4
+# Of an action that is undone.
+MOST_PARTS = 100
 
 
 @require_safe
@@ -51,7 +57,10 @@ def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
     priority = _number(asked.get("priority", "")) if action == Action.PRIORITY else None
     if request.method != "POST":
         return _page(request, access, public_id, action, priority)
+    if "undo" in asked:
+        return _undo(request, access, public_id)
     after, done = _number(asked.get("after", "")), _number(asked.get("done", "")) or 0
+    batches = asked.get("batches", "").split()
     after = FIRST if after is None else after
     try:
         for _ in range(SLICES):
@@ -59,15 +68,39 @@ def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
                 access=access, array=public_id, action=action, priority=priority, reason=asked.get("reason", ""), now=now(), after=after
             )
             done += part.counts[Effect.CHANGES]
+            batches += [part.batch] if part.batch is not None and part.counts[Effect.CHANGES] else []
             if part.after is None:
-                messages.success(request, f"{WORDS[Action(action)][2].format(plural(done, 'job'))}.")
+                undo = Undo(reverse("array_steer", args=[public_id]), {"undo": " ".join(batches)}) if action in UNDOES and batches else None
+                done_with_undo(request, f"{WORDS[Action(action)][2].format(plural(done, 'job'))}.", undo)
                 return redirect("array", public_id)
             after = part.after
     except ValidationError as fault:
-        return _page(request, access, public_id, action, priority, faults=messages_by_field(fault), after=after, done=done, status=422)
+        return _page(
+            request, access, public_id, action, priority, faults=messages_by_field(fault), after=after, done=done, batches=batches, status=422
+        )
     except Conflict as fault:
-        return _page(request, access, public_id, action, priority, faults={"all": [str(fault)]}, after=after, done=done, status=409)
-    return _page(request, access, public_id, action, priority, after=after, done=done, going=True)
+        return _page(request, access, public_id, action, priority, faults={"all": [str(fault)]}, after=after, done=done, batches=batches, status=409)
+    return _page(request, access, public_id, action, priority, after=after, done=done, batches=batches, going=True)
+
+
+def _undo(request: HttpRequest, access: Access, public_id: str) -> HttpResponse:
+    """Take an action on the whole back, some of its parts in each request."""
+    given = request.POST
+    parts, done, left = given["undo"].split()[:MOST_PARTS], _number(given.get("done", "")) or 0, _number(given.get("left", "")) or 0
+    names = given.getlist("name")[:NAMED]
+    for part in parts[:SLICES]:
+        undone = array_part_undo(access=access, batch=batch_for(access, part), now=now())
+        done, left, names = done + undone.done, left + len(undone.left), [*names, *undone.left][:NAMED]
+    address = reverse("array_steer", args=[public_id])
+    if rest := parts[SLICES:]:
+        context = {"state": array_for(access, public_id, now()), "heading": "Undo", "button": "Go on", "can_be_done": True, "going": True}
+        context |= {"undo": " ".join(rest), "done": done, "left": left, "names": names, "action": address, "reason_optional": True}
+        return render(request, "scheduler/array_steer.html", context)
+    if done:
+        messages.success(request, undone_said(done, left, names, "job"))
+    else:
+        messages.error(request, "These jobs have changed since. Nothing was undone.")
+    return redirect("array", public_id)
 
 
 def _number(text: str) -> int | None:
@@ -87,6 +120,7 @@ def _page(
     faults: dict[str, list[str]] | None = None,
     after: int = FIRST,
     done: int = 0,
+    batches: Sequence[str] = (),
     going: bool = False,
     status: int = 200,
 ) -> HttpResponse:
@@ -110,6 +144,7 @@ def _page(
         "priority": priority,
         "after": after,
         "done": done,
+        "batches": " ".join(batches),
         "going": going,
         "reason": request.POST.get("reason", ""),
         "action": reverse("array_steer", args=[public_id]),

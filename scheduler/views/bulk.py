@@ -13,9 +13,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
-from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
-from gpufleet.core.undo import Undo, done_with_undo
+from gpufleet.core.undo import Undo, done_with_undo, undone_said
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
@@ -105,13 +104,11 @@ def batch_undo_write(request: HttpRequest, public_id: str) -> HttpResponse:
     must_steer_something(access)
     own = redirect("job", batch.verdicts[0]["id"]) if len(batch.verdicts) == 1 else None
     try:
-        done = batch_undo(access=access, batch=batch, now=now())
+        undone = batch_undo(access=access, batch=batch, now=now())
     except Conflict as fault:
         messages.error(request, str(fault))
         return own or redirect("job_batch", public_id)
-    left = sum(verdict["effect"] == Effect.CHANGES for verdict in batch.verdicts) - done
-    rest = f" {plural(left, 'job')} changed since and {'is' if left == 1 else 'are'} left alone." if left else ""
-    messages.success(request, f"{plural(done, 'job')} {'is' if done == 1 else 'are'} as before.{rest}")
+    messages.success(request, undone_said(undone.done, len(undone.left), undone.left, "job"))
     return own or redirect("jobs")
 
 

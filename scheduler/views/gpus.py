@@ -18,7 +18,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
-from gpufleet.core.undo import done_with_undo
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Can, access_of, requires
 from scheduler.engine.model.mig import BOARDS, Board, maximal_layouts
 from scheduler.forms import GeometryForm, HealthForm
@@ -34,6 +34,7 @@ from scheduler.services.hardware.geometry import (
     geometry_of,
     gpu_geometry_cancel,
     gpu_geometry_change,
+    gpu_geometry_undo,
     layout_text,
     split_plan,
     split_text,
@@ -123,6 +124,8 @@ def gpu_geometry(request: HttpRequest, public_id: str) -> HttpResponse:
             gpu_geometry_cancel(access=access, gpu=gpu, now=now())
             messages.success(request, "The repartition was cancelled.")
             return redirect("gpu", public_id=public_id)
+        if request.POST.get("step") == "undo":
+            return _geometry_undo(request, gpu)
         sent = form_values(GeometryForm(request.POST))
         layout = None if sent["mode"] == GpuMode.WHOLE else sent["layout"]
         if request.POST.get("step") != "apply":
@@ -132,8 +135,28 @@ def gpu_geometry(request: HttpRequest, public_id: str) -> HttpResponse:
         return _geometry_page(request, gpu, board, status=422, faults=messages_by_field(fault))
     except Conflict as fault:
         return _geometry_page(request, gpu_for(access, public_id), board, status=409, faults={"layout": [str(fault)]})
-    messages.success(request, f"Repartition to {split_text(split)}: {split_status(split)}.")
+    before = {"mode": gpu.mode, "layout": layout_text(geometry_of(gpu.instances))}  # type: ignore[attr-defined]
+    undo = Undo(reverse("gpu_geometry", args=[public_id]), {"step": "undo", "split": str(split.pk), **before, "reason": "Undo."})
+    done_with_undo(request, f"Repartition to {split_text(split)}: {split_status(split)}.", undo)
     return redirect("gpu", public_id=public_id)
+
+
+def _geometry_undo(request: HttpRequest, gpu: Gpu) -> HttpResponse:
+    """Take a repartition back. While its back-end has yet to answer, the button is offered again."""
+    sent, text = form_values(GeometryForm(request.POST)), request.POST.get("split", "")
+    key = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
+    layout = None if sent["mode"] == GpuMode.WHOLE else sent["layout"]
+    try:
+        back = gpu_geometry_undo(access=access_of(request), gpu=gpu, split=key, layout=layout, now=now())
+    except Conflict as fault:
+        standing = gpu_split(gpu)
+        again = standing is not None and standing.pk == key and standing.state == SplitState.ORDERED
+        fields = {name: request.POST.get(name, "") for name in ("step", "split", "mode", "layout", "reason")}
+        done_with_undo(request, str(fault), Undo(reverse("gpu_geometry", args=[gpu.public_id]), fields) if again else None, level=messages.ERROR)
+    else:
+        given_up = back.state == SplitState.CANCELLED
+        messages.success(request, "The repartition was cancelled." if given_up else f"Repartition back to {split_text(back)}: {split_status(back)}.")
+    return redirect("gpu", public_id=gpu.public_id)
 
 
 @require_safe

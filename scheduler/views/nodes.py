@@ -1,9 +1,12 @@
 """Nodes: the list, one node, and what an operator does with it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC
-from typing import Any
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import msgspec
+import orjson
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -19,7 +22,7 @@ from gpufleet.core.previews import Preview
 from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
-from gpufleet.core.undo import Undo, done_with_undo
+from gpufleet.core.undo import Undo, done_with_undo, undone_said
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
@@ -29,8 +32,10 @@ from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
-from scheduler.services.hardware.draining import MOST_NODES, drain_checked, nodes_drain
+from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import health_mark, node_health_change, node_spare_set
+
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 @require_safe
@@ -84,6 +89,8 @@ def nodes_drain_page(request: HttpRequest) -> HttpResponse:
     """Drain many nodes at once: those that were chosen in the list (`row`) or that the address names (`node`)."""
     access = access_of(request)
     data = request.POST if request.method == "POST" else request.GET
+    if "undo" in request.POST:
+        return _drain_undo(request)
     names = list(dict.fromkeys([*data.getlist("row"), *data.getlist("node")]))
     if not names:
         messages.info(request, "Choose nodes to drain first.")
@@ -116,7 +123,9 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
     said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""
     said += f" Owners of {plural(done.told, 'job')} are notified." if done.told else ""
     named = f"{nodes[0].name} is" if len(nodes) == 1 else f"{len(nodes)} nodes are"
-    done_with_undo(request, f"{named} draining now.{said}", _node_undo(nodes[0], done.nodes[0]) if len(nodes) == 1 else None)
+    after = {node.pk: node for node in done.nodes}
+    undo = _node_undo(nodes[0], done.nodes[0]) if len(nodes) == 1 else _nodes_undo([(node, after[node.pk]) for node in nodes])
+    done_with_undo(request, f"{named} draining now.{said}", undo)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
 
 
@@ -141,6 +150,32 @@ def _node_undo(before: Node, after: Node) -> Undo | None:
     told = "a change of the drain" if after.health == Health.DRAINING else Health(after.health).label.lower()
     fields = {"to": Health.DRAINING.value, "jobs": way, "at": at, "seen": after.health, "mark": health_mark(after), "reason": f"Undo of {told}."}
     return Undo(address, fields)
+
+
+def _nodes_undo(changed: Sequence[tuple[Node, Node]]) -> Undo | None:
+    """Each node of those that can go back, with what it was and the mark that the drain left."""
+    rows = []
+    for before, after in changed:
+        found = _node_undo(before, after)
+        if found is not None:
+            at = before.drain_at if before.health == Health.DRAINING else None
+            rows.append([before.public_id, found.fields["mark"], before.health, found.fields.get("jobs", ""), at])
+    return Undo(reverse("nodes_drain"), {"undo": orjson.dumps(rows).decode()}) if rows else None
+
+
+def _drain_undo(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    try:
+        rows = msgspec.json.decode(request.POST["undo"], type=list[tuple[str, str, str, str, Moment | None]])[: MOST_NODES + 1]
+        back = [Back(node_for(access, name), mark, health, way, at) for name, mark, health, way, at in rows]
+        done, left = nodes_drain_undo(access=access, back=back, now=now())
+    except msgspec.DecodeError:
+        messages.error(request, "This cannot be undone.")
+    except (Conflict, ValidationError) as fault:
+        messages.error(request, str(fault) if isinstance(fault, Conflict) else " ".join(fault.messages))
+    else:
+        messages.success(request, undone_said(len(done), len(left), [node.name for node in left], "node"))
+    return redirect("nodes")
 
 
 def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, **extra: Any) -> HttpResponse:

@@ -1,18 +1,23 @@
 """An array as a whole: how far it is, when it is expected to be done, and one action on all of it, part by part."""
 
+import re
 from datetime import datetime, timedelta
+from html import unescape
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.models import Job, JobBatch, JobState
 from scheduler.selectors.arrays import array_for
 from scheduler.services.jobs.arrays import array_steer
+from scheduler.services.jobs.jobs import job_hold
 from scheduler.views import arrays as pages
 from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement
+from tests.scheduler.test_undo import UNDO
 
 pytestmark = pytest.mark.django_db
 
@@ -249,6 +254,35 @@ def test_the_page_previews_and_goes_on_where_it_was(personas, sweep, monkeypatch
     last = client.post("/jobs/arrays/a-1/steer/", {"action": "cancel", "after": "1", "done": "2"}, follow=True)
     assert "Cancelled 3 jobs." in last.content.decode()
     assert Job.objects.filter(state="cancelled").count() == 3
+
+
+def test_a_change_of_the_whole_is_undone_part_by_part_but_for_jobs_that_have_changed_since(personas, sweep, monkeypatch):
+    monkeypatch.setattr(pages, "SLICES", 2)
+    monkeypatch.setattr(array_steer, "__kwdefaults__", {**array_steer.__kwdefaults__, "size": 2})
+    jobs = sweep(*["queued"] * 5)
+    client, steer = personas.client("submitter"), "/jobs/arrays/a-1/steer/"
+
+    def on(html: str) -> dict[str, str]:
+        return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="([a-z]+)" value="([^"]*)"', html)}
+
+    going = client.post(steer, {"action": "priority", "priority": "90", "after": "-1"}).content.decode()
+    done = client.post(steer, on(going), follow=True)
+    assert "Changed the priority of 5 jobs." in done.content.decode()
+    job_hold(job=jobs[1], now=now(), actor=SYSTEM)
+    found = UNDO.search(done.content.decode())
+    assert found is not None and found[1] == steer
+    between = client.post(steer, on(found[2])).content.decode()
+    assert "3 done so far" in between and "data-go-on" in between
+
+    told = client.post(steer, on(between), follow=True).content.decode()
+
+    assert "4 jobs are as before. 1 job has changed since and is left alone: lr[1]." in told
+    assert list(Job.objects.order_by("array_index").values_list("priority", flat=True)) == [50, 90, 50, 50, 50]
+    again = client.post(steer, on(found[2]), follow=True).content.decode()
+    again = client.post(steer, on(again), follow=True).content.decode()
+    assert "These jobs have changed since. Nothing was undone." in again
+    cancelled = client.post(steer, {"action": "cancel", "after": "1"}, follow=True).content.decode()
+    assert "Cancelled 3 jobs." in cancelled and UNDO.search(cancelled) is None, "a cancelled job stays so"
 
 
 def test_the_page_says_what_is_wrong_with_what_is_asked(personas, sweep):

@@ -13,11 +13,12 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaShare, Reservation
 from quotas.services.changes import Wanted, change_draft
-from scheduler.models import Gpu, Health, Job, Node
+from scheduler.models import Gpu, GpuSplit, Health, Job, MigInstance, Node
+from scheduler.services.hardware.geometry import splits_confirm
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
 from tests import builders
-from tests.builders import NOON, job
+from tests.builders import NOON, job, placement
 from tests.scheduler.loop.worlds import H100
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +60,7 @@ def test_priorities_come_back_each_to_its_own_but_for_jobs_that_have_changed_sin
     told = client.post(reverse("job_batch_undo", args=[batch.public_id]), follow=True).content.decode()
 
     assert dict(Job.objects.values_list("name", "priority")) == {"first": 40, "second": 60, "third": 80}
-    assert "2 jobs are as before. 1 job changed since and is left alone." in told
+    assert "2 jobs are as before. 1 job has changed since and is left alone: third." in told
     assert reasons(first.public_id) == ["urgent", f"Undo of {batch.public_id}."]
     again = client.post(reverse("job_batch_undo", args=[batch.public_id]), follow=True).content.decode()
     assert "These jobs have changed since. Nothing was undone." in again
@@ -189,6 +190,55 @@ def test_a_drain_comes_back_as_it_was_and_overwrites_no_newer_one(personas):
         other.post(reverse("gpu_health", args=[gpu.public_id]), {"to": health, "reason": "hot"})
     undone(client, suspect)
     assert Gpu.objects.get(pk=gpu.pk).health == Health.SUSPECT
+
+
+def test_a_drain_of_many_nodes_is_undone_at_once_but_for_those_that_have_changed_since(personas):
+    first, second, third, gone = (builders.node(name, gpus=1) for name in ("first", "second", "third", "gone"))
+    client, other, many = personas.client("operator"), personas.client("superuser"), reverse("nodes_drain")
+    soon, later = (f"{now() + timedelta(hours=hours):%Y-%m-%dT%H:00:00}" for hours in (6, 9))
+    drained(client, second, jobs="move", at=soon)
+    names = [node.public_id for node in (first, second, third, gone)]
+
+    done = client.post(many, {"node": names, "jobs": "stop", "at": later, "reason": "power"}, follow=True)
+    assert {node.drain_way for node in Node.objects.all()} == {"stop"}
+    drained(other, third, jobs="stop", at=soon)
+    Node.objects.filter(pk=gone.pk).update(removed_at=now())
+    told = undone(client, done).content.decode()
+
+    assert "2 nodes are as before. 2 nodes have changed since and are left alone: third, gone." in told
+    stands = {node.name: (node.health, node.drain_way, f"{node.drain_at:%H}" if node.drain_at else "") for node in Node.objects.all()}
+    assert stands["first"] == ("healthy", "", "") and stands["second"] == ("draining", "move", soon[11:13])
+    assert stands["third"] == ("draining", "stop", soon[11:13])
+    assert (reasons(first.public_id)[-1], reasons(second.public_id)[-1]) == ("Undo of draining.", "Undo of a change of the drain.")
+    assert "These nodes have changed since. Nothing was undone." in undone(client, done).content.decode()
+    for wrong in ("[", '[["n-1"]]', "[]", f'[["{first.public_id}", "", "broken", "", "2026-01-01T00:00:00"]]'):
+        assert client.post(many, {"undo": wrong}, follow=True).status_code == 200
+    assert personas.client("viewer").post(many, {"undo": "[]"}).status_code == 403
+
+
+def test_a_repartition_is_undone_once_its_back_end_has_answered_and_no_job_uses_it(personas):
+    gpu = builders.node("n1", gpus=1).gpus.get()
+    client, moment, page = personas.client("operator"), now(), reverse("gpu_geometry", args=[gpu.public_id])
+    halves = {"step": "apply", "mode": "mig", "layout": "3g.40gb@0 3g.40gb@4", "reason": "small jobs"}
+
+    done = client.post(page, halves, follow=True)
+    early = undone(client, done)
+    assert "The back-end of GPU 0 of n1 has not answered yet." in early.content.decode()
+    splits_confirm(orders=[GpuSplit.objects.get().order_id], now=moment)
+    held = placement(job("sliced", state="running"), gpu, mig=MigInstance.objects.filter(gpu=gpu).first(), gpu_milli=500)
+    assert "1 job on GPU 0 of n1 would have to end first." in undone(client, early).content.decode()
+    held.delete()
+    undone(client, early)
+    back = GpuSplit.objects.latest("pk")
+    assert (back.mode, back.state, back.reason) == ("whole", "ordered", "Undo of a repartition.")
+    splits_confirm(orders=[back.order_id], now=moment)
+    assert "was repartitioned or given up since" in undone(client, early).content.decode(), "it is another one now"
+
+    placement(job("there", state="running"), gpu, gpu_milli=1000)
+    waits = client.post(page, halves, follow=True)
+    assert Gpu.objects.get(pk=gpu.pk).health == Health.DRAINING
+    assert "The repartition was cancelled." in undone(client, waits).content.decode()
+    assert (Gpu.objects.get(pk=gpu.pk).health, GpuSplit.objects.latest("pk").state) == (Health.HEALTHY, "cancelled")
 
 
 def test_undo_is_offered_while_a_job_is_as_it_was_left_and_leads_back_to_a_single_one(personas):

@@ -3,6 +3,7 @@
 What is due at that moment is carried out by the loop (`drains_enforce`), whichever console it runs in by then.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +23,7 @@ from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Pla
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
-from scheduler.services.hardware.hardware import check_reason, hardware_record, health_step, locked_node, unmarked_or_conflict
+from scheduler.services.hardware.hardware import check_reason, hardware_record, health_mark, health_step, locked_node, unmarked_or_conflict
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
@@ -115,6 +116,47 @@ def nodes_drain(
                 told = _tell(guests, way, at, names, reason, now, access.actor)
         lease_want()
     return Drained(locked, asked, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A node that a drain left at a `health_mark`, and what it was before: a health, or another way and time of draining."""
+
+    node: Node
+    mark: str
+    health: str
+    way: str
+    at: datetime | None
+
+
+def nodes_drain_undo(*, access: Access, back: Sequence[Back], now: datetime) -> tuple[list[Node], list[Node]]:
+    """Take a drain of many nodes back, for those that nobody has changed since: they, and those that are left alone. A `Conflict` where all are."""
+    access.must_everywhere(Can.OPERATE)
+    if not 1 <= len(back) <= MOST_NODES:
+        raise ValidationError({"nodes": [f"Name 1 to {MOST_NODES} nodes; these are {len(back):,}."]})
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        wanted = {one.node.pk: one for one in back}
+        fresh = {node.pk: node for node in Node.objects.select_for_update().filter(pk__among=sorted(wanted)).order_by("pk")}
+        drains: dict[tuple[str, datetime | None], list[Node]] = defaultdict(list)
+        done, left = [], []
+        for key, one in sorted(wanted.items()):
+            node = fresh[key]
+            is_late = one.way not in ("", DrainWay.FINISH) and (one.at is None or one.at <= now)
+            if node.removed_at is not None or health_mark(node) != one.mark or (one.health == Health.DRAINING and is_late):
+                left.append(node)
+                continue
+            done.append(node)
+            if one.health == Health.DRAINING:
+                drains[one.way or DrainWay.FINISH.value, one.at].append(node)
+            else:
+                health_step(access=access, node=node, to=one.health, reason="Undo of draining.", now=now)
+        if not done:
+            raise Conflict("These nodes have changed since. Nothing was undone.")
+        for (way, at), nodes in drains.items():
+            nodes_drain(access=access, nodes=nodes, way=way, at=at, reason="Undo of a change of the drain.", now=now)
+        timeline_follow(gpus=Gpu.objects.filter(node__in=done, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+    return done, left
 
 
 def _close(access: Access, node: Node, way: str, at: datetime | None, reason: str, now: datetime, seen: str | None) -> None:

@@ -19,6 +19,7 @@ from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.prepared import Prepared
+from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import backend_for
@@ -159,6 +160,33 @@ def gpu_geometry_cancel(*, access: Access, gpu: Gpu, now: datetime) -> GpuSplit:
         )
         _settle(split, SplitState.CANCELLED, "", "Its repartition was cancelled.", access.actor, now)
     return split
+
+
+def gpu_geometry_undo(*, access: Access, gpu: Gpu, split: int, layout: Sequence[Instance] | None, now: datetime) -> GpuSplit:
+    """Take back the repartition with the key `split`: give it up while it waits, or repartition to `layout`, which was there before.
+
+    A `Conflict` where the GPU has been repartitioned since, or where jobs use the instances that it made.
+    """
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        gpu = locked_gpu(gpu)
+        name = f"GPU {gpu.index} of {gpu.node.name}"
+        found = GpuSplit.objects.select_for_update(of=("self",)).select_related("order").filter(gpu=gpu).order_by("-pk").first()
+        if found is None or found.pk != split or found.state in (SplitState.CANCELLED, SplitState.REFUSED):
+            raise Conflict(f"{name} was repartitioned or given up since. Nothing was undone.")
+        if found.state == SplitState.DRAINING:
+            return gpu_geometry_cancel(access=access, gpu=gpu, now=now)
+        if found.state == SplitState.ORDERED:
+            raise Conflict(f"The back-end of {name} has not answered yet. Undo it once it has.")
+        present = _present(gpu)
+        ordered = found.order.sequence if found.order is not None else 0
+        later = Repartition.objects.filter(gpu=gpu, pk__gt=ordered).exists()
+        if later or gpu.mode != found.mode or geometry_of(present) != _wanted(found):
+            raise Conflict(f"{name} was repartitioned since. Nothing was undone.")
+        if waiting := len(split_plan(gpu=gpu, layout=layout).jobs):
+            raise Conflict(f"{plural(waiting, 'job')} on {name} would have to end first. Nothing was undone.")
+        return gpu_geometry_change(access=access, gpu=gpu, layout=layout, reason="Undo of a repartition.", now=now)
 
 
 def splits_advance(*, now: datetime) -> int:

@@ -9,9 +9,12 @@ from datetime import datetime
 
 from django.core.exceptions import ValidationError
 
+from gpufleet.core.faults import Conflict
 from quotas.permissions import Access
+from scheduler.models import JobBatch
 from scheduler.selectors.arrays import array_for, elements_left
 from scheduler.services.jobs.bulk import MOST, Asked, Preview, asked_checked, effects_counted, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.undoing import Undone, batch_undo, names_changed
 
 MOST_ELEMENTS = 10_000
 FIRST = -1
@@ -51,3 +54,11 @@ def array_steer(
     asked = asked_checked(action=action, jobs=[(name, None) for _, name in some], priority=priority)
     done = jobs_steer(access=access, asked=asked, reason=reason, now=now)
     return Slice(effects_counted(done.batch.verdicts), done.batch.public_id, some[-1][0] if len(found) > size else None)
+
+
+def array_part_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone:
+    """Take one part of an action back; where all of its jobs have changed since, nothing."""
+    try:
+        return batch_undo(access=access, batch=batch, now=now)
+    except Conflict:
+        return Undone(0, names_changed(batch))

@@ -1,6 +1,8 @@
 """Taking back what a person did to many jobs at once: as new changes, and only for jobs that nobody has changed since."""
 
 from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import transaction
@@ -9,10 +11,18 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access
 from scheduler.models import Job, JobBatch
-from scheduler.services.jobs.bulk import Action, Effect, asked_checked, effects_counted, jobs_steer
+from scheduler.services.jobs.bulk import Action, Effect, asked_checked, jobs_steer
 
 # What takes an action back. A job that was cancelled stays cancelled.
 UNDOES = {Action.HOLD: Action.RELEASE, Action.RELEASE: Action.HOLD, Action.PRIORITY: Action.PRIORITY}
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """How many jobs are as they were, and the names of those that have changed since."""
+
+    done: int
+    left: tuple[str, ...]
 
 
 def may_undo(batch: JobBatch) -> bool:
@@ -21,12 +31,17 @@ def may_undo(batch: JobBatch) -> bool:
     return any(left[name] == revision for name, revision in Job.objects.filter(public_id__among=sorted(left)).values_list("public_id", "revision"))
 
 
+def names_changed(batch: JobBatch, *, but: Collection[str] = ()) -> tuple[str, ...]:
+    """The names of the jobs that it changed, without those ids."""
+    return tuple(verdict["name"] for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES and verdict["id"] not in but)
+
+
 def _changed(batch: JobBatch) -> list[tuple[str, int]]:
     return [(verdict["id"], verdict["revision"]) for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES]
 
 
-def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> int:
-    """How many jobs are as they were. A `Conflict` where none can be."""
+def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone:
+    """Take a batch back. A `Conflict` where none of its jobs is as it left it."""
     changed = _changed(batch)
     if batch.action not in UNDOES or not changed:
         raise Conflict("This cannot be undone.")
@@ -36,14 +51,14 @@ def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> int:
     for name, revision in changed:
         groups[before.get(name)].append((name, revision))
     with transaction.atomic():
-        done = 0
+        back: set[str] = set()
         for priority, jobs in groups.items():
             asked = asked_checked(action=action, jobs=jobs, priority=priority)
             steered = jobs_steer(access=access, asked=asked, reason=f"Undo of {batch.public_id}.", now=now)
-            done += effects_counted(steered.batch.verdicts)[Effect.CHANGES]
-        if not done:
+            back |= {name for name, _ in _changed(steered.batch)}
+        if not back:
             raise Conflict("These jobs have changed since. Nothing was undone.")
-    return done
+    return Undone(len(back), names_changed(batch, but=back))
 
 
 def _priorities(batch: JobBatch, names: list[str]) -> dict[str, int]:
