@@ -43,16 +43,22 @@ def template_texts(source: str) -> Iterator[str]:
 
 
 def code_texts(source: str) -> Iterator[str]:
-    """The texts that code makes, without docstrings; names and formats have no blank in them."""
+    """The texts that code makes, without docstrings, a value within one as a word; names and formats have no blank in them."""
     tree = ast.parse(source)
     documents = {
         id(node.body[0].value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents and " " in node.value.strip():
-            yield node.value
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents | parts:
+            text = node.value
+        if " " in text.strip():
+            yield text
 
 
 def paragraphs(page: str) -> Iterator[str]:
