@@ -24,8 +24,20 @@ from gpufleet.bench import percentile, show, timing
 from gpufleet.bench.browsers import Browser, ListPage, family_cpu_seconds, processor_use
 from gpufleet.throwaway import Manage, Missing, Postgres, Program, Redis, free_port, wait_until
 
-CASES = ("tick-sqlite", "tick-postgres", "submit-sqlite", "submit-postgres", "live", "idle", "replay", "replay-protected")
+CASES = (
+    "tick-sqlite",
+    "tick-postgres",
+    "drains-sqlite",
+    "drains-postgres",
+    "submit-sqlite",
+    "submit-postgres",
+    "live",
+    "idle",
+    "replay",
+    "replay-protected",
+)
 RUNS, TICKS = 3, 25
+DRAINS = (0, 100, 400)
 SUBMITS, PREEMPTIONS, WATCHED = 60, 15, 30
 GRACE_S = 5
 IDLE_SECONDS = 60
@@ -139,6 +151,15 @@ def measure_ticks(place: Installation, case: str) -> dict[str, Any]:
     cpu = [value for run in told["cpu_runs"] for value in run]
     more = {"ticks": TICKS, "decided": told["decided"], "cpu_p95_ms": round(percentile(cpu, 0.95) * 1000, 1), "phases_median_ms": told["phases"]}
     return timing(case, told["runs"], **more)
+
+
+def measure_drains(place: Installation, case: str) -> Iterator[dict[str, Any]]:
+    """What a tick computes while more and more nodes drain with a deadline, and when all their jobs have to leave at once."""
+    place.ask("m['steady']()", seconds=1800)
+    told = place.ask(f"m['drains']({DRAINS}, {TICKS})", seconds=1800)
+    for count, computed in told["computed"].items():
+        yield timing(f"{case}-{count}", [computed], draining=int(count))
+    yield {"case": f"{case}-due", "cpu_ms": round(1000 * told["due_s"], 1), "jobs_asked_to_leave": told["leaving"]}
 
 
 def measure_submits(place: Installation, case: str) -> Iterator[dict[str, Any]]:
@@ -314,17 +335,21 @@ def run(wanted: Callable[[str], bool], *, part: float) -> Iterator[dict[str, Any
     try:
         if wanted("tick-sqlite"):
             yield measure_ticks(Installation(folder / "tick-sqlite"), "tick-sqlite")
+        if wanted("drains-sqlite"):
+            yield from measure_drains(Installation(folder / "drains-sqlite"), "drains-sqlite")
         if wanted("submit-sqlite"):
             yield from measure_submits(Installation(folder / "submit-sqlite"), "submit-sqlite")
         if wanted("live"):
             yield measure_live(Installation(folder / "live"))
         if wanted("idle"):
             yield measure_idle(Installation(folder / "idle"))
-        if any(wanted(case) for case in ("tick-postgres", "submit-postgres", "replay", "replay-protected")):
+        if any(wanted(case) for case in ("tick-postgres", "drains-postgres", "submit-postgres", "replay", "replay-protected")):
             postgres, redis = Postgres(), Redis()
             servers += [postgres, redis]
             if wanted("tick-postgres"):
                 yield measure_ticks(Installation(folder / "tick-postgres", postgres, redis), "tick-postgres")
+            if wanted("drains-postgres"):
+                yield from measure_drains(Installation(folder / "drains-postgres", postgres, redis), "drains-postgres")
             if wanted("submit-postgres"):
                 yield from measure_submits(Installation(folder / "submit-postgres", postgres, redis), "submit-postgres")
             yield from measure_replays(folder, postgres, redis, wanted, part=part)

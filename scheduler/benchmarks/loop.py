@@ -23,6 +23,7 @@ from scheduler.models import (
     Attempt,
     Cluster,
     Domain,
+    DrainWay,
     Gpu,
     GpuType,
     Job,
@@ -34,6 +35,7 @@ from scheduler.models import (
     PlanRecord,
     TopologyLevel,
 )
+from scheduler.services.hardware.draining import MOST_NODES, nodes_drain
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.submission import submission_create, submissions_create
 from scheduler.services.loop.tick import Memory, collect_meanwhile, collect_seldom, tick_run
@@ -174,24 +176,53 @@ def submit_all(access: Any, wishes: Sequence[dict[str, Any]], moment: datetime) 
         submissions_create(access=access, descriptions=wishes[first : first + CHUNK], now=moment, actor=access.actor)
 
 
+def busy_tick(memory: Memory, moment: datetime, number: int) -> tuple[Any, float, float]:
+    """A tick a second after a job was submitted and another cancelled, so that it has something to decide; its seconds, and those of CPU."""
+    access = access_for_user(User.objects.get(username="root"))
+    before = moment - timedelta(seconds=1)
+    victim = Job.objects.filter(state=JobState.RUNNING, gpus_milli=4000).order_by("id")[0]
+    collect_meanwhile()  # as between any two ticks
+    submission_create(access=access, description=wish(number), now=before, actor=access.actor)
+    job_stop(job=victim, to=JobState.CANCELLED, outcome="cancelled", cause="Bench.", now=before, actor=access.actor, grace_seconds=0)
+    began, cpu = time.perf_counter(), time.process_time()
+    result = tick_run(holder="bench", now=moment, backends=backends_all(), memory=memory)
+    return result, time.perf_counter() - began, time.process_time() - cpu
+
+
+def drains(counts: Sequence[int], of: int, warm_up: int = 5) -> None:
+    """CPU seconds of ticks while so many nodes drain with a deadline ahead, and of the one in which all their jobs have to leave."""
+    collect_seldom()
+    access = access_for_user(User.objects.get(username="root"))
+    memory, moment, until = Memory(), now(), now() + timedelta(hours=12)
+    nodes = list(Node.objects.filter(gpu_type=FULL).order_by("-id")[: max(counts)])
+    found: dict[str, list[float]] = {}
+    number, drained = 0, 0
+    for count in counts:
+        while drained < count:
+            some = nodes[drained : min(count, drained + MOST_NODES)]
+            nodes_drain(access=access, nodes=some, way=DrainWay.MOVE, at=until, reason="Bench.", now=moment)
+            drained += len(some)
+        computed = []
+        for _ in range(of + warm_up):
+            number, moment = number + 1, moment + timedelta(seconds=3)
+            computed.append(busy_tick(memory, moment, number)[2])
+        found[str(count)] = computed[warm_up:]
+    _, _, due = busy_tick(memory, until + timedelta(seconds=1), number + 1)
+    leaving = Attempt.objects.filter(stop_to=JobState.PREEMPTED, job__state__in=HOLDING).count()
+    say({"computed": found, "due_s": due, "leaving": leaving})
+
+
 def ticks(runs: int, of: int, warm_up: int = 5) -> None:
     """Seconds of whole ticks, each after a job was submitted and a running one was cancelled, so that each has something to decide."""
     collect_seldom()
-    access = access_for_user(User.objects.get(username="root"))
     memory, moment, taken, computed = Memory(), now(), [], []
-    running = list(Job.objects.filter(state=JobState.RUNNING, gpus_milli=4000).order_by("id")[: runs * of + warm_up])
     phases: dict[str, list[int]] = {}
     decided = 0
-    for number, victim in enumerate(running):
-        moment += timedelta(seconds=2)
-        collect_meanwhile()  # as between any two ticks
-        submission_create(access=access, description=wish(number), now=moment, actor=access.actor)
-        job_stop(job=victim, to=JobState.CANCELLED, outcome="cancelled", cause="Bench.", now=moment, actor=access.actor, grace_seconds=0)
-        moment += timedelta(seconds=1)
-        began, cpu = time.perf_counter(), time.process_time()
-        result = tick_run(holder="bench", now=moment, backends=backends_all(), memory=memory)
-        computed.append(time.process_time() - cpu)
-        taken.append(time.perf_counter() - began)
+    for number in range(runs * of + warm_up):
+        moment += timedelta(seconds=3)
+        result, seconds, cpu = busy_tick(memory, moment, number)
+        computed.append(cpu)
+        taken.append(seconds)
         decided += result.decided
         for name, milliseconds in result.phases.items():
             phases.setdefault(name, []).append(milliseconds)
@@ -306,6 +337,7 @@ def idle_world() -> None:
 MEASURES: dict[str, Callable[..., None]] = {
     "steady": steady,
     "ticks": ticks,
+    "drains": drains,
     "told": told,
     "idle_world": idle_world,
     "replay_world": replay_world,
