@@ -193,7 +193,10 @@ class Attempt(models.Model):
 
     class Meta:
         db_table = "attempt"
-        indexes = [models.Index(fields=["stop_until"], name="attempt_open", condition=Q(ended_at__isnull=True))]
+        indexes = [
+            models.Index(fields=["stop_until"], name="attempt_open", condition=Q(ended_at__isnull=True)),
+            models.Index(fields=["started_at", "id"], name="attempt_first_start", condition=Q(number=1)),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once"),
             models.UniqueConstraint(fields=["job"], condition=Q(ended_at__isnull=True), name="attempt_one_open_per_job"),

@@ -81,6 +81,14 @@ def test_of_many_jobs_some_are_read(monkeypatch) -> None:
     assert 1 <= len(waits_sampled(NOON - timedelta(days=3650))) <= 2 < SAMPLED
 
 
+def test_a_job_that_waited_for_weeks_counts_in_the_week_in_which_it_started() -> None:
+    job = builders.job("old", submitted_at=NOON - timedelta(days=40))
+    Attempt.objects.create(job=job, number=1, started_at=NOON - timedelta(days=1), ended_at=NOON)
+    Attempt.objects.create(job=job, number=2, started_at=NOON)
+    assert waits_sampled(NOON - timedelta(days=14)) == [(NOON - timedelta(days=1), 39 * 86_400)]
+    assert waits_sampled(NOON - timedelta(hours=12)) == [], "its second start is not its first"
+
+
 def test_the_idle_holder_is_notified_from_the_home_of_the_operator(personas) -> None:
     team = personas.nodes["acme/research/vision"]
     gpu = gpus_of(builders.node(gpus=1))[0]
