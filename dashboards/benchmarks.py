@@ -36,7 +36,18 @@ GPUS, EACH = 4_000, 8
 RUNS = 30
 ANEW_SECONDS = 30
 DAYS = 30
-VALUES = {"sm": "0.42", "tensor": "0.2", "dram": "0.3", "driver": "88", "used": "40000", "free": "41000", "power": "430", "temperature": "63"}
+VALUES = {
+    "sm": "0.42",
+    "tensor": "0.2",
+    "dram": "0.3",
+    "driver": "88",
+    "used": "40000",
+    "free": "41000",
+    "power": "430",
+    "temperature": "63",
+    "pcie_width": "16",
+    "pcie_widest": "16",
+}
 
 
 def measured(wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:

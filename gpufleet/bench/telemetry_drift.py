@@ -100,16 +100,18 @@ def measured_drift(*, postgres: bool, minutes: float, gpus: int) -> Iterator[dic
 
 def told(rows: Sequence[dict[str, Any]], *, gpus: int, computed: Sequence[float | None]) -> dict[str, Any]:
     """One case from all rounds. `drift_ms`: by how much the median of the last third is above that of the first. `computed`: by Prometheus itself."""
+    cpu = [row["cpu"] for row in rows]
     took, third = [row["seconds"] for row in rows], max(1, len(rows) // 3)
     off = [abs(row["sm"] / 100 - value) / value * 100 for row, value in zip(rows, computed, strict=True) if value]
     return timing(
         "ingest-drift",
         [took],
         max_ms=round(1000 * max(took)),
-        cpu_ms=round(1000 * median(row["cpu"] for row in rows)),
+        cpu_ms=round(1000 * median(cpu)),
         rounds=len(rows),
         fields=len(METRICS),
         drift_ms=round(1000 * (median(took[-third:]) - median(took[:third])), 1),
+        cpu_drift_ms=round(1000 * (median(cpu[-third:]) - median(cpu[:third])), 1),
         late_ms_max=round(1000 * max(row["late"] for row in rows)),
         short_rounds=sum(row["read"] != gpus for row in rows),
         memory_mib_first=round(rows[min(3, len(rows) - 1)]["mib"]),
