@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from dashboards.readings import HOT_C, NOT_READ, Reading, gpus_hot, gpus_throttling, readings_now
+from dashboards.readings import HOT_C, NOT_READ, Reading, gpus_hot, gpus_throttling, hardware_now, readings_now
 from gpufleet.core.tables import Choice, Column
 from gpufleet.core.times import now
 from quotas.permissions import Access
@@ -22,6 +22,7 @@ class GpuNow:
     row: GpuRow
     reading: Reading
     throttles: bool
+    processes: int | None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.row, name)
@@ -34,8 +35,11 @@ class GpuNow:
 def gpus_now(access: Access, gpus: Sequence[Gpu]) -> list[GpuNow]:
     """Three queries, however many GPUs."""
     moment = now()
-    readings, throttling = readings_now(now=moment), gpus_throttling(now=moment)
-    return [GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in throttling) for row in gpu_rows(access, gpus)]
+    readings, hardware = readings_now(now=moment), hardware_now(now=moment)
+    return [
+        GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in hardware.throttling, hardware.processes.get(row.gpu.pk))
+        for row in gpu_rows(access, gpus)
+    ]
 
 
 def in_condition(chosen: Sequence[str]) -> Q:
@@ -60,6 +64,7 @@ def conditions() -> list[dict[str, Any]]:
 _NONE = """<span class="nothing" title="No reading">–</span>"""
 _UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.reading.sm }}}}%{{% endif %}}"
 _MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
+_PROCESSES = f"{{% if row.processes is None %}}{_NONE}{{% else %}}{{{{ row.processes }}}}{{% endif %}}"
 _HEAT = (
     f"{{% if row.reading.celsius is None %}}{_NONE}{{% elif row.is_hot %}}<strong>{{{{ row.reading.celsius }}}} °C</strong>"
     "{% else %}{{ row.reading.celsius }} °C{% endif %}"
@@ -70,6 +75,7 @@ _READ = (
     Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
     Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
     Column("throttles", "Throttling", "throttles", on_page=False),
+    Column("processes", "Processes", "processes", numeric=True, cell=_PROCESSES, hint="Compute processes now, by NVML", optional=True),
 )
 _CHANGED: dict[str, dict[str, Any]] = {
     "health": {"cell": _HEALTH},

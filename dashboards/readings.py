@@ -8,11 +8,11 @@ from datetime import datetime
 import numpy as np
 
 from dashboards.health.models import HealthFrame
-from dashboards.health.state import STORED, UNREAD
+from dashboards.health.state import PROCESSES, STORED, UNREAD, unpacked
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 
-THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
+THERMAL, BRAKE, RUNNING = STORED.index("thermal"), STORED.index("power_brake"), STORED.index(PROCESSES)
 HOT_C = 85
 
 
@@ -45,17 +45,34 @@ def _bytes(column: Iterable[int], count: int) -> list[int]:
     return read if len(read) == count else [NO_READING] * count
 
 
-def gpus_throttling(*, now: datetime) -> set[int]:
-    """The keys of the GPUs whose clocks are held down at this moment, by heat or by the power brake. One query."""
-    found: set[int] = set()
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake, and processes by GPU."""
+
+    throttling: frozenset[int]
+    processes: Mapping[int, int]  # of those GPUs whose source counts them
+
+
+def hardware_now(*, now: datetime) -> Hardware:
+    """One query."""
+    throttling: set[int] = set()
+    processes: dict[int, int] = {}
     for at, devices, last in HealthFrame.objects.values_list("at", "devices", "last"):
         if now - at > FRESH:
             continue
         keys = np.frombuffer(zlib.decompress(bytes(devices)), np.uint64)
-        state = np.frombuffer(zlib.decompress(bytes(last)), np.uint32).reshape(len(STORED), len(keys))
+        state = unpacked(last, len(keys), UNREAD)
+        gpus = keys % 2 == 0
         held = np.any((state[[THERMAL, BRAKE]] != UNREAD) & (state[[THERMAL, BRAKE]] > 0), axis=0)
-        found.update(int(key) // 2 for key in keys[held & (keys % 2 == 0)].tolist())
-    return found
+        throttling.update((keys[held & gpus] // 2).tolist())
+        told = gpus & (state[RUNNING] != UNREAD)
+        processes.update(zip((keys[told] // 2).tolist(), state[RUNNING][told].tolist(), strict=True))
+    return Hardware(frozenset(throttling), processes)
+
+
+def gpus_throttling(*, now: datetime) -> frozenset[int]:
+    """The keys of the GPUs whose clocks are held down at this moment. One query."""
+    return hardware_now(now=now).throttling
 
 
 def gpus_hot(*, now: datetime) -> set[int]:

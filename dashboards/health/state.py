@@ -55,7 +55,10 @@ SIGNALS: dict[str, Signal] = {
         Signal("heartbeat", "Heartbeat age", "age", "s", of_node=True),
     )
 }
-STORED = tuple(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter"))
+# Compute processes on a GPU: only the newest count is kept, and no rule is about it.
+PROCESSES = "processes"
+# The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
+STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), PROCESSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def _table(state: RawState) -> tuple[Keys, Words]:
 def _aligned(frame: HealthFrame, devices: Keys) -> tuple[Words, Words]:
     """What the frame knows, in the order of these devices. New devices are unread until now."""
     known = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
-    old_last, old_sums = _unpacked(frame.last, len(known)), _unpacked(frame.sums, len(known))
+    old_last, old_sums = unpacked(frame.last, len(known), UNREAD), unpacked(frame.sums, len(known), np.uint32(0))
     if np.array_equal(known, devices):
         return old_last, old_sums
     last = np.full((len(STORED), len(devices)), UNREAD, np.uint32)
@@ -138,6 +141,8 @@ def _aligned(frame: HealthFrame, devices: Keys) -> tuple[Words, Words]:
 def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
     found = sums.copy()
     for place, key in enumerate(STORED):
+        if key == PROCESSES:
+            continue
         read, kind = now[place] != UNREAD, SIGNALS[key].kind
         if kind == "flag":
             found[place] += np.where(read & (now[place] > 0), np.uint32(seconds), np.uint32(0))
@@ -193,5 +198,9 @@ def _packed(values: Words | Keys) -> bytes:
     return zlib.compress(np.ascontiguousarray(values).tobytes(), 1)
 
 
-def _unpacked(packed: bytes | memoryview, devices: int) -> Words:
-    return np.frombuffer(zlib.decompress(bytes(packed)), np.uint32).reshape(len(STORED), devices).copy()
+def unpacked(packed: bytes | memoryview, devices: int, missing: np.uint32) -> Words:
+    """Figures by signal and device; of signals that the frame's version did not know, `missing`."""
+    read = np.frombuffer(zlib.decompress(bytes(packed)), np.uint32)[: len(STORED) * devices]
+    found = np.full(len(STORED) * devices, missing, np.uint32)
+    found[: len(read)] = read
+    return found.reshape(len(STORED), devices)

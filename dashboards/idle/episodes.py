@@ -14,6 +14,7 @@ from dashboards.idle.detection import Idleness, idleness, lying_clusters
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
 from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
 from dashboards.idle.steps import Act, act_take
+from dashboards.readings import hardware_now
 from dashboards.signals import Window, activity_window
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
@@ -87,7 +88,8 @@ def idle_round(*, now: datetime) -> Round:
         return Round()
     window = activity_window(minutes=max(longest, 5), now=now)
     lying = _lying(window, holdings, clusters)
-    judged = {key: _judge(holdings[key], found, now, rules, lying, clusters) for key, rules, found in _idleness(window, watched)}
+    at_work = frozenset(key for key, count in hardware_now(now=now).processes.items() if count)
+    judged = {key: _judge(holdings[key], found, now, rules, lying, clusters, at_work) for key, rules, found in _idleness(window, watched)}
     return _write(holdings, watched, judged, episodes, exempt, tuple(sorted(lying)), now)
 
 
@@ -136,7 +138,16 @@ def _idleness(window: Window, watched: Mapping[int, Rules]) -> Iterable[tuple[in
         yield key, rules, made[asked]
 
 
-def _judge(one: Holding, seen: tuple[Window, Idleness], now: datetime, rules: Rules, lying: set[int], clusters: Mapping[int, int]) -> Found:
+def _judge(
+    one: Holding,
+    seen: tuple[Window, Idleness],
+    now: datetime,
+    rules: Rules,
+    lying: set[int],
+    clusters: Mapping[int, int],
+    at_work: frozenset[int],
+) -> Found:
+    """`at_work`: GPUs on which a process was counted, however little memory it holds."""
     window, idle = seen
     keys = sorted(one.gpus)
     rows = [(key, row) for key, row in zip(keys, window.places(keys).tolist(), strict=True) if row >= 0 and clusters[key] not in lying]
@@ -144,13 +155,13 @@ def _judge(one: Holding, seen: tuple[Window, Idleness], now: datetime, rules: Ru
     start = now - MINUTE * rules.window_minutes
     stays = tuple(key for key, row in known if idle.stays[row])
     opens = tuple(key for key, row in known if idle.opens[row] and one.since[key] <= start)
-    low = [row for key, row in known if key in set(stays)]
+    low = [(key, row) for key, row in known if key in set(stays)]
     return Found(
         known=len(known) == len(keys),
         opens=opens,
         stays=stays,
-        empty=bool(low) and all(idle.empty[row] for row in low),
-        activity=float(np.mean(idle.mean[low])) if low else 0.0,
+        empty=bool(low) and all(idle.empty[row] and key not in at_work for key, row in low),
+        activity=float(np.mean(idle.mean[[row for _, row in low]])) if low else 0.0,
     )
 
 

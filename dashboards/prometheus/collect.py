@@ -162,6 +162,15 @@ def _memory(read: Mapping[str, float]) -> float | None:
     return 100 * read["used"] / whole if "used" in read and "free" in read and whole else None
 
 
+def _remaps(read: Mapping[str, float]) -> float | None:
+    told = [read[key] for key in ("remaps_corrected", "remaps_uncorrected") if key in read]
+    return sum(told) if told else None
+
+
+def _pcie_lost(read: Mapping[str, float]) -> float | None:
+    return max(0.0, 100 - 100 * read["pcie_width"] // read["pcie_widest"]) if "pcie_width" in read and "pcie_widest" in read else None
+
+
 def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[tuple[int, int]]) -> RawState:
     """The raw state of the hardware for health rules. Resets of counters are theirs to see."""
     reads = [read for _, read in rows]
@@ -172,7 +181,7 @@ def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[t
     def flag(mask: int) -> Callable[[Mapping[str, float]], float | None]:
         return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
 
-    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed")
+    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors")
     columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
-    columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE))}
+    columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "row_remaps": column(_remaps), "pcie_lost": column(_pcie_lost)}
     return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}), xids=xids)

@@ -39,7 +39,13 @@ FIELDS = (
     Field("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "ecc_uncorrected", 0, 2**31),
     Field("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "pcie_replays", 0, 2**31),
     Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", "remap_failed", 0, 1),
+    Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "remaps_corrected", 0, 2**31),
+    Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "remaps_uncorrected", 0, 2**31),
+    Field("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "nvlink_errors", 0, 2**31),
+    Field("DCGM_FI_DEV_PCIE_LINK_WIDTH", "pcie_width", 0, 64),
+    Field("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "pcie_widest", 1, 64),
     Field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "reasons", 0, 2**32),
+    Field("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "reasons", 0, 2**32),  # the same since DCGM 3.3
 )
 AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE or DCGM_FI_DEV_GPU_UTIL or DCGM_FI_DEV_FB_USED))"
 ODDITIES = {

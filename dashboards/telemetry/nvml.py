@@ -179,11 +179,13 @@ def _reading(handle: object, looks: Sequence[tuple[float, object | None, object 
 
 
 def _state(handle: object) -> dict[str, int]:
-    """Throttling, error counters and the PCIe link. What this GPU or driver does not know is left out."""
+    """Processes, throttling, error counters and the PCIe link. What this GPU or driver does not know is left out."""
     reasons = _tried(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     rows = _tried(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
     width, widest = _tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)), _tried(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+    running = _tried(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     found = {
+        "processes": None if running is None else len(running),
         "thermal": None if reasons is None else int(bool(reasons & HOT)),
         "power_brake": None if reasons is None else int(bool(reasons & BRAKE)),
         "ecc_corrected": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),

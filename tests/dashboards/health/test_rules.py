@@ -1,5 +1,6 @@
 """Health rules: raw state kept sparsely, findings with windows and hysteresis, what they do to nodes, and how far they may go."""
 
+import zlib
 from datetime import timedelta
 
 import numpy as np
@@ -13,8 +14,9 @@ from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, H
 from dashboards.health.round import health_round, rule_of
 from dashboards.health.rules import Rule, Sum, Sums, judged, replay
 from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
-from dashboards.health.state import RawState, state_write
+from dashboards.health.state import STORED, RawState, state_write
 from dashboards.models import ActivityEntry
+from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
 from scheduler.models import Attempt, Health, Job, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.hardware import node_health_change
@@ -64,6 +66,20 @@ def test_counters_are_kept_by_what_they_grew_through_resets_and_gaps(fleet):
     assert HealthBucket.objects.get(signal="ecc_corrected").value == 30 + 2 + 3
     assert HealthBucket.objects.get(signal="nic_errors").value == 4
     assert Node.objects.get(pk=nodes[0].pk).heartbeat_at == NOON + 4 * LOOK
+
+
+def test_what_a_version_with_fewer_signals_left_is_gone_on_from(fleet):
+    _, gpus = fleet
+    look(gpus[:2], {"ecc_corrected": {gpus[0]: 100}}, at=NOON)
+    for column in ("last", "sums"):
+        row = HealthFrame.objects.get()
+        whole = np.frombuffer(zlib.decompress(bytes(getattr(row, column))), np.uint32).reshape(len(STORED), -1)
+        HealthFrame.objects.update(**{column: zlib.compress(whole[:-1].tobytes())})
+    assert hardware_now(now=NOON).processes == {}
+    look(gpus[:2], {"ecc_corrected": {gpus[0]: 130}, "processes": {gpus[0]: 4}}, at=NOON + LOOK)
+
+    assert {row.signal: row.value for row in HealthBucket.objects.all()} == {"ecc_corrected": 30}
+    assert hardware_now(now=NOON + LOOK).processes[gpus[0].pk] == 4
 
 
 def test_a_throttling_gpu_makes_its_node_suspect_and_opens_an_incident(fleet):

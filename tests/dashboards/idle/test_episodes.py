@@ -8,6 +8,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboards.health.state import RawState, state_write
 from dashboards.idle.detection import idleness
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy, Stage
@@ -68,6 +69,15 @@ def test_an_allocation_without_a_process_is_the_worst_waste_and_is_told_apart(ga
     look(gpus, [0, 0, 0, 0], memory=0)
 
     assert IdleEpisode.objects.get().waste == "empty"
+
+
+def test_an_allocation_with_a_process_that_holds_next_to_no_memory_is_not_without_one(gang):
+    _, gpus = gang
+    state_write(cluster_id=gpus[0].node.cluster_id, at=NOON, source="nvml", state=RawState(gpus=[gpus[2].pk], columns={"processes": [1]}))
+
+    look(gpus, [0, 0, 0, 0], memory=0)
+
+    assert IdleEpisode.objects.get().waste == "low"
 
 
 def test_a_short_burst_neither_hides_an_episode_nor_ends_one(gang):

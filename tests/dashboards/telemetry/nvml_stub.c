@@ -3,13 +3,15 @@
    GPU with an instance of three slices, which has two compute instances, and one of two slices; 2: it is split into none, 3: the second one is mute. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 typedef void *device;
 typedef struct { unsigned long long total, free, used; } memory;
 typedef struct { unsigned gpu, memory; } utilization;
 typedef struct { unsigned version, supported; } support;
 typedef struct { unsigned others[6], slices, computing; unsigned long long memory; } attributes;
+typedef struct { unsigned pid; unsigned long long memory; unsigned instance, computing; } process;
 typedef struct { char *a, *b, *c; } info;
 typedef struct { unsigned id; int answer; double value; info names; } metric;
 typedef struct { unsigned version, count; void *first, *second; metric metrics[4]; } metrics;
@@ -38,6 +40,14 @@ int nvmlDeviceGetPowerUsage(device d, unsigned *milliwatts) { *milliwatts = 4006
 int nvmlDeviceGetTemperature(device d, int sensor, unsigned *degrees) { (void)d; (void)sensor; *degrees = 61; return bare(); }
 int nvmlDeviceGetUtilizationRates(device d, utilization *u) { u->gpu = 100; u->memory = 7; return is_split(d) ? NOT_SUPPORTED : bare(); }
 int nvmlDeviceGetCurrentClocksThrottleReasons(device d, unsigned long long *reasons) { *reasons = index_of(d) ? 0x40 | 0x4 : 0x80; return bare(); }
+int nvmlDeviceGetComputeRunningProcesses_v3(device d, unsigned *count, process *all) {
+    unsigned running = index_of(d) ? 0 : 2, room = *count;
+    *count = running;
+    if (bare()) return NOT_SUPPORTED;
+    if (room < running) return INSUFFICIENT_SIZE;
+    if (running) memset(all, 0, running * sizeof(process));
+    return SUCCESS;
+}
 int nvmlDeviceGetTotalEccErrors(device d, int kind, int counter, unsigned long long *count) { (void)d; (void)counter; *count = kind ? 0 : 17; return bare(); }
 int nvmlDeviceGetRemappedRows(device d, unsigned *fixed, unsigned *broken, unsigned *pending, unsigned *failed) {
     *fixed = 2; *broken = 1; *pending = 0; *failed = index_of(d) == 1;

@@ -13,6 +13,7 @@ import pytest
 
 from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
+from dashboards.readings import hardware_now
 from dashboards.telemetry.local import local_collect, local_write
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
 from scheduler.models import Gpu
@@ -65,12 +66,12 @@ def test_mig_instances_count_by_their_part_of_the_gpu(stub_driver: Path, split: 
     assert (second["source"], second["sm_active"], first["memory_used"]) == (GPM, 43.5, 25.0)
 
 
-def test_throttling_errors_and_the_pcie_link_are_read(stub_driver: Path) -> None:
+def test_processes_throttling_errors_and_the_pcie_link_are_read(stub_driver: Path) -> None:
     first, second = (reading["state"] for reading in look(stub_driver)["readings"])
 
     counted = {"ecc_corrected": 17, "ecc_uncorrected": 0, "row_remaps": 3, "nvlink_errors": 6, "pcie_replays": 5}
-    assert first == counted | {"thermal": 0, "power_brake": 1, "remap_failed": 0, "pcie_lost": 0}
-    assert second == counted | {"thermal": 1, "power_brake": 0, "remap_failed": 1, "pcie_lost": 50}
+    assert first == counted | {"processes": 2, "thermal": 0, "power_brake": 1, "remap_failed": 0, "pcie_lost": 0}
+    assert second == counted | {"processes": 0, "thermal": 1, "power_brake": 0, "remap_failed": 1, "pcie_lost": 50}
 
 
 def test_without_counters_the_weaker_signal_is_marked(stub_driver: Path) -> None:
@@ -117,6 +118,7 @@ def test_only_gpus_that_the_inventory_knows_make_a_frame(stub_driver: Path) -> N
     node.refresh_from_db()
     assert node.heartbeat_at == NOON
     local_write(uuids=found["uuids"], readings=readings, now=NOON + timedelta(seconds=5))
+    assert hardware_now(now=NOON + timedelta(seconds=5)).processes == {node.gpus.get(index=0).pk: 2}
     assert {(row.signal, row.value, row.gpu_id) for row in HealthBucket.objects.all()} == {("power_brake", 5, node.gpus.get(index=0).pk)}
 
 

@@ -76,7 +76,8 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
         for number, profile, value in ((1, "3g.40gb", "1"), (2, "4g.40gb", "0.5"), (3, "x", "0.1"))
     ]
     exporter.samples = [
-        *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0", ecc_corrected="7"),
+        *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0"),
+        *said(0, ecc_corrected="7", nvlink_errors="3", remaps_corrected="1"),
         *said(1, driver="97", power="200", reasons="64", xid="79"),
         *slices,
         *said(3, sm="NaN", power="1e9", temperature="-5"),
@@ -105,10 +106,13 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     node.refresh_from_db()
     assert node.heartbeat_at is not None
 
-    exporter.samples = [*said(0, sm="0.62", ecc_corrected="9", xid="63"), *said(1, driver="97", xid="79")]
+    sick = {"nvlink_errors": "5", "pcie_width": "8", "pcie_widest": "16", "remaps_corrected": "1", "remaps_uncorrected": "2", "reasons": "128"}
+    exporter.samples = [*said(0, sm="0.62", ecc_corrected="9", xid="63", **sick), *said(1, driver="97", xid="79")]
     server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
     prometheus_collect(now=now() + timedelta(seconds=15), rules=LOCAL)
-    assert dict(HealthBucket.objects.filter(signal__in=("xid", "ecc_corrected")).values_list("signal", "value")) == {"xid": 1, "ecc_corrected": 2}
+    grown = dict(HealthBucket.objects.filter(gpu__index=0).values_list("signal", "value"))
+    assert grown.pop("power_brake") >= 15
+    assert grown == {"xid": 1, "ecc_corrected": 2, "nvlink_errors": 2, "row_remaps": 2, "pcie_lost": 50}
     assert HealthBucket.objects.get(signal="xid").code == 63
 
 
