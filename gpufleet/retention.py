@@ -58,6 +58,7 @@ KINDS: tuple[Kind, ...] = (
         {"span": 3600},
         FORTNIGHT,
     ),
+    Kind("dashboards.GapNewest", None, why="One row, overwritten each minute."),
     Kind("dashboards.GapPart", None, why="A few hundred rows; the gap of a year ago names them."),
     Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
     Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),

@@ -34,6 +34,15 @@ class Part(NamedTuple):
     quota: int | None
 
 
+class Piece(NamedTuple):
+    """What of one GPU is in a part, and which job holds it; none: it is free, or the job is not ours."""
+
+    part: Part
+    gpu: int
+    job: int | None
+    milli: int
+
+
 @dataclass(frozen=True, slots=True)
 class Hold:
     """What one job holds of a GPU; no class and no quota: it is not ours."""
@@ -42,6 +51,7 @@ class Hold:
     job_class: str
     quota: int | None
     is_starting: bool
+    job: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,19 @@ class _Free:
 
 def divided(devices: Sequence[Device], asks: Iterable[Ask] = (), reserved: Iterable[Reserved] = ()) -> dict[Part, int]:
     """The parts of the fleet. Their sum is a thousand for every device."""
-    found: dict[Part, int] = defaultdict(int)
+    return summed(pieces(devices, asks, reserved))
+
+
+def summed(found: Iterable[Piece]) -> dict[Part, int]:
+    sums: dict[Part, int] = defaultdict(int)
+    for piece in found:
+        sums[piece.part] += piece.milli
+    return dict(sums)
+
+
+def pieces(devices: Sequence[Device], asks: Iterable[Ask] = (), reserved: Iterable[Reserved] = ()) -> list[Piece]:
+    """Every GPU cut up into parts: the rows behind each figure. Their sum is a thousand for every device."""
+    found: list[Piece] = []
     free: list[_Free] = []
     for device in sorted(devices, key=lambda one: (one.node, one.key)):
         rest = _held(device, found)
@@ -114,35 +136,40 @@ def divided(devices: Sequence[Device], asks: Iterable[Ask] = (), reserved: Itera
             free.append(_Free(device, rest))
         else:
             cause = Cause.FAILED if device.state == BROKEN else Cause.DRAINED
-            found[Part(cause, device.gpu_type, device.pool, "", None)] += rest
+            found.append(Piece(Part(cause, device.gpu_type, device.pool, "", None), device.key, None, rest))
     _free(free, asks, reserved)
     for one in free:
         for (cause, quota), milli in one.taken.items():
-            found[Part(cause, one.device.gpu_type, one.device.pool, "", quota)] += milli
-    assert sum(found.values()) == 1000 * len(devices), "the parts of the gap are the fleet"
-    return dict(found)
+            found.append(Piece(Part(cause, one.device.gpu_type, one.device.pool, "", quota), one.device.key, None, milli))
+    assert sum(piece.milli for piece in found) == 1000 * len(devices), "the parts of the gap are the fleet"
+    return found
 
 
-def _held(device: Device, found: dict[Part, int]) -> int:
+def _held(device: Device, found: list[Piece]) -> int:
     """What holds make of a GPU; returns what is left of it."""
+
+    def add(cause: Cause, hold: Hold, milli: int) -> None:
+        if milli:
+            found.append(Piece(Part(cause, device.gpu_type, device.pool, hold.job_class, hold.quota), device.key, hold.job, milli))
+
     rest, running = 1000, []
     for hold in device.holds:
         milli = min(hold.milli, rest)
         rest -= milli
         if device.state == BROKEN:
-            found[Part(Cause.FAILED, device.gpu_type, device.pool, hold.job_class, hold.quota)] += milli
+            add(Cause.FAILED, hold, milli)
         elif hold.is_starting:
-            found[Part(Cause.STARTING, device.gpu_type, device.pool, hold.job_class, hold.quota)] += milli
+            add(Cause.STARTING, hold, milli)
         elif device.sm is None:
-            found[Part(Cause.UNREAD, device.gpu_type, device.pool, hold.job_class, hold.quota)] += milli
+            add(Cause.UNREAD, hold, milli)
         else:
             running.append((hold, milli))
     if running and device.sm is not None:
         held = sum(milli for _, milli in running)
         computing = shares(min(held, 10 * device.sm), [milli for _, milli in running])
         for (hold, milli), active in zip(running, computing, strict=True):
-            found[Part(Cause.COMPUTING, device.gpu_type, device.pool, hold.job_class, hold.quota)] += active
-            found[Part(Cause.IDLE, device.gpu_type, device.pool, hold.job_class, hold.quota)] += milli - active
+            add(Cause.COMPUTING, hold, active)
+            add(Cause.IDLE, hold, milli - active)
     return rest
 
 

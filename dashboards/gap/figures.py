@@ -77,6 +77,7 @@ class Report:
     whole: Row
     lost: Row
     unpriced: Sequence[str]
+    until: datetime  # where this week ends
 
 
 def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report | None:
@@ -87,17 +88,18 @@ def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report |
     at, gap = newest
     rates = rates_visible(access, now=now)
     parts = _of_type(gap.sums, gpu_type)
-    weeks = [_week(now - WEEK, now, gpu_type), _week(now - 2 * WEEK, now - WEEK, gpu_type)]
+    until = span_begin(now, QUARTER)
+    weeks = [_week(until - WEEK, until, gpu_type), _week(until - 2 * WEEK, until - WEEK, gpu_type)]
     milli = [sum(amount for part, amount in parts.items() if part.cause == cause) for cause in Cause]
     tenths = rounded(milli, TENTH)
-    costs = [_cost({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
+    costs = [cost_of({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
     hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
     causes = [
         Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in weeks))  # type: ignore[arg-type]
         for number, cause in enumerate(Cause)
     ]
     unpriced = sorted({part.gpu_type for part in parts} - set(rates)) if rates is not None else []
-    return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced)
+    return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced, until)
 
 
 def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: datetime) -> list[Row]:
@@ -107,7 +109,7 @@ def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: dat
         return []
     parts = _of_type(newest[1].sums, gpu_type)
     rates = rates_visible(access, now=now)
-    named = _names(access, dimension)
+    named = part_names(access, dimension)
     groups: dict[str, dict[Part, int]] = defaultdict(dict)
     for part, amount in parts.items():
         groups[named(part)][part] = amount
@@ -115,7 +117,7 @@ def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: dat
     for key, mine in groups.items():
         causes = {cause: sum(amount for part, amount in mine.items() if part.cause == cause) for cause in Cause}
         lost = {part: amount for part, amount in mine.items() if part.cause != Cause.COMPUTING}
-        found.append(Row(key, sum(mine.values()), 0, _cost(lost, rates), causes=causes))
+        found.append(Row(key, sum(mine.values()), 0, cost_of(lost, rates), causes=causes))
     found.sort(key=lambda row: (row.causes[Cause.COMPUTING] - row.milli if row.causes else 0, row.key))
     tenths = rounded([row.milli for row in found], TENTH)
     hours = _in_units([row.hour_micros for row in found], CENT)
@@ -126,7 +128,7 @@ def _of_type(parts: Mapping[Part, int], gpu_type: str) -> dict[Part, int]:
     return {part: amount for part, amount in parts.items() if not gpu_type or part.gpu_type == gpu_type}
 
 
-def _names(access: Access, dimension: Dimension) -> Callable[[Part], str]:
+def part_names(access: Access, dimension: Dimension) -> Callable[[Part], str]:
     match dimension:
         case "type":
             return lambda part: part.gpu_type
@@ -152,7 +154,7 @@ def _team(part: Part, owners: Mapping[int, Owner | None]) -> str:
     return owner.name if owner is not None else "Other teams"
 
 
-def _cost(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | None:
+def cost_of(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | None:
     """What these parts cost an hour, in micro-units: by type, so that the rows of a column have the sum that its types have."""
     if rates is None:
         return None
@@ -163,7 +165,7 @@ def _cost(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | N
 
 def _week(start: datetime, end: datetime, gpu_type: str) -> dict[Cause, int] | None:
     """Milli-GPU by cause on average, in tenths of GPUs that add up; None where there is no snapshot."""
-    gap = gap_over(span_begin(start, QUARTER), span_begin(end, QUARTER))
+    gap = gap_over(start, end)
     if not gap.snapshots:
         return None
     found = dict.fromkeys(Cause, 0)

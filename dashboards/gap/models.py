@@ -42,3 +42,17 @@ class GapRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.span} s of the gap from {self.at:%Y-%m-%d %H:%M}"
+
+
+class GapNewest(models.Model):
+    """The newest snapshot GPU by GPU: the rows behind its figures. One row, overwritten."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    at = MomentField()
+    pieces = models.BinaryField(help_text="Compressed uint64 columns: part, GPU, job (0: none) and milli-GPU.")
+
+    class Meta:
+        db_table = "gap_newest"
+
+    def __str__(self) -> str:
+        return f"the gap at {self.at:%Y-%m-%d %H:%M}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from django.db.models import Sum
 
-from dashboards.gap.causes import AWAY, BROKEN, UP, Ask, Device, Hold, Part, Reserved, divided
+from dashboards.gap.causes import AWAY, BROKEN, UP, Ask, Device, Hold, Part, Piece, Reserved, pieces, summed
 from dashboards.models import NO_READING
 from dashboards.selectors import WAITING, frames_newest
 from gpufleet.core.moment import one_moment
@@ -26,8 +26,13 @@ MOST_ASKS = 2_000
 
 def gap_now(*, now: datetime) -> dict[Part, int]:
     """The parts of the fleet, in milli-GPU, out of one snapshot."""
+    return summed(pieces_now(now=now))
+
+
+def pieces_now(*, now: datetime) -> list[Piece]:
+    """The same, GPU by GPU."""
     with one_moment():
-        return divided(_devices(now), _asks(), reserved_now(now))
+        return pieces(_devices(now), _asks(), reserved_now(now))
 
 
 def _devices(now: datetime) -> list[Device]:
@@ -43,10 +48,11 @@ def _devices(now: datetime) -> list[Device]:
         "attempt__stop_asked_at",
         "leaving_since",
         "joining",
+        "job_id",
     )
-    for gpu, milli, job_class, quota, state, running_at, asked_at, leaving, joining in rows.values_list(*columns):
+    for gpu, milli, job_class, quota, state, running_at, asked_at, leaving, joining, job in rows.values_list(*columns):
         phase = phase_of(state=state, running_at=running_at, stop_asked_at=asked_at, leaving_since=leaving, joining=joining)
-        holds[gpu].append(Hold(milli, job_class, quota, phase == Phase.STARTING))
+        holds[gpu].append(Hold(milli, job_class, quota, phase == Phase.STARTING, job))
     for gpu in outside_seats().values_list("gpu_id", flat=True):
         holds[gpu].append(Hold(1000, "", None, is_starting=False))
     promised: dict[int, int] = dict(PromisedSeat.objects.filter(gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))

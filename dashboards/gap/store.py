@@ -11,9 +11,9 @@ import numpy as np
 from django.db import transaction
 from django.db.models import Q
 
-from dashboards.gap.causes import Cause, Part
-from dashboards.gap.models import GapPart, GapRollup
-from dashboards.gap.snapshot import gap_now
+from dashboards.gap.causes import Cause, Part, Piece, summed
+from dashboards.gap.models import GapNewest, GapPart, GapRollup
+from dashboards.gap.snapshot import pieces_now
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed, ids_read, sums_packed, sums_read
 from dashboards.telemetry.spans import HOUR, QUARTER, SPANS, slots_due, span_begin
@@ -40,11 +40,12 @@ def gap_turn(*, now: datetime) -> bool:
     minute = minute_of(now)
     if GapRollup.objects.filter(span=MINUTE, at=minute).exists():
         return False
-    parts = gap_now(now=now)
-    if not parts:
+    pieces = pieces_now(now=now)
+    if not pieces:
         return False
     with transaction.atomic():
-        gaps_write(MINUTE, {minute: Gap(1, parts)})
+        gaps_write(MINUTE, {minute: Gap(1, summed(pieces))})
+        _pieces_write(minute, pieces)
         feed_publish(changes={"gap": [{"id": 1}]})
     spans_sum(now=now)
     return True
@@ -59,6 +60,12 @@ def gaps_write(span: int, gaps: Mapping[datetime, Gap]) -> None:
         ids, sums = np.array(counted, np.int64).reshape(-1, 2).T
         rows.append(GapRollup(span=span, at=at, minutes=gap.snapshots, part_ids=ids_packed(ids.astype(np.uint32)), sums=sums_packed(sums)))
     GapRollup.objects.bulk_create(rows, ignore_conflicts=True, batch_size=500)
+
+
+def _pieces_write(at: datetime, pieces: Sequence[Piece]) -> None:
+    keys = _keys({piece.part for piece in pieces})
+    rows = [(keys[piece.part], piece.gpu, piece.job or 0, piece.milli) for piece in pieces]
+    GapNewest.objects.update_or_create(pk=1, defaults={"at": at, "pieces": sums_packed(*np.array(rows, np.int64).T)})
 
 
 def _keys(parts: Iterable[Part]) -> dict[Part, int]:
@@ -130,6 +137,15 @@ def gap_newest() -> tuple[datetime, Gap] | None:
     keys, sums, count = _added([row[1:]])
     known = parts_known()
     return row[0], Gap(count, {known[key]: milli for key, milli in zip(keys.tolist(), sums.tolist(), strict=True)})
+
+
+def pieces_newest() -> tuple[datetime, list[Piece]] | None:
+    """The newest snapshot GPU by GPU, and its moment."""
+    row = GapNewest.objects.filter(pk=1).first()
+    if row is None:
+        return None
+    known = parts_known()
+    return row.at, [Piece(known[part], gpu, job or None, milli) for part, gpu, job, milli in sums_read(row.pieces, 4).T.tolist()]
 
 
 def gap_between(start: datetime, end: datetime, *, span: int) -> Gap:

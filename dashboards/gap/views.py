@@ -2,17 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
+from django.urls import reverse
+from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import CAUSES, DIMENSIONS, Row, gap_by, gap_report, sees_costs
+from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Row, gap_by, gap_report, sees_costs
+from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gap_days, gpus_behind, rows_presented
 from dashboards.gap.store import gap_course, span_for
 from dashboards.presenters import tenths_told
 from dashboards.selectors import fleet_size
+from dashboards.telemetry.spans import QUARTER, span_begin
 from dashboards.weak import weak_clusters
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.live.feed import feed_revision
@@ -20,6 +26,8 @@ from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.rounding import rounded
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+
+LOST = tuple(cause.value for cause in Cause if cause != Cause.COMPUTING)
 
 
 @require_safe
@@ -36,10 +44,10 @@ def gap_page(request: HttpRequest) -> HttpResponse:
     context = {
         "report": report,
         "told": CAUSES,
-        "causes": [_cause(row) for row in report.causes] if report else [],
-        "lost": _totals(report.lost) if report else None,
-        "whole": _totals(report.whole) if report else None,
-        "rows": [_by_row(row) for row in rows],
+        "causes": [_cause(row, gpu_type, report.until) for row in report.causes] if report else [],
+        "lost": _totals(report.lost, LOST, gpu_type, report.until) if report else None,
+        "whole": _totals(report.whole, (), gpu_type, report.until) if report else None,
+        "rows": [_by_row(row, dimension, gpu_type) for row in rows],
         "heads": [CAUSES[cause].label for cause in Cause],
         "dimension": dimension,
         "dimensions": DIMENSIONS,
@@ -79,11 +87,45 @@ def gap_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
     return over_time(label=f"All GPUs by what they do, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True)
 
 
-def _cause(row: Row) -> Mapping[str, Any]:
-    return {"key": row.key, **_totals(row), "label": CAUSES[Cause(row.key)].label, "told": CAUSES[Cause(row.key)]}
+@require_safe
+@requires(Can.SEE)
+def gap_gpus(request: HttpRequest) -> HttpResponseBase:
+    """The GPUs behind a figure of the newest snapshot."""
+    access = access_of(request)
+    behind = gap_behind(access, filters_asked(request.GET), now=now())
+    context = {"heading": "GPUs of the gap", "behind": behind, "sees_costs": sees_costs(access), "months": HOURS_A_MONTH}
+    context["month_micros"] = None if behind.hour_micros is None else behind.hour_micros * HOURS_A_MONTH
+    return GAP_GPUS.respond(request, gpus_behind(behind), "dashboards/gap_gpus.html", context, presented=partial(rows_presented, access, behind))
 
 
-def _totals(row: Row) -> dict[str, Any]:
+@require_safe
+@requires(Can.SEE)
+def gap_week(request: HttpRequest) -> HttpResponse:
+    """The days behind a figure of a week."""
+    causes = [cause for cause in Cause if cause.value in request.GET.getlist("cause")] or list(Cause)
+    gpu_type = asked if (asked := request.GET.get("type", "")) in fleet_size()[2] else ""
+    days, week = gap_days(until=_until(request.GET.get("until", "")), causes=causes, gpu_type=gpu_type)
+    context = {"days": days, "week": week, "told": [CAUSES[cause].label for cause in causes], "gpu_type": gpu_type, "all": len(causes) == len(Cause)}
+    return render(request, "dashboards/gap_week.html", context)
+
+
+def _until(written: str) -> datetime:
+    """The end of a week in an address, else of this week."""
+    moment = now()
+    try:
+        found = parse_datetime(written)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or found > moment:
+        found = moment
+    return span_begin(found, QUARTER)
+
+
+def _cause(row: Row, gpu_type: str, until: datetime) -> Mapping[str, Any]:
+    return {"key": row.key, **_totals(row, (row.key,), gpu_type, until), "label": CAUSES[Cause(row.key)].label, "told": CAUSES[Cause(row.key)]}
+
+
+def _totals(row: Row, causes: Sequence[str], gpu_type: str, until: datetime) -> dict[str, Any]:
     return {
         "gpus": tenths_told(row.tenths),
         "hour": row.hour_micros,
@@ -91,7 +133,16 @@ def _totals(row: Row) -> dict[str, Any]:
         "this_week": _gpus(row.this_week),
         "last_week": _gpus(row.last_week),
         "change": _change(row.change),
+        "rows": _link("gap-gpus", cause=causes, type=gpu_type),
+        "this_week_rows": _link("gap-week", cause=causes, type=gpu_type, until=until.isoformat()),
+        "last_week_rows": _link("gap-week", cause=causes, type=gpu_type, until=(until - WEEK).isoformat()),
     }
+
+
+def _link(name: str, **values: Any) -> str:
+    """The address of the rows behind a figure."""
+    told = urlencode({key: value for key, value in values.items() if value}, doseq=True)
+    return reverse(name) + (f"?{told}" if told else "")
 
 
 def _gpus(milli: int | None) -> str:
@@ -105,10 +156,15 @@ def _change(milli: int | None) -> str:
     return told if told == "0" else f"{'+' if milli > 0 else '−'}{told}"
 
 
-def _by_row(row: Row) -> Mapping[str, Any]:
+def _by_row(row: Row, dimension: str, gpu_type: str) -> Mapping[str, Any]:
     assert row.causes is not None
-    cells: Sequence[int] = _within(row)
-    return {"key": row.key, "gpus": tenths_told(row.tenths), "cells": [tenths_told(cell) if cell else "" for cell in cells], "hour": row.hour_micros}
+    chosen = {"type": gpu_type, dimension: row.key}
+    cells = [
+        {"told": tenths_told(cell) if cell else "", "rows": _link("gap-gpus", cause=cause, **chosen)}
+        for cause, cell in zip(Cause, _within(row), strict=True)
+    ]
+    rows, lost = _link("gap-gpus", **chosen), _link("gap-gpus", cause=LOST, **chosen)
+    return {"key": row.key, "gpus": tenths_told(row.tenths), "cells": cells, "hour": row.hour_micros, "rows": rows, "lost_rows": lost}
 
 
 def _within(row: Row) -> list[int]:

@@ -310,6 +310,8 @@ PAGES = [
     Expect("POST", "fragmentation/defragment", OPERATES, data=lambda w: {"moves": "4", "reason": "Test"}),
     Expect("POST", "fragmentation/defragmentations/<str:public_id>/stop", OPERATES, lambda w: {"public_id": w.defragmentation.public_id}),
     Expect("GET", "gap/", SEES),
+    Expect("GET", "gap/gpus/", SEES),
+    Expect("GET", "gap/week/", SEES),
     Expect("GET", "gap/history", SEES),
     # incidents and health rules
     Expect("GET", "incidents/", SEES),

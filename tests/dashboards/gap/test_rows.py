@@ -1,0 +1,148 @@
+"""Every figure of the gap page leads to rows that add up to it: GPUs exactly, money to the cent, weeks to the tenth as printed."""
+
+import csv
+import html
+import io
+import itertools
+import re
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from django.test import Client
+
+from dashboards.gap.figures import CENT, gap_by
+from dashboards.gap.rows import gap_behind
+from dashboards.gap.store import Gap, gap_newest, gap_turn, gaps_write, pieces_newest
+from dashboards.gap.views import LOST
+from dashboards.telemetry.spans import HOUR as SPAN_HOUR
+from dashboards.telemetry.spans import QUARTER, span_begin
+from gpufleet.core.times import now
+from scheduler.models import Gpu, Health, JobState
+from tests import builders
+from tests.dashboards.worlds import gpus_of, readings
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+HOUR = timedelta(hours=1)
+CELL = re.compile(r'<(?:td class="num"|dd)><a (?:class="value" )?href="(/gap/[^"]+)">([^<]+)</a>')
+
+
+def mixed_fleet(personas: Personas) -> None:
+    """27 GPUs of two types in two pools: whole and shared, read and unread, starting, down, drained, free, wanted, and some of nobody's pool."""
+    moment = now()
+    pools = [builders.pool("train"), builders.pool("serve"), None]
+    builders.rate("H100-SXM-80GB", since=moment - HOUR, micros=2_333_333)
+    builders.rate("A100", since=moment - HOUR, micros=1_117_777)
+    nodes = [builders.node(gpus=3, pool=pools[number % 3], type_name=("A100", "H100-SXM-80GB")[number % 2]) for number in range(9)]
+    for node, health in ((nodes[7], Health.DOWN), (nodes[8], Health.DRAINED)):
+        node.health = health
+        node.save()
+    teams = [personas.nodes[path] for path in ("acme/research/nlp", "acme/research/vision", "acme/product/search")]
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    for number, gpu in enumerate(gpus[:17]):
+        state = JobState.STARTING if number % 7 == 3 else JobState.RUNNING
+        job = builders.job(f"job-{number}", state=state, on=teams[number % 3], job_class=("batch", "interactive")[number % 2])
+        started = None if state == JobState.STARTING else moment - HOUR
+        builders.placement(job, gpu, gpu_milli=(1000, 333, 500)[number % 3])
+        job.attempts.update(running_at=started)
+        if number % 3 == 1:
+            other = builders.job(f"share-{number}", state=JobState.RUNNING, on=teams[0])
+            builders.placement(other, gpu, gpu_milli=417)
+            other.attempts.update(running_at=moment - HOUR)
+    builders.job("waits", on=teams[1], spec={"roles": [{"name": "worker", "min": 1, "gpus": 2}]}, gpus_milli=2000)
+    builders.job("too large", on=teams[1], spec={"roles": [{"name": "worker", "min": 1, "gpus": 3, "gpu_types": ["A100"]}]}, gpus_milli=3000)
+    readings({gpu: None if number % 5 == 4 else (number * 13) % 101 for number, gpu in enumerate(gpus)}, at=moment)
+
+
+def rows_at(browser: Client, address: str) -> list[dict[str, str]]:
+    answer = browser.get(f"{address}{'&' if '?' in address else '?'}format=csv")
+    assert answer.status_code == 200, address
+    return list(csv.DictReader(io.StringIO(b"".join(answer.streaming_content).decode().removeprefix("\ufeff"))))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("viewer", ["superuser", "viewer"])
+def test_the_rows_behind_each_figure_add_up_to_it_exactly(personas: Personas, viewer: str) -> None:
+    mixed_fleet(personas)
+    moment, access = now(), personas.access(viewer)
+    gap_turn(now=moment)
+    checked = 0
+    for gpu_type, dimension in itertools.product(("", "A100"), ("team", "class", "type", "pool")):
+        for row in gap_by(access, dimension, gpu_type=gpu_type, now=moment):  # type: ignore[arg-type]
+            chosen = {"type": [gpu_type] if gpu_type else [], dimension: [row.key]}
+            for cause, milli in (row.causes or {}).items():
+                if milli:
+                    assert gap_behind(access, {**chosen, "cause": [cause]}, now=moment).milli == milli
+                    checked += 1
+            lost = gap_behind(access, {**chosen, "cause": LOST}, now=moment)
+            if row.hour_micros is None:
+                assert lost.hour_micros is None
+            else:
+                assert abs((lost.hour_micros or 0) - row.hour_micros) < CENT  # up or down, so that the column adds up
+    assert checked > 50
+
+
+@pytest.mark.parametrize(("viewer", "dimension"), [("superuser", "team"), ("viewer", "pool")])
+def test_every_figure_of_the_page_leads_to_rows_with_its_sum(personas: Personas, viewer: str, dimension: str) -> None:
+    mixed_fleet(personas)
+    gap_turn(now=now())
+    browser = personas.client(viewer)
+    page = browser.get(f"/gap/?by={dimension}").content.decode()
+    figures = [(html.unescape(address), html.unescape(printed)) for address, printed in CELL.findall(page) if "/gap/gpus/" in address]
+
+    assert len(figures) > 20
+    rows = {address: rows_at(browser, address) for address, _ in figures}
+    for address, printed in figures:
+        milli = sum(round(1000 * float(row["Counted"])) for row in rows[address])
+        if printed[0].isdigit():
+            assert abs(milli - 1000 * Decimal(printed.replace(",", ""))) <= 100, (address, printed, milli)
+        else:
+            cost = sum((Decimal(row["Cost an hour"]) for row in rows[address]), Decimal(0))
+            # The figures above the table are in whole units.
+            assert abs(cost - Decimal(printed[1:].replace(",", ""))) <= (Decimal("0.01") if "." in printed else 1), (address, printed, cost)
+    whole = sum(round(1000 * float(row["Counted"])) for row in rows["/gap/gpus/"])
+    assert whole == 1000 * Gpu.objects.count()
+
+
+def test_rows_are_the_snapshot_to_the_thousandth_and_stay_so_while_the_fleet_changes(personas: Personas) -> None:
+    mixed_fleet(personas)
+    moment = now()
+    gap_turn(now=moment)
+    _, pieces = pieces_newest() or pytest.fail("no snapshot")
+    by_gpu: dict[int, int] = {}
+    for piece in pieces:
+        by_gpu[piece.gpu] = by_gpu.get(piece.gpu, 0) + piece.milli
+    Gpu.objects.filter(pk=min(by_gpu)).update(removed_at=moment)
+
+    assert set(by_gpu.values()) == {1000}
+    behind = gap_behind(personas.access("superuser"), {"cause": ["computing", "idle"]}, now=moment)
+    assert behind.milli == sum(piece.milli for piece in pieces if piece.part.cause in ("computing", "idle"))
+    assert behind.milli == sum(counted.milli for counted in behind.gpus.values())
+    rows = rows_at(personas.client("superuser"), "/gap/gpus/?cause=computing&cause=idle")
+    assert sum(round(1000 * float(row["Counted"])) for row in rows) == behind.milli
+    told = rows_at(personas.client("viewer"), "/gap/gpus/?team=Other+teams")
+    assert told and not any("job-" in row["Jobs"] or "vision" in row["Team"] for row in told)
+
+
+def test_a_week_is_its_days(personas: Personas) -> None:
+    mixed_fleet(personas)
+    moment = now()
+    for step in range(28):
+        at = moment - timedelta(days=14) + (12 * step + 6) * HOUR
+        gap_turn(now=at)
+        _, gap = gap_newest() or pytest.fail("no snapshot")
+        for span in (QUARTER, SPAN_HOUR):  # as the turns of that time would have left them
+            gaps_write(span, {span_begin(at, span): Gap(1 + step % 3, {part: (1 + step % 3) * milli for part, milli in gap.sums.items()})})
+        builders.node(gpus=step % 2, type_name="A100")
+    browser = personas.client("superuser")
+    page = browser.get("/gap/").content.decode()
+    weeks = {html.unescape(address): printed for address, printed in CELL.findall(page) if "/gap/week/" in address}
+
+    assert len(weeks) == 22  # ten causes and the fleet, this week and last
+    assert "–" not in weeks.values()
+    for address, printed in weeks.items():
+        told = browser.get(address)
+        days, week = told.context["days"], told.context["week"]
+        assert len(days) == 7
+        assert (sum(row.snapshots for row in days), sum(row.milli for row in days)) == (week.snapshots, week.milli)
+        assert abs(Decimal(week.milli) / week.snapshots - 1000 * Decimal(printed)) <= 100, address
