@@ -184,6 +184,13 @@ def stragglers_open(access: Access) -> list[StragglerRow]:
     ]
 
 
+def job_stragglers(job: Job) -> list[StragglerRow]:
+    """Ranks that slow a job down now, the slowest first, for whoever may see the job."""
+    rows = list(job.stragglers.filter(ended_at__isnull=True).select_related("gpu", "node").order_by("-percent", "pk"))
+    spare = replacements({row.node.gpu_type_id for row in rows}) if rows else {}
+    return [StragglerRow(row, job, spare.get((row.node.cluster_id, row.node.gpu_type_id))) for row in rows]
+
+
 def replacements(types: set[str | None]) -> dict[tuple[int, str | None], Node]:
     """By cluster and type a healthy node on which nothing runs, spares first. Two queries."""
     busy = Placement.objects.filter(node=OuterRef("pk"), until__isnull=True)

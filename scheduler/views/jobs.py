@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import job_chart, job_range, job_ranges
+from dashboards.health.selectors import job_stragglers
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
@@ -319,6 +320,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "events": event_lines(events, discretion),
         "shown_attempt": shown,
         "usage": usage,
+        "stragglers": job_stragglers(job) if running else [],
         # With nothing in the chosen range, but something in another one, it stays, with what chooses.
         "chart": None if whole.is_empty or len(whole.rows) <= 2 else chart,
         "range": chosen if len(ranges) > 1 else None,

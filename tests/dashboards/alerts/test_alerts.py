@@ -112,6 +112,25 @@ def test_a_silence_lists_the_alert_and_tells_nobody(pool, personas: Personas):
     assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
 
 
+def test_an_alert_that_outlasts_its_silence_is_told_when_that_ends(pool, personas: Personas):
+    one = rule(for_minutes=0)
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
+    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    sick(pool[:2])
+    for minutes in (0, 59):
+        alerts_round(now=NOON + minutes * MINUTE)
+    assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
+
+    for minutes in (60, 61):
+        alerts_round(now=NOON + minutes * MINUTE)
+    assert [delivery.kind for delivery in Delivery.objects.all()] == ["alert.firing"]
+    assert Notice.objects.count() == 1
+    sick(pool[:2], Health.HEALTHY)
+    for minutes in (62, 63):
+        alerts_round(now=NOON + minutes * MINUTE)
+    assert [delivery.kind for delivery in Delivery.objects.order_by("pk")] == ["alert.firing", "alert.resolved"]
+
+
 def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):
     gpus = gpus_of(builders.node(gpus=2))
     for gpu in gpus:
