@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from django.db.models import Avg, Count, Exists, F, OuterRef, QuerySet, Sum
 from django.http import Http404
 
+from dashboards.health.detect import LEAST_RANKS
 from dashboards.health.incidents import jobs_hurt
 from dashboards.health.models import HealthFinding, HealthRule, Incident, Straggler
 from dashboards.health.round import rule_of
@@ -186,6 +187,8 @@ def stragglers_open(access: Access) -> list[StragglerRow]:
 
 def job_stragglers(job: Job) -> list[StragglerRow]:
     """Ranks that slow a job down now, the slowest first, for whoever may see the job."""
+    if job.gpus_milli < 1000 * LEAST_RANKS:
+        return []
     rows = list(job.stragglers.filter(ended_at__isnull=True).select_related("gpu", "node").order_by("-percent", "pk"))
     spare = replacements({row.node.gpu_type_id for row in rows}) if rows else {}
     return [StragglerRow(row, job, spare.get((row.node.cluster_id, row.node.gpu_type_id))) for row in rows]
