@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from scheduler.backends.local import namespaces_missing
+from tests.attacks.bodies import MANIFESTS, links_to
 from tests.scheduler.backends.scenes import open_folder
 from tests.scheduler.backends.test_local_apart import SYSTEM_PYTHON, alive, escapes
 from tests.servers import Manage, Prepared, Program, free_port, wait_until
@@ -167,25 +168,7 @@ def test_it_becomes_nobody_s_owner(site: Site, tmp_path: Path) -> None:
     """1: links where the console makes, owns, lists or reads something."""
     target = tmp_path / "of-root"
     target.mkdir(mode=0o700)
-    body = f"""
-        import os
-        own = os.environ["GPUFLEET_CHECKPOINT_DIR"]
-        for place in ("../2", "../../planted", "step-1", "step-2/0.json", "../home/2"):
-            path = os.path.join(own, place)
-            try:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                os.symlink({str(target)!r}, path)
-                print("planted", place)
-            except OSError:
-                print("refused", place)
-        try:
-            os.rename(own, own + "x")
-            print("renamed")
-        except OSError:
-            print("stays")
-        raise SystemExit(1)
-    """
-    job = site.blue.submits(body, retries=1)
+    job = site.blue.submits(links_to(target), retries=1)
     site.blue.until(job, "failed")
 
     said = site.blue.log(job).splitlines()
@@ -250,32 +233,7 @@ def test_it_names_no_secret_of_red_s(site: Site) -> None:
 
 def test_its_manifests_stop_nobody(site: Site) -> None:
     """3: nested brackets, a pipe, an endless device, folders of very many names, a loop of links, and all that while it goes on running."""
-    body = """
-        import os, signal, time
-        own = os.environ["GPUFLEET_CHECKPOINT_DIR"]
-        def step(number):
-            path = f"{own}/step-{number}"
-            os.makedirs(path, exist_ok=True)
-            return path
-        open(step(1) + "/0.json", "w").write("[" * 200_000)
-        open(step(2) + "/0.json", "w").write('{"shards": 1, "files": ' + "[" * 200_000 + "]" * 200_000 + "}")
-        os.mkfifo(step(3) + "/0.json")
-        os.symlink("/dev/zero", step(4) + "/0.json")
-        os.symlink(".", f"{own}/step-5")
-        open(step(6) + "/0.json", "w").write('{"shards": 1, "files": [{"shard": 0, "file": "x", "bytes": %s}]}' % ("9" * 5_000))
-        open(step(7) + "/0.json", "w").truncate(1 << 40)
-        for number in range(20_000):
-            os.close(os.open(f"{own}/name-{number}", os.O_CREAT, 0o600))
-        for first in range(5):
-            # Only the newest steps are looked at, so each has its turn.
-            for number in range(1, 8):
-                fresh = f"{own}/step-{number + 7 * (first + 1)}"
-                os.rename(f"{own}/step-{number + 7 * first}", fresh)
-                time.sleep(0.15)
-        print("written")
-        time.sleep(4)
-    """
-    assert "written" in site.blue.does(body)
+    assert "written" in site.blue.does(MANIFESTS)
 
 
 def test_nothing_of_it_outlives_it(site: Site, tmp_path: Path) -> None:

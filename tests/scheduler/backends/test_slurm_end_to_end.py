@@ -13,12 +13,16 @@ import pytest
 import yaml
 from django.core.management import CommandError, call_command
 
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
+from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import Backends, slurm_settings
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient
-from scheduler.models import HOLDING, Attempt, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster
+from scheduler.models import HOLDING, Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster
+from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
+from scheduler.services.jobs.submission import submission_create
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
@@ -100,6 +104,79 @@ def test_a_higher_class_preempts_it_and_it_comes_back(console):
 
     assert Attempt.objects.get(job=low, number=1).outcome == "preempted"
     assert Attempt.objects.filter(job=low).count() == 2
+    assert not fleet_faults()
+
+
+# Saves when it is asked to, and at once where it has been resumed before; the third attempt has nothing left to do.
+SAVES = """
+place="$GPUFLEET_CHECKPOINT_DIR/step-$((GPUFLEET_RESUME_STEP + 1))"
+save() {
+  mkdir -p "$place"
+  echo x > "$place/shard-$RANK"
+  printf '{"shards": %s, "files": [{"shard": %s, "file": "shard-%s", "bytes": 2}]}' "$WORLD_SIZE" "$RANK" "$RANK" > "$place/.$RANK"
+  mv "$place/.$RANK" "$place/$RANK.json"
+}
+trap save USR1
+trap 'exit 1' TERM
+test "$GPUFLEET_RESUME_STEP" != 1 || save
+until [ "$GPUFLEET_RESUME_STEP" -ge 2 ]; do sleep 0.1; done
+"""
+
+
+def test_a_gang_goes_on_from_its_checkpoints_after_a_preemption_and_without_a_node_that_goes_down(console):
+    values = {name: getattr(console.settings, name) for name in ("conf", "user", "folder", "tag")}
+    SlurmCluster.objects.create(cluster_id=console.cluster, changed_at=now(), **values)
+    low = job_on(SAVES, workers=3, spec={"grace_s": 20, "checkpoint": {"interval_s": 600}}, name="low")
+    console.until(low, JobState.RUNNING)
+    high = job_on("sleep 1", workers=2, job_class="interactive", name="high")
+    console.until(high, JobState.COMPLETED)
+    second = wait_until(
+        lambda: console.tick() or Checkpoint.objects.filter(attempt__job=low, attempt__number=2, verified_at__isnull=False, step=2).first(),
+        seconds=60,
+        what="the second attempt to have saved",
+    ).attempt
+    gone = Placement.objects.filter(attempt=second, until__isnull=True).order_by("pk").values_list("node__name", flat=True)[0]
+    console.slurm.sh("scontrol", "update", f"NodeName={gone}", "State=DOWN", "Reason=gone")
+    try:
+        wait_until(lambda: slurm_nodes_reconcile(now=now()), seconds=30, what="the loss of its node to be known")
+        console.until(low, JobState.COMPLETED)
+    finally:
+        console.slurm.sh("scontrol", "update", f"NodeName={gone}", "State=RESUME", check=False)
+
+    attempts = Attempt.objects.filter(job=low).order_by("number")
+    assert [(one.number, one.outcome, one.resumed_from.step if one.resumed_from else 0) for one in attempts] == [
+        (1, "preempted", 0), (2, "lost", 1), (3, "completed", 2),
+    ]  # fmt: skip
+    assert gone not in Placement.objects.filter(attempt=attempts[2]).values_list("node__name", flat=True)
+    assert not fleet_faults()
+
+
+def test_each_of_an_array_of_200_runs_once_and_one_that_fails_is_told(console):
+    ran = console.slurm.dir / "shared" / "ran"
+    ran.parent.chmod(0o777)
+    ran.unlink(missing_ok=True)
+    everything = Access(SYSTEM, (Grant("", frozenset(Can)),))
+    shell = f'echo "$GPUFLEET_JOB" >> {ran}; test "$AT" != 7'
+    described = {"name": "sweep", "quota": leaf("team", 32).path, "gpus": 1, "limit_s": 600, "launch": {"shell": shell}}
+    jobs = submission_create(access=everything, description={**described, "array": {"grid": {"AT": list(range(200))}}}, now=now(), actor=SYSTEM)
+
+    wait_until(lambda: console.tick() or not Job.objects.filter(ended_at__isnull=True).exists(), seconds=300, what="all of them to end")
+
+    assert sorted(ran.read_text().split()) == sorted(job.public_id for job in jobs)
+    ends = dict(Job.objects.filter(array=jobs[0].array).values_list("array_index", "state"))
+    assert ends == {place: JobState.FAILED if place == 7 else JobState.COMPLETED for place in range(200)}
+    assert not Attempt.objects.exclude(number=1).exists()
+    assert console.alive() == []
+    assert not fleet_faults()
+
+
+def test_a_job_past_its_limit_is_asked_to_leave_and_ends(console):
+    job = job_on("trap 'exit 7' TERM; while :; do sleep 0.1; done", workers=2, spec={"grace_s": 5}, limit_seconds=2)
+
+    console.until(job, JobState.FAILED)
+
+    assert "limit" in Attempt.objects.get(job=job).cause
+    wait_until(lambda: console.alive() == [], what="its Slurm jobs to be gone")
     assert not fleet_faults()
 
 
