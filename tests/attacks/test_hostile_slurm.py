@@ -40,7 +40,7 @@ def test_its_words_reach_no_shell_alone_or_in_a_gang(site: Site, marked: tuple[P
     """Of a gang arguments and variables go through the script's own function and `srun`; of one process they do not."""
     _, hostile = marked
     (folder := site.slurm.dir / "shared" / f"at {hostile.splitlines()[0][:60].replace('/', '_')}").mkdir(exist_ok=True)
-    launch = {"command": ["/usr/bin/printf", "%s", hostile], "env": {"HOSTILE": hostile, "BASH_ENV": hostile}, "workdir": str(folder)}
+    launch = {"command": ["/usr/bin/printf", "%s", hostile], "env": {"HOSTILE": hostile, "IFS": hostile, "BASH_ENV": hostile}, "workdir": str(folder)}
     for key, seats in (("j-1.1", 1), ("j-2.1", 2)):
         on = [seat(index, f"gpu00{index + 1}", 1) for index in range(seats)]
         site.start(key, on=on, launch=launch, spec=ROLES, owner=hostile, resume_from=hostile)

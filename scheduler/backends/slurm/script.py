@@ -92,6 +92,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
     lines = ["#!/bin/bash", ":", "umask 027", *(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
+    lines.append("IFS=$' \\t\\n'  # every shell sets its own anew, and this one reads numbers and lists by it")
     # A home that a node does not have is no fault of the job; a folder that it names is.
     lines.append(f"cd -- {shlex.quote(workdir)} || exit 126" if workdir else f"cd -- {shlex.quote(places.home)} 2>/dev/null || cd /")
     if is_single(order, part):
