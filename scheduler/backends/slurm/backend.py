@@ -10,7 +10,7 @@ import pwd
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -49,6 +49,7 @@ FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_m
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
+STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm has something to do by then
 ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
@@ -80,7 +81,7 @@ class SlurmBackend:
 
     @contextmanager
     def together(self, keys: Sequence[str] = ()) -> Iterator[None]:
-        """One look at Slurm's queue serves all orders of the block, and what was submitted in it is released with one call at its end."""
+        """One look at Slurm's queue serves all orders of the block, and what was submitted in it is released by its end, many with one call."""
         if getattr(self._held, "release", None) is not None:
             yield
             return
@@ -126,12 +127,22 @@ class SlurmBackend:
                 SlurmRun.objects.bulk_create(rows)
         except IntegrityError:
             return  # somebody told us of one of them meanwhile
-        faults = self._submit_all(fresh)
-        to_begin = self._keep_numbers([run for run, _ in fresh])
-        for run, _ in fresh:
-            self._held.announced[run.key] = faults.get(run.key)
-            if run.key not in faults and run.key in to_begin:
-                self._held.release += run.ids
+        for first in range(0, len(fresh), STARTS_A_STEP):
+            some = fresh[first : first + STARTS_A_STEP]
+            faults = self._submit_all(some)
+            to_begin = self._keep_numbers([run for run, _ in some])
+            for run, _ in some:
+                self._held.announced[run.key] = faults.get(run.key)
+                if run.key not in faults and run.key in to_begin:
+                    self._held.release += run.ids
+            self._release_early()
+
+    def _release_early(self) -> None:
+        """So that Slurm starts these while others are being submitted. What fails is tried, and told, at the end of the block."""
+        if not self._held.silent:
+            with suppress(BackendError):
+                self.client.release(self._held.release)
+                self._held.release = []
 
     def _keep_numbers(self, runs: Sequence[Run]) -> set[str]:
         """Write down what was submitted, beside whatever another leader has written meanwhile. Returns which of the runs are still to begin.
@@ -158,6 +169,8 @@ class SlurmBackend:
     def _submit_all(self, fresh: Sequence[tuple[Run, Sequence["Submission"]]]) -> dict[str, BackendError]:
         """Submit and note the numbers. Returns what went wrong, by run. Nothing more is submitted to a controller that does not answer."""
         silent = threading.Event()
+        if self._held.silent:
+            silent.set()
 
         def submit(submission: Submission) -> int | BackendError:
             if silent.is_set():

@@ -15,6 +15,7 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
+from scheduler.backends.slurm import backend
 from scheduler.backends.slurm.backend import AGREED, SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.models import SlurmRun
@@ -264,6 +265,30 @@ def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_anot
     assert sorted(job.comment.split()[2] for job in site.client.jobs() if site.settings.tag in job.comment and not job.ended) == [
         "j-1.1", "j-3.1", "j-4.1", "j-5.1",
     ]  # fmt: skip
+
+
+def test_what_is_submitted_may_run_while_the_rest_is_submitted_and_a_failed_release_is_made_good(site, monkeypatch):
+    orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("sleep 300")) for number in (1, 2, 3)]
+    calls: list[str] = []
+    submit, release = site.client.submit, site.client.release
+
+    def released(ids: Sequence[int]) -> None:
+        calls.append(f"release {len(ids)}")
+        if len(calls) == 2:
+            raise BackendError("not now")
+        release(ids)
+
+    monkeypatch.setattr(backend, "STARTS_A_STEP", 1)
+    monkeypatch.setattr(site.client, "submit", lambda *words: calls.append("submit") or submit(*words))
+    monkeypatch.setattr(site.client, "release", released)
+    with site.backend.together():
+        site.backend.announce(orders, now=now())
+        for order in orders:
+            site.backend.start(order, now=now())
+
+    assert calls == ["submit", "release 1", "submit", "release 2", "submit", "release 1"]
+    for order in orders:
+        site.until(RunState.RUNNING, order.key)
 
 
 def test_what_another_leader_wrote_while_starts_were_submitted_together_stays(site, monkeypatch):
