@@ -168,6 +168,7 @@ CHANGES = Table(
     ),
     libraries=("shell",),
     empty="No changes yet. Edit a node, and choose Preview.",
+    empty_next=("/quotas/", "Quotas"),
     row_key="public_id",
     row_field="public_id",
 )
@@ -257,6 +258,7 @@ LEDGER = Table(
     ),
     libraries=("shell", "costs"),
     empty="Nothing was held in this time.",
+    empty_next=("/jobs/", "Jobs"),
     row_key="entry.pk",
     row_field="id",
     example="team:acme/research class:borrowed",

@@ -49,6 +49,7 @@ ALERTS = Table(
     search=("rule__name", "subject", "public_id"),
     default_sort="-since",
     empty="No alert has fired. Rules watch figures of the fleet; they fire when a limit is passed for long enough.",
+    empty_next=("/activity/alerts/rules/", "Rules"),
 )
 ACTIVITY = Table(
     name="activity",
@@ -72,5 +73,6 @@ ACTIVITY = Table(
     search=("title", "text"),
     default_sort="-at",
     empty="Nothing has happened yet: no alert, no incident, no step against idle GPUs.",
+    empty_next=("/activity/alerts/rules/", "Alert rules"),
     rarely=("event", "until"),
 )

@@ -61,5 +61,6 @@ INCIDENTS = Table(
     search=("node__name", "title", "public_id"),
     default_sort="-opened",
     empty="No incident yet. One opens when a node is not healthy, by rule or by hand.",
+    empty_next=("/incidents/rules/", "Rules"),
     rarely=("type", "rule", "until"),
 )

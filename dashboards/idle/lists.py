@@ -77,5 +77,6 @@ EPISODES = Table(
     search=("job__name", "job__public_id", "public_id", "owner__username"),
     default_sort="-wasted",
     empty="No allocation has been idle for long. Episodes appear here when GPUs stay below the threshold of their policy.",
+    empty_next=("/idle/policies/", "Policies"),
     rarely=("waste", "class", "until"),
 )

@@ -116,13 +116,16 @@ def over_time(
     figure = go.Figure(layout={"xaxis": {"type": "date"}, "yaxis": {"rangemode": "tozero", "ticksuffix": "%" if unit == "%" else ""}})
     if most is not None:
         figure.layout.yaxis.range = [0, float(most) * 1.04 or 1.0]
+    known = _known(series)
     for one in series:
         colour = _colour(one.colour)
         filled = stacked and one.kind == "area"
+        # What is stacked counts as zero where it is not known: before the first moment and after the last it would seem to rise, and to fall.
+        shown = known if filled else slice(None)
         figure.add_trace(
             go.Scatter(
-                x=times,
-                y=_numbers(one.values),
+                x=times[shown],
+                y=_numbers(one.values)[shown],
                 name=one.name,
                 mode="lines",
                 line={"color": colour, "width": 0 if filled else 2, "dash": "dot" if one.dashed else "solid"},
@@ -139,6 +142,12 @@ def over_time(
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
     columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed) for one in series))
     return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks))
+
+
+def _known(series: Sequence[Series]) -> slice:
+    """From the first moment at which any series has a value up to the last."""
+    numbers = [number for one in series for number, value in enumerate(one.values) if value is not None]
+    return slice(min(numbers), max(numbers) + 1) if numbers else slice(0, 0)
 
 
 def _gaps(times: np.ndarray[Any, Any], series: Sequence[Series]) -> list[dict[str, Any]]:

@@ -96,14 +96,15 @@ class Column:
 class Table:
     """A list, stated.
 
-    `search` are the fields that the search box looks through. `empty` is what an empty installation shows instead of rows; its button is for those
-    for whom the page says `can_add`. `libraries` are the template libraries that cells use. `presented` turns a page's rows into what cells and the
-    file read, in a fixed number of queries; where that depends on the reader it is given to `page` or `respond` instead. `row_key` is the path of
-    what tells a row from all others, for lists that a script keeps up to date, and `row_field` the model's field of it: such lists answer `?rows=`.
-    `suggest_url` names the address that says what a filter could be; it answers `?field=&typed=`. Filters that `rarely` names wait behind
-    “More filters”. `example` is what the empty filter line shows. With `lines` a row is a few lines on a narrow screen; a style sheet places its
-    cells by their class `c-key`. `choose` is the id of a form that takes rows which were chosen: where the page `chooses`, each has a box in front
-    whose name is `row` and whose value is its key. `shown_by` names a template that draws the rows where columns do not do.
+    `search` are the fields that the search box looks through. `empty` is what an empty installation shows instead of rows; its button is for
+    those for whom the page says `can_add`, and `empty_next` an address and its name for everybody. `libraries` are the template libraries that
+    cells use. `presented` turns a page's rows into what cells and the file read, in a fixed number of queries; where that depends on the reader
+    it is given to `page` or `respond` instead. `row_key` is the path of what tells a row from all others, for lists that a script keeps up to
+    date, and `row_field` the model's field of it: such lists answer `?rows=`. `suggest_url` names the address that says what a filter could be;
+    it answers `?field=&typed=`. Filters that `rarely` names wait behind “More filters”. `example` is what the empty filter line shows. With
+    `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id of a form that
+    takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key. `shown_by`
+    names a template that draws the rows where columns do not do.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Table:
     empty: str = ""
     empty_href: str = ""
     empty_action: str = ""
+    empty_next: tuple[str, str] = ("", "")
     plural: str = ""
     libraries: tuple[str, ...] = ("shell",)
     presented: Presenter | None = None

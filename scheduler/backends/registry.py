@@ -123,6 +123,11 @@ def clusters_without_images() -> tuple[str, ...]:
     return tuple(cluster.name for cluster in CLUSTERS() if not runs_images(cluster.backend))
 
 
+def is_simulated() -> bool:
+    """Whether any cluster is."""
+    return any(cluster.backend == SIMULATED for cluster in CLUSTERS())
+
+
 def _made(cluster: Cluster) -> Backend:
     if cluster.backend == SIMULATED:
         return SimulatedBackend(DatabaseStore(cluster.pk), clock=now, speed_of=lambda node: _type_of(cluster.pk, node))

@@ -69,16 +69,27 @@ ROLE = (
     Field("host_memory_gb", "Host memory each, GB", "number", placeholder="0"),
     *PLACING,
 )
+# Shown where a cluster is simulated, or where a job says something of it.
+SIMULATED = "simulated"
 SECTIONS = (
     Section(
         "what",
         "The job",
         (
-            Field("name", "Name"),
-            Field("quota", "Team", "quota", "The path of its quota."),
+            Field("quota", "Team", "quota", "Type to search; the path of its quota."),
             Field("gpus", "GPUs of each worker", "number", "Whole ones, on one node."),
-            Field("workers", "Workers", "number", placeholder="1"),
             Field("gpu_types", "GPU types", "types", "Empty: any that suits."),
+            Field("launch.command", "Command", "command", "Arguments as in a terminal; no shell.", placeholder="python train.py"),
+            Field("limit_s", "Time limit", "length", "Such as 90m, 12h or 1d. A limit lets it start in gaps."),
+            Field("name", "Name"),
+            Field("workers", "Workers", "number", placeholder="1"),
+        ),
+        True,
+    ),
+    Section(
+        "order",
+        "Class, priority and run time",
+        (
             Field(
                 "class",
                 "Class",
@@ -87,17 +98,14 @@ SECTIONS = (
             ),
             Field("priority", "Priority", "number", "In its class and queue; higher goes first.", placeholder="50"),
             Field("estimate_s", "Estimated run time", "length", "Such as 90m, 2h, 1d, or seconds; at speed 1."),
-            Field("limit_s", "Time limit", "length", "A limit lets it start in gaps."),
             Field("throughput", "Relative speed by type", "numbers", "One TYPE=factor a line; 1 where none is stated, 0: can't run there."),
         ),
-        True,
     ),
     Section(
         "run",
-        "What it runs",
+        "Script, image and environment",
         (
-            Field("launch.command", "Command", "command", "Arguments as in a terminal; no shell."),
-            Field("launch.shell", "Or a shell script", "code"),
+            Field("launch.shell", "Shell script", "code", "Instead of a command."),
             Field("launch.image", "Image", hint="registry/name:tag or …@sha256:…. Empty: what its nodes have.", placeholder="registry/name:tag"),
             Field("launch.per", "A process for each", "choice", choices=_choices(("worker", "Worker"), ("gpu", "GPU"), blank="Worker")),
             Field("launch.workdir", "Working directory", placeholder="/data/…"),
@@ -105,10 +113,7 @@ SECTIONS = (
             Field("launch.secrets", "Secrets", "pairs", "One VARIABLE=name-of-the-secret a line; the operator keeps them."),
             Field("launch.port", "Port", "number", "That it listens on, as a notebook does.", placeholder="8888"),
             Field("launch.idle_end_s", "Ended when idle for", "length", "Such as 1h: no activity of its GPUs for so long."),
-            Field("launch.simulated", "On simulated hardware", "json", "How the job behaves, as JSON."),
-            Field("work_s", "Simulated work", "length", "How long it computes there."),
         ),
-        True,
     ),
     Section("roles", "Elastic, parts of GPUs, several roles", (), False),
     Section(
@@ -191,6 +196,14 @@ SECTIONS = (
             Field("labels", "Labels", "pairs", "One key=value a line."),
             Field("cost_centre", "Cost centre"),
             Field("template", "Template"),
+        ),
+    ),
+    Section(
+        SIMULATED,
+        "On simulated hardware",
+        (
+            Field("work_s", "Simulated work", "length", "How long it computes there."),
+            Field("launch.simulated", "Behaviour", "json", "How the job behaves there, as JSON."),
         ),
     ),
 )

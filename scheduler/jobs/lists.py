@@ -90,6 +90,8 @@ JOBS = Table(
     search=("name", "public_id"),
     default_sort="-submitted",
     empty="No job has been submitted yet. Send one with gpufleet submit, or with POST /api/v1/jobs.",
+    empty_href="/jobs/new/",
+    empty_action="Submit a job",
     row_key="job.public_id",
     row_field="public_id",
     lines=True,
@@ -142,5 +144,6 @@ PLANS = Table(
     ),
     default_sort="-at",
     empty="No plan has been made yet. The first comes with the first job.",
+    empty_next=("/jobs/", "Jobs"),
     row_key="plan.pk",
 )

@@ -90,6 +90,7 @@ NOTICES = Table(
         Moment("to", "To", "at", until=True),
     ),
     empty="No notifications yet. Events of your jobs and of jobs you follow appear here.",
+    empty_next=("/jobs/", "Jobs"),
 )
 
 SENDINGS = Table(

@@ -2,16 +2,18 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, Field, differences, field_for_fault, roles_of, values_of
+from gpufleet.core.templatetags.shell import duration, money, plural
+from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, SIMULATED, Field, differences, field_for_fault, roles_of, values_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import IN_IMAGE
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.yaml_text import Document
 from scheduler.models import Job
+from scheduler.services.forecasts.presets import PresetFit
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ def form_groups(
     *,
     values: Mapping[str, str] | None = None,
     repeat: Mapping[str, str] | None = None,
+    simulates: bool = True,
 ) -> list[Group]:
-    """`values` are the texts as they were typed, where a form was sent; `repeat` those that say when it recurs."""
+    """`values` are the texts as they were typed, where a form was sent; `repeat` those that say when it recurs. `simulates`: a cluster does."""
     said = {**(values if values is not None else values_of(description)), **(repeat or {})}
     was = {path: before for path, before, _ in differences(began, description)} if began is not None else {}
     at_fields = faults_by_field(faults)
@@ -74,6 +77,8 @@ def form_groups(
             )
             roles = tuple(tuple(row(field.at(number)) for field in ROLE) for number in range(count))
         used = [one for one in (*rows, *(one for role in roles for one in role)) if one.value or one.faults or one.was is not None]
+        if section.key == SIMULATED and not simulates and not used:
+            continue
         groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used)))
     return groups
 
@@ -113,6 +118,41 @@ def repeat_faults(faults: Faults) -> Faults:
         field = inner or head if head in ("description", "name") else f"{REPEAT}{path}"
         found.setdefault(field, []).extend(message for message in messages if message not in found.get(field, ()))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A template as a card: its name and size; `now` says when it starts and what an hour costs, once that was found."""
+
+    template: Template
+    size: str
+    now: str = ""
+
+
+def presets_of(templates: Sequence[Template]) -> list[Preset]:
+    return [Preset(template, _size(template.body)) for template in templates]
+
+
+def _size(body: Mapping[str, Any]) -> str:
+    """`8 GPUs`, `32 to 64 GPUs`, `1g.10gb slice`, `10 × 1 GPU`; empty where the template leaves it open."""
+    roles = roles_of(body) or ([{"gpus": body["gpus"], "min": body.get("workers", 1)}] if body.get("gpus") else [])
+    whole = [role for role in roles if role.get("gpus")]
+    least = sum(role["gpus"] * role.get("min", 1) for role in whole)
+    most = sum(role["gpus"] * max(role.get("max") or 0, role.get("min", 1)) for role in whole)
+    size = plural(least, "GPU") if least == most else f"{least:,} to {plural(most, 'GPU')}"
+    if not whole:
+        part = next((role for role in roles if role.get("mig") or role.get("gpu_share") or role.get("gpu_memory_gb")), {})
+        size = f"{part['mig']} slice" if part.get("mig") else "Part of a GPU" if part else ""
+    count = (body.get("array") or {}).get("size")
+    return f"{count} × {size}" if count and size else size
+
+
+def preset_said(fit: PresetFit) -> str:
+    """`$2.10/h, starts now`."""
+    ahead = "" if fit.starts_in_ms is None else duration(max(60, fit.starts_in_ms // 60_000 * 60))
+    starts = {"now": "starts now", "soon": "starts soon", "never": "does not fit here", "held": "held back"}.get(fit.verdict, "no start predicted")
+    starts = f"starts in {ahead}" if ahead and fit.verdict in ("soon", "later") else starts
+    return starts.capitalize() if fit.hour_micros is None else f"{money(fit.hour_micros)}/h, {starts}"
 
 
 FLAGS = {"cron": "cron", "zone": "zone", "overlap": "overlap", "catch_up": "catch-up", "start_within_s": "start-within"}

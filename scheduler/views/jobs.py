@@ -94,7 +94,7 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
         "views": partial(_views, access, request),
         "version": version,
         "tabs": partial(job_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
-        "may_submit": access.can_somewhere(Can.SUBMIT),
+        "can_add": access.can_somewhere(Can.SUBMIT),
         "bulk_actions": CHOICES,
     }
     chooses = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)

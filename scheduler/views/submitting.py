@@ -10,11 +10,12 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
+from scheduler.backends.registry import is_simulated
 from scheduler.jobs.fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.template_rules import Template
@@ -30,6 +31,8 @@ from scheduler.presenters.submitting import (
     faults_by_field,
     form_groups,
     other_faults,
+    preset_said,
+    presets_of,
     repeat_faults,
 )
 from scheduler.schedules.schema import schedule_read
@@ -38,11 +41,13 @@ from scheduler.selectors.nodes import node_sizes
 from scheduler.selectors.schedules import times_ahead
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
+from scheduler.services.forecasts.presets import preset_fits
 from scheduler.services.jobs.submission import Checked, submission_create, submissions_judge
 from scheduler.services.jobs.templates import draft_delete, draft_save
 from scheduler.services.schedules.schedules import schedule_create, schedule_draw
 
 TEAMS_SHOWN = 300
+PRESETS_SHOWN = 13  # with a blank one two rows on a desk
 DUE_SHOWN = 3
 DUE_BY = ("repeat.cron", "repeat.zone", "repeat.starts_at", "repeat.ends_at")
 
@@ -145,6 +150,17 @@ def job_look(request: HttpRequest) -> HttpResponse:
         if str(roles) != request.POST.get("_roles", "1"):
             told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent), request=request)
     return JsonResponse(told)
+
+
+@require_safe
+@requires(Can.SUBMIT)
+def job_presets(request: HttpRequest) -> JsonResponse:
+    """When each preset starts and what an hour of it costs, in a line each; it asks to be asked again while the fleet is being read."""
+    access = access_of(request)
+    found = preset_fits(access=access, templates=templates_visible(access)[:PRESETS_SHOWN], now=now())
+    if found is None:
+        return JsonResponse({"again": 1000 * AGAIN_SECONDS})
+    return JsonResponse({"presets": {ref: preset_said(fit) for ref, fit in found.items()}})
 
 
 def _differences(began: Mapping[str, Any] | None, sent: Sent) -> list[tuple[str, str, str]]:
@@ -304,7 +320,7 @@ def _fit(access: Access, sent: Sent) -> dict[str, Any]:
 def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
     template = start.template or _template_of(access, sent.description)
     began = start.description if start.compared else None
-    groups = form_groups(sent.description, sent.faults, began, template, values=sent.values, repeat=sent.repeat)
+    groups = form_groups(sent.description, sent.faults, began, template, values=sent.values, repeat=sent.repeat, simulates=is_simulated())
     return _due(sent) | {
         "groups": groups,
         "role_count": max(len(group.roles) for group in groups),
@@ -316,6 +332,7 @@ def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
 def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, status: int = 200, looked: bool = False) -> HttpResponse:
     if access.actor.user is None:
         raise PermissionDenied
+    templates = templates_visible(access)
     context = _form(access, start, sent) | {
         "heading": start.heading,
         "start": start,
@@ -325,7 +342,8 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         "count": sum(map(len, sent.faults.values())),
         "looked": looked,
         **(_fit(access, sent) if looked else {}),
-        "templates": templates_visible(access),
+        "presets": presets_of(templates[:PRESETS_SHOWN]),
+        "more_templates": max(0, len(templates) - PRESETS_SHOWN),
         "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
         "draft_jobs": drafts_of(access),
         "send": _send(sent),

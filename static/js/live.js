@@ -298,11 +298,20 @@
 
   // ---- Lists that change in place ----
 
+  const isAt = (node) => node.matches(":hover") || node.contains(document.activeElement);
+
+  // Whether somebody is at what stands below it in its column of Home, which moves when it grows.
+  function isAtBelow(node) {
+    let one = node.closest(".board > .stack > *");
+    while ((one = one?.nextElementSibling)) if (isAt(one)) return true;
+    return false;
+  }
+
   // Keeps the rows of a table body. Texts change where they stand; rows that come, go or move wait while the pointer or the focus is in the table.
   function list(body, { template, key = (item) => String(item.key), fill, button }) {
     let wanted = null;
     const rowsNow = () => new Map([...body.children].map((row) => [row.dataset.key, row]));
-    const held = () => body.matches(":hover") || body.contains(document.activeElement);
+    const held = (items) => isAt(body) || (items.length !== body.children.length && isAtBelow(body));
 
     function differences(items) {
       const keys = items.map(key);
@@ -334,7 +343,7 @@
     }
 
     function settle() {
-      if (wanted && !paused && !held()) applyNow();
+      if (wanted && !paused && !held(wanted)) applyNow();
     }
 
     function applyNow() {
@@ -345,8 +354,9 @@
     }
 
     if (button) button.addEventListener("click", applyNow);
-    body.addEventListener("pointerleave", () => setTimeout(settle));
-    body.addEventListener("focusout", () => setTimeout(settle));
+    const column = body.closest(".board > .stack") || body;
+    column.addEventListener("pointerout", () => setTimeout(settle));
+    column.addEventListener("focusout", () => setTimeout(settle));
 
     return function update(items) {
       const rows = rowsNow();
@@ -356,7 +366,7 @@
       }
       const changes = differences(items);
       wanted = changes ? items : null;
-      if (changes && template && held()) {
+      if (changes && template && held(items)) {
         if (button) {
           setText(button, `${changes} ${changes === 1 ? "change" : "changes"} – apply`);
           button.hidden = false;
@@ -421,6 +431,8 @@
 
   window.gpufleet = Object.assign(window.gpufleet || {}, {
     live: {
+      isAt,
+      isAtBelow,
       follow(name, page) {
         const topic = { name, page, mine: page.version, fetching: false, buffer: [], resyncs: 0 };
         topics.set(name, topic);

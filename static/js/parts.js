@@ -45,7 +45,9 @@
   const some = { at: Infinity, askedAt: 0, timer: 0, open: 0, allowed: allowance(8, 250), keys: new Set(), strangers: new Set() };
   let waiting = new Map();
 
-  const held = (node) => node.matches(":hover") || node.contains(document.activeElement);
+  const held = live.isAt;
+  // Another number of rows moves what stands below, and somebody may be there.
+  const moves = (node, fresh) => node.hidden !== fresh.hidden || node.querySelectorAll("tr, li").length !== fresh.querySelectorAll("tr, li").length;
 
   // What a part says, without the words of times, which grow old by themselves, and without tokens that differ in every answer.
   function meaning(node) {
@@ -170,7 +172,7 @@
       const other = fresh.querySelector(`[data-part="${CSS.escape(node.dataset.part)}"]`);
       if (!other) continue;
       const quiet = "partQuiet" in node.dataset;
-      if (held(node) && (!quiet || node.contains(document.activeElement))) {
+      if ((held(node) && (!quiet || node.contains(document.activeElement))) || (moves(node, other) && live.isAtBelow(node))) {
         if (node.hidden !== other.hidden || meaning(node) !== meaning(other)) waiting.set(node.dataset.part, other);
         else waiting.delete(node.dataset.part);
       } else {
@@ -187,7 +189,7 @@
       if (live.still) return;
       for (const [name, fresh] of [...waiting]) {
         const node = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
-        if (node && !held(node)) {
+        if (node && !held(node) && !(moves(node, fresh) && live.isAtBelow(node))) {
           put(node, fresh);
           waiting.delete(name);
         }

@@ -237,6 +237,16 @@
     } else changed = false; // leaving the page would keep it as unfinished
   });
 
+  // When each preset starts and what it costs takes a moment to find: the cards have room for it.
+  async function lookAtPresets(list, tries) {
+    const answer = await fetch(list.dataset.presets, { headers: { Accept: "application/json" } }).catch(() => null);
+    if (!answer?.ok) return;
+    const told = await answer.json();
+    if (told.again && tries) setTimeout(() => lookAtPresets(list, tries - 1), told.again);
+    for (const line of list.querySelectorAll("[data-preset]")) line.textContent = told.presets?.[line.dataset.preset] ?? "";
+  }
+  lookAtPresets(document.querySelector("[data-presets]"), 20);
+
   document.addEventListener("visibilitychange", () => document.hidden && save());
   if (begun) {
     look(form.elements._from.value);

@@ -105,8 +105,8 @@ def test_a_filter_offers_what_it_could_be_and_a_rare_one_waits_behind_a_button(d
 
 
 LISTS = """
-/jobs/ /jobs/queue/ /nodes/ /gpus/ /clusters/ /fleet/?view=table /idle/ /incidents/ /reservations/list/ /schedules/ /templates/ /budgets/ /activity/
-/activity/alerts/ /activity/alerts/rules/ /incidents/rules/ /idle/policies/ /audit/ /people/ /tokens/ /webhooks/ /notifications/
+/jobs/ /jobs/queue/ /quotas/ /nodes/ /gpus/ /clusters/ /fleet/?view=table /idle/ /incidents/ /reservations/list/ /schedules/ /templates/ /budgets/
+/activity/ /activity/alerts/ /activity/alerts/rules/ /incidents/rules/ /idle/policies/ /audit/ /people/ /tokens/ /webhooks/ /notifications/
 """.split()  # noqa: SIM905
 FIRST_ROW = """() => {
   const wraps = [...document.querySelectorAll("main .table-wrap")];

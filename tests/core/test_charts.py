@@ -54,6 +54,14 @@ def test_the_table_has_at_most_48_rows_and_the_mean_of_what_they_cover(values):
         assert row[1] is None or min(known) - 1e-6 <= row[1] <= max(known) + 1e-6
 
 
+def test_a_stack_neither_rises_from_nothing_nor_falls_to_it_where_it_is_not_known():
+    first, last = "2026-11-24T12:01:00", "2026-11-24T12:03:00"
+    drawn = chart([None, 1, None, 3, None], stacked=True).figure["data"][0]
+
+    assert [str(at) for at in (drawn["x"][0], drawn["x"][-1])] == [first, last]
+    assert len(numbers(drawn["y"])) == 3
+
+
 def test_a_time_without_any_value_is_hatched():
     shapes = chart([1, 2, None, None, 3]).figure["layout"]["shapes"]
 

@@ -137,7 +137,7 @@ def test_every_fault_of_thirty_kinds_is_named_at_its_field_in_one_round(look):
     lines = {key: number for number, key in enumerate(BROKEN, 1)}
     assert f"Line {lines['colour']}: colour: There is no key colour here." in told["others"]
     assert any("depth" in fault for fault in told["others"])
-    assert "says when and where" in told["fit"], "of what is broken nothing is foreseen"
+    assert "to see when it starts" in told["fit"], "of what is broken nothing is foreseen"
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,7 @@ PAGES = [
     Expect("GET", "jobs/new/", SUBMITS),
     Expect("POST", "jobs/new/", SUBMITS, data=job_form),
     Expect("POST", "jobs/new/look", SUBMITS, data=job_form, silent="It only asks."),
+    Expect("GET", "jobs/new/presets", SUBMITS),
     Expect("POST", "jobs/new/draft", SUBMITS, data=job_form, silent="A draft starts nothing and is its owner's alone."),
     Expect("POST", "jobs/new/draft/<slug:public_id>/delete/", SUBMITS, lambda w: {"public_id": "d-1"}, silent="The same."),
     Expect("GET", "templates/", SEES),

@@ -1,9 +1,10 @@
 """The tags that every template uses, so that a state, a time, a sum or a count looks and reads the same on each page."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
@@ -248,6 +249,12 @@ def gpu_word(milli: int | None) -> str:
 def gpus_told(milli: int | None) -> str:
     """Milli-GPU in running text: `1 GPU`, `0.5 GPUs`, `1,024 GPUs`."""
     return f"{gpus(milli)} {gpu_word(milli)}"
+
+
+@register.filter
+def any_of(rows: Iterable[Any], names: str) -> bool:
+    """Whether any of the rows has any of these attributes: a column that would be empty is left out."""
+    return any(getattr(row, name) for row in rows for name in names.split())
 
 
 @register.filter
