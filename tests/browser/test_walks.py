@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from gpufleet.core.times import now
 from scheduler.models import JobState
@@ -71,6 +71,49 @@ def test_a_node_is_drained_in_three_clicks_with_the_jobs_named_before(live_conso
     node.refresh_from_db()
     assert (node.health, node.health_since <= now()) == ("draining", True)
     assert visitor.watch.faults == []
+
+
+def test_a_node_is_drained_by_keyboard_alone(live_console: LiveConsole, browser: Browser):
+    node = builders.node("n1", gpus=2)
+    job = builders.placement(of=builders.job("llama-pretrain", state=JobState.RUNNING), on=node.gpus.first()).job
+    root = person("root", superuser=True)
+    root.set_password(PASSWORD)
+    root.save()
+    visitor = live_console.visit(browser, "root", password=PASSWORD, viewport=DESK)
+    page, keys = visitor.page, visitor.page.keyboard
+    visitor.open("/jobs/")
+    keys.press("g")
+    keys.press("n")
+    page.wait_for_url("**/nodes/")
+    page.wait_for_load_state()
+    keys.press("j")
+    keys.press("Enter")
+    press(page, page.locator("#sheet").get_by_role("link", name="Drain"))
+    expect(page.locator("#change-preview")).to_contain_text(job.name)
+    tab_to(page, page.get_by_label("Reason"))
+    keys.type("new driver")
+    press(page, page.get_by_role("button", name="Drain", exact=True))
+    expect(page.get_by_role("main")).to_contain_text("Draining")
+    press(page, page.get_by_role("button", name="Undo", exact=True))
+    expect(page.get_by_text("n1 is healthy now.")).to_be_visible()
+    node.refresh_from_db()
+    assert node.health == "healthy"
+    assert visitor.watch.faults == []
+
+
+def press(page: Page, place: Locator) -> None:
+    tab_to(page, place)
+    page.keyboard.press("Enter")
+
+
+def tab_to(page: Page, place: Locator, most: int = 60) -> None:
+    """Go there by the Tab key; where that leads past it, or away from the page, it is not found."""
+    expect(place).to_be_visible()
+    for _ in range(most):
+        if place.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{most} times Tab did not lead to {place}.")
 
 
 def test_the_page_of_a_waiting_job_is_two_screens(demo: Site, browser: Browser):
