@@ -110,10 +110,6 @@ def _any(_: object) -> Q:
 
 
 _CLASSES = [(label, label) for label in [*(str(label) for label in JobClass.labels), "Not allocated", "Outside gpufleet"]]
-_JOBS = (
-    """{% for job in row.jobs %}<a href="{% url 'job' job.public_id %}">{{ job.name }}</a> <span class="soft nowrap">{{ job.public_id }}</span>"""
-    """{% if not forloop.last %}, {% endif %}{% empty %}<span class="nothing">–</span>{% endfor %}"""
-)
 
 GAP_GPUS = Table(
     name="gap-gpus",
@@ -140,7 +136,7 @@ GAP_GPUS = Table(
         ),
         Column("team", "Team", lambda row: ", ".join(row.counted.teams), cell="{{ row.counted.teams|join:', ' }}"),
         Column("class", "Class", lambda row: ", ".join(row.counted.classes), cell="{{ row.counted.classes|join:', ' }}"),
-        Column("jobs", "Jobs", lambda row: " ".join(job.public_id for job in row.jobs), cell=_JOBS),
+        Column("jobs", "Jobs", lambda row: " ".join(job.public_id for job in row.jobs), cell="""{% include "dashboards/_row_jobs.html" %}"""),
         Column("gpus", "Counted", lambda row: row.counted.milli / 1000, numeric=True, cell="{{ row.counted.milli|gpus }}", hint="GPUs in the figure"),
         Column(
             "cost",
