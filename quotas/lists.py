@@ -83,7 +83,7 @@ TOKENS = Table(
         Column("prefix", "Begins with", cell="<code>gf_{{ row.prefix }}_…</code>"),
         Column("scopes", "Scopes", lambda row: " ".join(row.scopes), cell="{{ row.scopes|join:', ' }}"),
         Column("subtree", "Subtree", "node", cell="{% if row.node %}{{ row.node.path }}{% else %}all of its owner's{% endif %}"),
-        Column("made", "Made", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
+        Column("made", "Created", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
         Column("expires", "Expires", "expires_at", sort="expires_at", cell="{{ row.expires_at|moment }}"),
         Column("used", "Last used", "last_used_at", sort="last_used_at", most_first=True, cell="{{ row.last_used_at|moment }}"),
         Column(

@@ -175,7 +175,7 @@ def test_faults_of_any_request_are_told_in_the_words_of_descriptions(personas: P
 
     assert _problem(caller.get("/api/v1/jobs/queue?size=x"), 422)["errors"] == [{"path": "size", "message": "A whole number is wanted."}]
     told = _problem(caller.post("/api/v1/webhooks", {"name": "x"}, content_type="application/json"), 422)["errors"]
-    assert {error["path"]: error["message"] for error in told} == dict.fromkeys(("quota", "url", "kinds"), "It is missing.")
+    assert {error["path"]: error["message"] for error in told} == dict.fromkeys(("quota", "url", "kinds"), "This field is required.")
     assert _problem(caller.post("/api/v1/submissions", {"jobs": []}, content_type="application/json"), 422)["errors"] == [
         {"path": "jobs", "message": "At least 1."}
     ]

@@ -5,7 +5,7 @@ from typing import Any
 
 # By the kind of pydantic's fault. Those of a pattern are told by the pattern, by whoever has it.
 WORDS: dict[str, str] = {
-    "missing": "It is missing.",
+    "missing": "This field is required.",
     "greater_than_equal": "At least {ge}.",
     "greater_than": "More than {gt}.",
     "less_than_equal": "At most {le}.",

@@ -21,7 +21,7 @@ WEBHOOKS = Table(
         Column("kinds", "Told of", lambda row: " ".join(row.kinds), cell="scheduler/_hook_kinds.html"),
         Column("state", "State", "state", sort="state", cell="scheduler/_hook_state.html"),
         Column("author", "Made by", "author_name", sort="author_name"),
-        Column("made", "Made", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
+        Column("made", "Created", "created_at", sort="created_at", most_first=True, cell="{{ row.created_at|moment }}"),
     ),
     default_sort="name",
     search=("name", "url", "node__path", "public_id"),
@@ -38,7 +38,7 @@ DELIVERIES = Table(
     columns=(
         Column(
             "made",
-            "Made",
+            "Created",
             "made_at",
             sort="id",
             most_first=True,
@@ -53,7 +53,7 @@ DELIVERIES = Table(
         Column("status", "Answer", "status", numeric=True),
         Column("duration", "Took (ms)", "duration_ms", numeric=True),
         Column("attempts", "Tries", "attempts", numeric=True),
-        Column("fault", "Fault", "fault", cell="{{ row.fault|truncatechars:80|default:'–' }}"),
+        Column("fault", "Problem", "fault", cell="{{ row.fault|truncatechars:80|default:'–' }}"),
     ),
     default_sort="-made",
     search=("event", "job", "public_id"),
@@ -97,12 +97,12 @@ SENDINGS = Table(
     name="sendings",
     noun="message",
     columns=(
-        Column("made", "Made", "made_at", sort="id", most_first=True, cell="{{ row.made_at|moment }}"),
+        Column("made", "Created", "made_at", sort="id", most_first=True, cell="{{ row.made_at|moment }}"),
         Column("title", "What", "notice.title"),
         Column("way", "Way", "way"),
         Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
         Column("attempts", "Tries", "attempts", numeric=True),
-        Column("fault", "Fault", "fault", cell="{{ row.fault|default:'–' }}"),
+        Column("fault", "Problem", "fault", cell="{{ row.fault|default:'–' }}"),
     ),
     default_sort="-made",
     filters=(

@@ -148,17 +148,17 @@ def _quota(fit: Fit, access: Access) -> str:
 
 def _takers(fit: Fit, told: Discretion) -> str:
     if fit.preemptible == "no":
-        return "Nothing puts it out: it is not preemptible."
+        return "It is never preempted: it is not preemptible."
     if fit.guaranteed:
         if fit.preemptible == "when_borrowed":
-            return "Nothing puts it out while it is within the guarantee."
-        return "Only a job of its own queue with a higher class or priority could put it out."
+            return "It is not preempted while it is within the guarantee."
+        return "Only a job of its own queue with a higher class or priority could preempt it."
     named = list(dict.fromkeys(told.text(name) for name in fit.claimants))
     rest = [f"{len(named) - CLAIMANTS_SHOWN} more"] if len(named) > CLAIMANTS_SHOWN else []
     *first, last = [*named[:CLAIMANTS_SHOWN], *rest] or [""]
     shown = f"{', '.join(first)} and {last}" if first else last
     if not named:
-        return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could put it out."
+        return "No other queue has guaranteed GPUs left to claim; a job of its own queue with a higher class or priority could preempt it."
     shown = sentence(shown).rstrip(".")
     return f"{shown} could take it back: guaranteed GPUs of theirs lie idle. So could a job of its own queue with a higher class or priority."
 

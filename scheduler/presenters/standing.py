@@ -31,10 +31,10 @@ def standing_told(job: Job, holds: Mapping[str, int]) -> StandingTold | None:
 
 def _takers(preemptible: str, kind: ShareClass) -> str:
     if preemptible == "no":
-        return "Nothing puts it out: it is not preemptible."
+        return "It is never preempted: it is not preemptible."
     if kind == ShareClass.BORROWED:
         return f"Teams whose guaranteed GPUs it stands on can take them back when they need them; so can {OWN_QUEUE}."
     if preemptible == "when_borrowed":
-        return "Nothing puts it out while it is within the guarantee."
+        return "It is not preempted while it is within the guarantee."
     within = "its reservation" if kind == ShareClass.RESERVED else "the guarantee"
     return f"No other team can take it back while it is within {within}; only {OWN_QUEUE} could."

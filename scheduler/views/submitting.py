@@ -259,7 +259,7 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         drawn = schedule_draw(access=access, given=given, now=now())
         faults = repeat_faults(drawn.faults | unread)
         if "name" not in sent.description:
-            faults["name"] = ["It is missing."]
+            faults["name"] = ["This field is required."]
         sent.checked, sent.drawn, sent.faults = drawn.checked, drawn.schedule, {**faults, **sent.faults}
     elif judged:
         (verdict,) = submissions_judge(access=access, descriptions=[sent.description], now=now())

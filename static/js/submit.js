@@ -12,7 +12,7 @@
   const panel = fit.closest(".fit");
   const holder = form.querySelector("[data-form]");
   const touched = new Set();
-  const MISSING = ["It is missing.", "State roles, or gpus and workers for a single one.", "It is empty."];
+  const MISSING = ["This field is required.", "State roles, or gpus and workers for a single one.", "It is empty."];
 
   let begun = form.hasAttribute("data-begun");
   let asking = null;

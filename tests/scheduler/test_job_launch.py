@@ -104,10 +104,10 @@ def test_on_whose_account_it_runs_and_what_that_costs_an_hour_is_told_while_it_r
 @pytest.mark.parametrize(
     ("preemptible", "holds", "words"),
     [
-        ("no", {"borrowed": 1000}, "Nothing puts it out: it is not preemptible."),
+        ("no", {"borrowed": 1000}, "It is never preempted: it is not preemptible."),
         ("yes", {"borrowed": 1000, "guaranteed": 1000}, "can take them back"),
         ("when_borrowed", {"borrowed": 1000}, "can take them back"),
-        ("when_borrowed", {"guaranteed": 1000}, "Nothing puts it out while it is within the guarantee."),
+        ("when_borrowed", {"guaranteed": 1000}, "It is not preempted while it is within the guarantee."),
         ("yes", {"guaranteed": 1000}, "No other team can take it back while it is within the guarantee"),
         ("yes", {"reserved": 1000}, "while it is within its reservation"),
     ],

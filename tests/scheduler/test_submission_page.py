@@ -241,7 +241,7 @@ def test_a_job_is_kept_as_a_draft_and_submitted_by_a_button(personas, look):
     assert kept.public_id not in personas.client("team_lead").get("/jobs/new/").content.decode(), "a draft of somebody else is on its page alone"
     page = client.get(f"/jobs/{kept.public_id}/").content.decode()
     assert f"/jobs/{kept.public_id}/enqueue/" in page and "Not submitted yet." in page
-    assert "Kept as a draft." in page and "<dt>Made</dt>" in page and "Submitted" not in page
+    assert "Kept as a draft." in page and "<dt>Created</dt>" in page and "Submitted" not in page
     assert JobEvent.objects.get().cause == "Kept as a draft."
     assert f"/jobs/{kept.public_id}/enqueue/" not in personas.client("viewer").get(f"/jobs/{kept.public_id}/").content.decode()
     assert client.post(f"/jobs/{kept.public_id}/enqueue/").status_code == 302

@@ -52,7 +52,7 @@ def test_pasted_text_needs_no_name(personas):
 
 def test_a_bad_file_is_answered_with_every_fault(personas):
     html = send(personas.client("operator"), "bad.csv", CSV).content.decode()
-    assert "23 faults in bad.csv; nothing was changed" in html
+    assert "23 problems in bad.csv; nothing was changed" in html
     assert "there is no GPU 5; this node has 0 to 1" in html
     assert not InventoryImport.objects.exists()
 
@@ -137,7 +137,7 @@ def test_the_command_shows_then_applies(tmp_path):
 def test_the_command_refuses_with_places(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text(YAML)
-    with pytest.raises(CommandError, match=r"bad.yaml:1:9: format:[\s\S]*21 faults; nothing was changed") as caught:
+    with pytest.raises(CommandError, match=r"bad.yaml:1:9: format:[\s\S]*21 problems; nothing was changed") as caught:
         run("import", str(bad))
     assert caught.value.returncode == 2
     with pytest.raises(CommandError, match="No such file"):

@@ -73,7 +73,7 @@ def test_the_next_three_times_are_told_as_one_types(personas, fleet):
     ("said", "field", "message"),
     [
         ({"repeat.cron": "61 * * * *"}, "repeat.cron", "The minute can't be 61."),
-        ({"repeat.cron": "", "repeat.zone": "UTC"}, "repeat.cron", "It is missing."),
+        ({"repeat.cron": "", "repeat.zone": "UTC"}, "repeat.cron", "This field is required."),
         ({"repeat.zone": "Mars"}, "repeat.zone", "Name a time zone such as Europe/Berlin or UTC."),
         ({"repeat.overlap": "perhaps"}, "repeat.overlap", "It can be allow, skip, replace."),
         (
@@ -88,7 +88,7 @@ def test_the_next_three_times_are_told_as_one_types(personas, fleet):
         ({"draft": "true"}, "draft", "A draft would wait for somebody each time. Pause the schedule instead."),
         ({"not_before": "2030-01-01T00:00:00Z"}, "not_before", "A job that recurs has no fixed time; the schedule says when it is due."),
         ({"gpus": "-1"}, "gpus", "At least 0."),
-        ({"name": ""}, "name", "It is missing."),
+        ({"name": ""}, "name", "This field is required."),
     ],
 )
 def test_each_fault_is_told_at_its_field(personas, fleet, said, field, message):

@@ -147,7 +147,7 @@ class Command(BaseCommand):
     def _tell(self, preview: Preview, source: str) -> None:
         if preview.faults:
             lines = "\n".join(f"{source}:{fault}" for fault in preview.faults)
-            raise CommandError(f"{lines}\n{len(preview.faults)} faults; nothing was changed.", returncode=2)
+            raise CommandError(f"{lines}\n{len(preview.faults)} problems; nothing was changed.", returncode=2)
         for change in preview.plan.changes:
             fields = "; ".join(f"{name}: {before} -> {after}" for name, before, after in difference_lines(change))
             notes = ", ".join(change.notes)
