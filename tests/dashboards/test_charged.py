@@ -53,7 +53,7 @@ def test_rows_say_how_much_of_their_use_computed(personas: Personas) -> None:
     by_type = {row.key: row.efficiency_percent for row in report(personas.access("finance"), Period.of(OCTOBER), by="gpu_type", now=LATER).rows}
     assert by_type == {"H100-SXM-80GB": 50, A100: 75}
     page = personas.client("finance").get("/cost/?month=2026-10").content.decode()
-    assert "55% SM-active" in page and "unknown" in page
+    assert '<span class="value">55%</span> <span class="unit">SM-active</span>' in page and "unknown" in page
     told = personas.client("finance").get("/api/v1/costs/2026-10").json()["total"]
     assert (told["computing_milli_millis"], told["measured_milli_millis"]) == (5.5 * GPU_HOUR, 10 * GPU_HOUR)
 
