@@ -247,7 +247,7 @@ def _hold(_: Reason, __: Holders | None, around: Around) -> Sentence:
     event = around.held_by
     by = event.actor_name if event is not None and event.actor_name != SYSTEM.name else ""
     said = f" (“{event.cause}”)" if event is not None and event.cause not in ("", "Held back.") else ""
-    told = f"{by or 'somebody'} holds it back{said}: its owner, or who manages jobs of {around.job.quota.path}, lets it go"
+    told = f"{by or 'somebody'} holds it back{said}; its owner or a manager of jobs of {around.job.quota.path} can release it"
     return told, None
 
 

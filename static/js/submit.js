@@ -67,7 +67,7 @@
     const others = form.querySelector("[data-others]");
     count += told.others.length;
     const place = told.others.length ? "" : count === 1 ? ", told at its field" : ", each told at its field"; // the others stand right below
-    form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "fault" : "faults"}${place}.` : "";
+    form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "problem" : "problems"} to fix${place}.` : "";
     form.querySelector("[data-other-list]").replaceChildren(...told.others.map((message) => Object.assign(document.createElement("li"), { textContent: message })));
     others.hidden = !count;
     showWhere();

@@ -185,7 +185,7 @@ def test_who_holds_it_back_and_why_is_said(shared):
     Outlook.objects.create(job=waiting, at=NOON, reasons=[{"code": "hold", "detail": "a person holds it back"}])
 
     assert told(shared, "viewer", waiting)["hold"].unblock == (
-        "Team Lead holds it back (“data moves on Friday”): its owner, or who manages jobs of acme/research/nlp, lets it go."
+        "Team Lead holds it back (“data moves on Friday”); its owner or a manager of jobs of acme/research/nlp can release it."
     )
 
 

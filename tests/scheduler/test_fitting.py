@@ -197,7 +197,7 @@ def test_not_before_a_hold_and_jobs_ahead_keep_it_whatever_is_free(two_nodes):
     later = NOON + timedelta(hours=3)
 
     assert (fit(two_nodes.access("submitter"), not_before=later.isoformat()).at) == later
-    assert fit(two_nodes.access("submitter"), hold=True).waits_for == ("It is held until somebody lets it go.",)
+    assert fit(two_nodes.access("submitter"), hold=True).waits_for == ("It is held until it is released.",)
     held = fit(two_nodes.access("submitter"), after=[{"job": other.public_id}])
     assert (held.verdict, held.waits_for) == ("held", (f"It waits for {other.public_id}.",))
 

@@ -566,7 +566,7 @@ def _held(said: JobDescription, now: datetime) -> tuple[str, ...]:
     if said.draft:
         held.append("It is a draft: it is not in the queue.")
     if said.hold:
-        held.append("It is held until somebody lets it go.")
+        held.append("It is held until it is released.")
     if said.after:
         held.append(f"It waits for {', '.join(one.job for one in said.after[:4])}{' and more' if len(said.after) > 4 else ''}.")
     return tuple(held)
