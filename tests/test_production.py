@@ -208,7 +208,9 @@ def test_a_web_process_that_is_killed_is_replaced(production):
 
     os.kill(min(before), signal.SIGKILL)
 
-    wait_until(lambda: len(children(web.pid)) == 2 and children(web.pid) != before, seconds=30, what="a new web process")
+    # One that is killed while uvicorn waits for its answer is replaced once the time for that is over.
+    seconds = 30 + int(WEB[WEB.index("--timeout-worker-healthcheck") + 1])
+    wait_until(lambda: len(children(web.pid)) == 2 and children(web.pid) != before, seconds=seconds, what="a new web process")
     wait_until(production.answers, what="an answer")
 
 

@@ -144,9 +144,10 @@ def test_a_gang_goes_on_from_its_checkpoints_after_a_preemption_and_without_a_no
         console.slurm.sh("scontrol", "update", f"NodeName={gone}", "State=RESUME", check=False)
 
     attempts = Attempt.objects.filter(job=low).order_by("number")
-    assert [(one.number, one.outcome, one.resumed_from.step if one.resumed_from else 0) for one in attempts] == [
-        (1, "preempted", 0), (2, "lost", 1), (3, "completed", 2),
-    ]  # fmt: skip
+    assert [one.resumed_from.step if one.resumed_from else 0 for one in attempts] == [0, 1, 2]
+    first, middle, last = (one.outcome for one in attempts)
+    assert (first, last) == ("preempted", "completed")
+    assert middle in ("lost", "moved")  # Slurm's word of the job, or the scheduler's of the node, whichever comes first
     assert gone not in Placement.objects.filter(attempt=attempts[2]).values_list("node__name", flat=True)
     assert not fleet_faults()
 
