@@ -89,7 +89,7 @@ def test_what_is_typed_over_is_changed_and_nothing_else(client, mine):
     assert event.detail["changed"] == ["deadline", "estimate_s", "labels", "limit_s", "priority", "workers"]
     assert AuditEntry.objects.get(action="job.edit").reason == "Sooner."
     told = html.unescape(answer.content.decode())
-    assert "mine is changed: priority 50 → 70, estimated run time none → 90m, time limit 2h → none" in told
+    assert "mine is changed: time limit 2h → none, priority 50 → 70, estimated run time none → 90m" in told
     assert "workers at most 4 → 3" in told
 
 
