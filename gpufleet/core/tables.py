@@ -39,6 +39,8 @@ COUNT_LIMIT = 10_000
 # No index knows which rows hold a word: as many rows are read as it takes to find so many.
 SEARCH_COUNT_LIMIT = 1_000
 MOST_NAMED = 100
+# The whole list, where its address without parameters opens the view that a person made the default.
+EVERYTHING = "?q="
 # Choices of columns whose rows stay compiled, of each list.
 MOST_BODIES = 50
 
@@ -281,7 +283,7 @@ class Table:
         answer: HttpResponse = render(request, "_table.html" if partial else template, {**(context or {}), "page": page})
         if partial:
             # A form sends its empty fields too; the address that people copy and share does without them.
-            answer["HX-Push-Url"] = page.own_href
+            answer["HX-Push-Url"] = page.own_href if page.own_href != "?" else EVERYTHING
         patch_vary_headers(answer, ["HX-Request", "HX-Target"])
         return answer
 
@@ -525,7 +527,8 @@ class Page:
 
     @property
     def clear_href(self) -> str:
-        return self.href(q="", **{item.key: "" for item in self.filters})
+        cleared = self.href(q="", **{item.key: "" for item in self.filters})
+        return cleared if cleared != "?" else EVERYTHING
 
     @property
     def carried(self) -> list[tuple[str, str]]:

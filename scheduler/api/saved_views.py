@@ -1,4 +1,4 @@
-"""Saved views of the list of jobs over HTTP."""
+"""Saved views of lists over HTTP."""
 
 from datetime import datetime
 from typing import Any
@@ -7,25 +7,31 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
+from dashboards.viewed_lists import VIEWED
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
 from scheduler.jobs.view_queries import Parameters, parameters_in, query_of
-from scheduler.models import SavedView
+from scheduler.models import SavedView, ViewedList
 from scheduler.selectors.saved_views import MOST_SHOWN, is_mine, view_for, views_page
 from scheduler.services.jobs.saved_views import view_change, view_remove, view_save
 
 router = Router(tags=["Jobs"])
+_Parameters = dict[str, list[str]]
 
 
 class ViewOut(Schema):
-    """`parameters` go into `GET /jobs` as they are. `default`: the console opens its owner's list with it. `revision`: as an `ETag` in `If-Match`."""
+    """`parameters` go into `GET` of its list, such as `/jobs`, as they are.
+
+    `default`: the console opens its owner's list with it. `revision`: as an `ETag` in `If-Match`.
+    """
 
     id: str
+    list: ViewedList
     name: str
-    parameters: dict[str, list[str]]
+    parameters: _Parameters
     owner: str
     mine: bool
     shared_with: str | None
@@ -40,13 +46,15 @@ class ViewsOut(Schema):
 
 
 class ViewsQuery(Schema):
+    list: ViewedList = Field(ViewedList.JOBS, description="The list of which they are views")
     size: int = Field(MOST_SHOWN, ge=1, le=1000, description="Rows of a page")
     after: str = Field("", max_length=2000, description="The `next` of the page before")
 
 
 class ViewIn(Taken):
+    list: ViewedList = Field(ViewedList.JOBS, description="The list of which it is a view: it stays so.")
     name: str = Field(max_length=200)
-    parameters: Parameters = Field(default_factory=dict, description="As of `GET /jobs`: filters, q, sort and size.")
+    parameters: Parameters = Field(default_factory=dict, description="As of `GET /jobs`, or that of another `list`: filters, q, sort and size.")
     shared_with: str = Field("", max_length=500, description="The path of a node: visible to everyone with a role in its subtree.")
     default: bool = False
 
@@ -72,11 +80,11 @@ NEW = {
 }
 
 
-@router.get("/jobs/views", response=ViewsOut, url_name="job_views", summary="Saved views of the list of jobs")
+@router.get("/jobs/views", response=ViewsOut, url_name="job_views", summary="Saved views of a list")
 def job_views(request: HttpRequest, asked: Query[ViewsQuery]) -> HttpResponse:
     """One's own by name, then those that others share."""
     access = access_of(request)
-    page = views_page(access, size=asked.size, after=asked.after)
+    page = views_page(access, asked.list, size=asked.size, after=asked.after)
     return answered({"items": [_told(access, view) for view in page.rows], "next": page.after or None})
 
 
@@ -88,10 +96,10 @@ def job_views(request: HttpRequest, asked: Query[ViewsQuery]) -> HttpResponse:
     summary="Save a view",
 )
 def job_view_create(request: HttpRequest, body: ViewIn) -> HttpResponse:
-    """Fifty at most, each name once. To share it one has to submit or manage jobs there."""
+    """Fifty of a list at most, each name once. To share it one has to submit or manage jobs there."""
     access = access_of(request)
     facts = {"name": body.name, "query": query_of(body.parameters), "shared_with": body.shared_with, "is_default": body.default}
-    answer = _answer(access, view_save(access=access, now=now(), **facts))  # type: ignore[arg-type]
+    answer = _answer(access, view_save(access=access, viewed=VIEWED[body.list], now=now(), **facts))  # type: ignore[arg-type]
     answer.status_code = 201
     return answer
 
@@ -101,9 +109,11 @@ def job_view_update(request: HttpRequest, public_id: str, body: ViewChange) -> H
     """With `If-Match` only if nothing has changed."""
     access = access_of(request)
     query = None if body.parameters is None else query_of(body.parameters)
+    view = view_for(access, public_id)
     changed = view_change(
         access=access,
-        view=view_for(access, public_id),
+        view=view,
+        viewed=VIEWED[view.list],
         name=body.name,
         query=query,
         shared_with=body.shared_with,
@@ -129,6 +139,7 @@ def _answer(access: Access, view: SavedView) -> HttpResponse:
 def _told(access: Access, view: SavedView) -> dict[str, Any]:
     return {
         "id": view.public_id,
+        "list": view.list,
         "name": view.name,
         "parameters": parameters_in(view.query),
         "owner": view.owner.username,

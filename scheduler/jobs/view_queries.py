@@ -1,15 +1,16 @@
-"""What a view of the list of jobs says: its filters and order, spelt in one way, read from an address and told in words."""
+"""What a view of a list says: its filters and order, spelt in one way, read from an address and told in words."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from django.core.exceptions import TooManyFieldsSent, ValidationError
+from django.db.models import Model
 from django.http import QueryDict
 from pydantic import Field
 
 from gpufleet.core.filters import Choice
-from scheduler.jobs.lists import JOBS
-from scheduler.models import Job
+from gpufleet.core.tables import Table
 
 QUERY_LENGTH = 2000
 # An address says more than what is kept of it: the page, and fields without a value.
@@ -17,22 +18,33 @@ ADDRESS_LENGTH = 4 * QUERY_LENGTH
 _Value = Annotated[str, Field(max_length=QUERY_LENGTH)]
 # The parameters of the list as programs send them.
 Parameters = Annotated[dict[str, _Value | Annotated[list[_Value], Field(max_length=100)]], Field(max_length=40)]
-KEYS = ("q", "sort", "size", *(item.key for item in JOBS.filters))
 # Of an address, what says which page of the list is shown.
 OF_THE_PAGE = ("after", "before", "rows", "format")
 
 
-def query_spelt(parameters: QueryDict) -> str:
+@dataclass(frozen=True, slots=True)
+class Viewed:
+    """A list of which views are kept, and the model of its rows."""
+
+    table: Table
+    model: type[Model]
+
+
+def _keys(table: Table) -> tuple[str, ...]:
+    return ("q", "sort", "size", *(item.key for item in table.filters))
+
+
+def query_spelt(parameters: QueryDict, table: Table) -> str:
     """The same view is always spelt alike."""
     spelt = QueryDict(mutable=True)
-    for key in KEYS:
+    for key in _keys(table):
         values = list(dict.fromkeys(value for value in parameters.getlist(key) if value))
         if values:
             spelt.setlist(key, sorted(values) if key not in ("q", "sort", "size") else values[-1:])
     return spelt.urlencode()
 
 
-def query_read(text: str) -> str:
+def query_read(text: str, viewed: Viewed) -> str:
     """As it is kept; a `ValidationError` names what the list could not read."""
     if len(text) > ADDRESS_LENGTH:
         raise ValidationError({"query": [f"It says more than {QUERY_LENGTH:,} characters."]})
@@ -42,9 +54,10 @@ def query_read(text: str) -> str:
         raise ValidationError({"query": ["It names more fields than can be read."]}) from fault
     for key in OF_THE_PAGE:
         parameters.pop(key, None)
-    faults = [f"There is no filter {key[:40]}; there are {', '.join(KEYS)}." for key in parameters if key not in KEYS]
-    faults += JOBS.page_asked(parameters, Job.objects.none()).problems
-    spelt = query_spelt(parameters)
+    keys = _keys(viewed.table)
+    faults = [f"There is no filter {key[:40]}; there are {', '.join(keys)}." for key in parameters if key not in keys]
+    faults += viewed.table.page_asked(parameters, viewed.model._default_manager.none()).problems
+    spelt = query_spelt(parameters, viewed.table)
     if len(spelt) > QUERY_LENGTH:
         faults.append(f"It says more than {QUERY_LENGTH:,} characters.")
     if faults:
@@ -63,20 +76,20 @@ def parameters_in(query: str) -> dict[str, list[str]]:
     return {key: list(values) for key, values in QueryDict(query).lists()}
 
 
-def _order_said(sort: str) -> list[str]:
-    labels = {column.key: column.label for column in JOBS.columns}
+def _order_said(sort: str, table: Table) -> list[str]:
+    labels = {column.key: column.label for column in table.columns}
     keys = [part for part in sort.split(",") if part]
     return [f"{labels.get(key.removeprefix('-'), key)}{' turned round' if key.startswith('-') else ''}" for key in keys]
 
 
-def query_said(query: str) -> str:
+def query_said(query: str, table: Table) -> str:
     """`Jobs: Waiting; Team: acme/nlp`."""
-    labels = {item.key: item for item in JOBS.filters}
+    labels = {item.key: item for item in table.filters}
     parts = []
     for key, values in QueryDict(query).lists():
         item = labels.get(key)
         words = dict(item.choices) if isinstance(item, Choice) and not callable(item.choices) else {}
         label = item.label if item is not None else {"q": "Search", "sort": "Order", "size": "Rows"}.get(key, key)
-        told = _order_said(values[-1]) if key == "sort" else [words.get(value, value) for value in values]
+        told = _order_said(values[-1], table) if key == "sort" else [words.get(value, value) for value in values]
         parts.append(f"{label}: {', '.join(told)}")
-    return "; ".join(parts) or "All jobs"
+    return "; ".join(parts) or f"All {table.plural_noun}"

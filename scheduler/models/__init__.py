@@ -55,7 +55,7 @@ from scheduler.models.notices import (
 from scheduler.models.outside import OutsideJob, OutsideSeat
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
-from scheduler.models.saved_views import SavedView
+from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
@@ -136,6 +136,7 @@ __all__ = [
     "TopologyLevel",
     "UsageStep",
     "UsualDemand",
+    "ViewedList",
     "Wait",
     "WaitKind",
     "Webhook",

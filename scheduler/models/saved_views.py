@@ -1,4 +1,4 @@
-"""Views of the list of jobs that people keep under a name."""
+"""Views of lists that people keep under a name."""
 
 from django.db import models
 from django.db.models.functions import Lower
@@ -8,11 +8,21 @@ from gpufleet.core.times import MomentField, now
 from quotas.models import QuotaNode
 
 
+class ViewedList(models.TextChoices):
+    """The lists of which views are kept, by the names of their tables and addresses."""
+
+    JOBS = "jobs", "Jobs"
+    NODES = "nodes", "Nodes"
+    GPUS = "gpus", "GPUs"
+    CLUSTERS = "clusters", "Clusters"
+
+
 class SavedView(models.Model):
-    """Filters and order of the list of jobs: its owner's, and also of those who see something of the subtree that it is shared with."""
+    """Filters and order of a list: its owner's, and also of those who see something of the subtree that it is shared with."""
 
     public_id = models.CharField(max_length=24, unique=True)
     owner = models.ForeignKey(User, on_delete=models.CASCADE, related_name="saved_views")
+    list = models.CharField(max_length=16, default=ViewedList.JOBS)
     name = models.CharField(max_length=80)
     query = models.CharField(max_length=2000, blank=True, help_text="As the list's address has it, without the page.")
     shared_with = models.ForeignKey(QuotaNode, null=True, blank=True, on_delete=models.PROTECT, related_name="saved_views")
@@ -23,8 +33,8 @@ class SavedView(models.Model):
     class Meta:
         db_table = "saved_view"
         constraints = [
-            models.UniqueConstraint("owner", Lower("name"), name="saved_view_name_once"),
-            models.UniqueConstraint(fields=["owner"], condition=models.Q(is_default=True), name="saved_view_one_default"),
+            models.UniqueConstraint("owner", "list", Lower("name"), name="saved_view_name_once"),
+            models.UniqueConstraint(fields=["owner", "list"], condition=models.Q(is_default=True), name="saved_view_one_default"),
         ]
 
     def __str__(self) -> str:

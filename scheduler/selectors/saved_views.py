@@ -38,18 +38,18 @@ def _visible(access: Access) -> QuerySet[SavedView]:
     return SavedView.objects.filter(_own(access) | _shared(access)).select_related("owner", "shared_with")
 
 
-def views_visible(access: Access) -> list[SavedView]:
-    """One's own by name, then those that are shared, as many as a page has. One query."""
-    return views_page(access).rows
+def views_visible(access: Access, listed: str) -> list[SavedView]:
+    """Those of a list: one's own by name, then those that are shared, as many as a page has. One query."""
+    return views_page(access, listed).rows
 
 
-def views_page(access: Access, *, size: int = MOST_SHOWN, after: str = "") -> Slice:
-    """One's own by name, then those that are shared, from the place `after` on."""
+def views_page(access: Access, listed: str, *, size: int = MOST_SHOWN, after: str = "") -> Slice:
+    """Those of a list: one's own by name, then those that are shared, from the place `after` on."""
     access.must_somewhere(Can.SEE)
     others = Case(When(owner=access.actor.user, then=0), default=1, output_field=IntegerField())
     order = [Key(others), Key(Lower("name"))]
     try:
-        return keyset_page(_visible(access), order=order, size=size, after=after)
+        return keyset_page(_visible(access).filter(list=listed), order=order, size=size, after=after)
     except BadToken as fault:
         raise ValidationError({"after": [f"{fault}."]}) from fault
 
@@ -62,9 +62,9 @@ def view_for(access: Access, public_id: str) -> SavedView:
     return found
 
 
-def view_default(access: Access) -> SavedView | None:
-    """The one with which the list opens."""
-    return SavedView.objects.filter(owner=access.actor.user, is_default=True).first()
+def view_default(access: Access, listed: str) -> SavedView | None:
+    """The one with which a list opens."""
+    return SavedView.objects.filter(owner=access.actor.user, list=listed, is_default=True).first()
 
 
 def is_mine(access: Access, view: SavedView) -> bool:

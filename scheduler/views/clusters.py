@@ -1,6 +1,7 @@
 """The clusters, and the topology of one."""
 
 from datetime import timedelta
+from functools import partial
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
@@ -15,6 +16,7 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.hardware.lists import CLUSTERS
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.outside import outside_jobs, outside_usage
+from scheduler.views.view_tabs import opened_with, views_shown
 
 USAGE_OF = timedelta(days=30)
 
@@ -23,7 +25,10 @@ USAGE_OF = timedelta(days=30)
 @requires(Can.SEE)
 def cluster_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
+    if (opened := opened_with(access, request, CLUSTERS)) is not None:
+        return opened
     context = {"heading": "Clusters", "version": feed_revision(), "can_add": access.can_everywhere(Can.OPERATE)}
+    context["views"] = partial(views_shown, access, request, CLUSTERS)
     return CLUSTERS.respond(request, clusters_listed(access), "scheduler/hardware_list.html", context)
 
 

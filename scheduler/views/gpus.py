@@ -41,18 +41,22 @@ from scheduler.services.hardware.geometry import (
 )
 from scheduler.services.hardware.hardware import gpu_health_change
 from scheduler.views.nodes import form_values, health_page, health_undo, messages_by_field
+from scheduler.views.view_tabs import opened_with, views_shown
 
 
 @require_safe
 @requires(Can.SEE)
 def gpu_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
+    if (opened := opened_with(access, request, GPUS)) is not None:
+        return opened
     context = {
         "heading": "GPUs",
         "version": feed_revision(),
         "can_add": access.can_everywhere(Can.OPERATE),
         "tabs": conditions,
         "shown": _asked(request),
+        "views": partial(views_shown, access, request, GPUS),
     }
     return GPUS.respond(request, gpus_listed(access), "scheduler/hardware_list.html", context, presented=partial(gpus_now, access))
 

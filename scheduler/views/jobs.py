@@ -24,7 +24,6 @@ from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
-from scheduler.jobs.view_queries import query_spelt
 from scheduler.models import ENDED, HOLDING, Job, JobState, Node
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
@@ -68,7 +67,6 @@ from scheduler.selectors.logs import job_writers
 from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.predictions import prediction_of, record_of
-from scheduler.selectors.saved_views import is_mine, view_default, views_visible
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.selectors.templates import template_of
@@ -79,19 +77,20 @@ from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_ref
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.bulk import steer_page
 from scheduler.views.nodes import messages_by_field
+from scheduler.views.view_tabs import opened_with, views_shown
 
 
 @require_safe
 @requires(Can.SEE)
 def job_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
-    if not request.GET and not request.htmx and (chosen := view_default(access)) is not None and chosen.query:  # type: ignore[attr-defined]
-        return redirect(f"{request.path}?{chosen.query}")
+    if (opened := opened_with(access, request, JOBS)) is not None:
+        return opened
     version = feed_revision()
     context = {
         "heading": "Jobs",
         "pause": cache(lambda: standstill_now(now())),
-        "views": partial(_views, access, request),
+        "views": partial(views_shown, access, request, JOBS),
         "version": version,
         "tabs": partial(job_tabs, access, [phase for phase in request.GET.getlist("phase") if phase]),
         "can_add": access.can_somewhere(Can.SUBMIT),
@@ -107,20 +106,6 @@ def jobs_suggest(request: HttpRequest) -> JsonResponse:
     """What a filter of the list could be, of what is typed so far."""
     asked = request.GET
     return JsonResponse({"values": filter_suggestions(access_of(request), asked.get("field", ""), asked.get("typed", "")[:200])})
-
-
-def _views(access: Access, request: HttpRequest) -> list[dict[str, Any]]:
-    """Links to what people keep. One that says nothing names an empty search, as the bare address opens the default."""
-    shown = query_spelt(request.GET)
-    return [
-        {
-            "view": view,
-            "href": f"?{view.query or 'q='}",
-            "current": view.query == shown,
-            "mine": is_mine(access, view),
-        }
-        for view in views_visible(access)
-    ]
 
 
 def job_tabs(access: Access, asked: list[str], *, queue: bool = False) -> list[dict[str, Any]]:

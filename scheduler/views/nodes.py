@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -34,6 +35,7 @@ from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import health_mark, node_health_change, node_spare_set
+from scheduler.views.view_tabs import opened_with, views_shown
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -43,7 +45,9 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def node_list(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
     operates = access.can_everywhere(Can.OPERATE)
-    context = {"heading": "Nodes", "version": feed_revision(), "can_add": operates}
+    if (opened := opened_with(access, request, NODES)) is not None:
+        return opened
+    context = {"heading": "Nodes", "version": feed_revision(), "can_add": operates, "views": partial(views_shown, access, request, NODES)}
     return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context, chooses=operates)
 
 

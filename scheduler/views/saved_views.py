@@ -1,20 +1,21 @@
-"""Saved views of the list of jobs: kept from the list, and changed on a page of their own."""
+"""Saved views of a list: kept from the list, and changed on a page of their own."""
 
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from dashboards.viewed_lists import VIEWED
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
-from scheduler.jobs.view_queries import query_said
-from scheduler.models import SavedView
+from scheduler.jobs.view_queries import Viewed, query_said
+from scheduler.models import SavedView, ViewedList
 from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_page
 from scheduler.services.jobs.saved_views import MOST_VIEWS, view_change, view_remove, view_save
 from scheduler.views.nodes import messages_by_field
@@ -24,28 +25,40 @@ TEAMS_SHOWN = 200
 
 def _address(view: SavedView) -> str:
     # With nothing to say it still says something: without, the list would open with the default.
-    return f"{reverse('jobs')}?{view.query or 'q='}"
+    return f"{reverse(view.list)}?{view.query or 'q='}"
+
+
+def _views_address(listed: str) -> str:
+    return f"{reverse('job_views')}?list={listed}"
+
+
+def _listed(given: str | None) -> Viewed:
+    """The list that an address or a form names; jobs where it names none."""
+    if given not in (None, *VIEWED):
+        raise Http404("There are no saved views of such a list.")
+    return VIEWED[given or ViewedList.JOBS]
 
 
 @require_safe
 @requires(Can.SEE)
 def view_list(request: HttpRequest) -> HttpResponse:
+    viewed = _listed(request.GET.get("list"))
     try:
-        return _page(request, access_of(request))
+        return _page(request, access_of(request), viewed)
     except ValidationError:
-        return redirect("job_views")  # a place that is none: the beginning is a better answer
+        return redirect(_views_address(viewed.table.name))  # a place that is none: the beginning is a better answer
 
 
 @require_POST
 @requires(Can.SEE)
 def view_new(request: HttpRequest) -> HttpResponse:
     """Keep what the list shows now."""
-    access = access_of(request)
+    access, viewed = access_of(request), _listed(request.POST.get("list"))
     asked = {key: request.POST.get(key, "") for key in ("name", "query", "shared_with")}
     try:
-        view = view_save(access=access, is_default="is_default" in request.POST, now=now(), **asked)
+        view = view_save(access=access, viewed=viewed, is_default="is_default" in request.POST, now=now(), **asked)
     except ValidationError as fault:
-        return _page(request, access, new=asked | {"is_default": "is_default" in request.POST}, faults=messages_by_field(fault), status=422)
+        return _page(request, access, viewed, new=asked | {"is_default": "is_default" in request.POST}, faults=messages_by_field(fault), status=422)
     messages.success(request, f"The view {view.name} is saved.")
     return redirect(_address(view))
 
@@ -55,16 +68,17 @@ def view_new(request: HttpRequest) -> HttpResponse:
 def view_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     view = view_for(access, public_id)
+    viewed = VIEWED[view.list]
     asked: dict[str, Any] = {key: request.POST.get(key, "") for key in ("name", "shared_with")}
     asked |= {"is_default": "is_default" in request.POST, "seen": _seen(request)}
     try:
-        view = view_change(access=access, view=view, now=now(), **asked)
+        view = view_change(access=access, view=view, viewed=viewed, now=now(), **asked)
     except ValidationError as fault:
-        return _page(request, access, edited=public_id, faults=messages_by_field(fault), status=422)
+        return _page(request, access, viewed, edited=public_id, faults=messages_by_field(fault), status=422)
     except Conflict as fault:
-        return _page(request, access, edited=public_id, faults={"all": [str(fault)]}, status=409)
+        return _page(request, access, viewed, edited=public_id, faults={"all": [str(fault)]}, status=409)
     messages.success(request, f"The view {view.name} is changed.")
-    return redirect("job_views")
+    return redirect(_views_address(view.list))
 
 
 @require_POST
@@ -74,7 +88,7 @@ def view_end(request: HttpRequest, public_id: str) -> HttpResponse:
     view = view_for(access, public_id)
     gone = view_remove(access=access, view=view)
     messages.success(request, f"The view {view.name} is {'removed' if gone else 'no longer shared'}.")
-    return redirect("job_views")
+    return redirect(_views_address(view.list))
 
 
 def _seen(request: HttpRequest) -> int | None:
@@ -86,6 +100,7 @@ def _seen(request: HttpRequest) -> int | None:
 def _page(
     request: HttpRequest,
     access: Access,
+    viewed: Viewed,
     *,
     new: dict[str, Any] | None = None,
     edited: str = "",
@@ -93,14 +108,15 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     rows = []
-    page = views_page(access, after="" if request.method == "POST" else request.GET.get("after", "")[:2000])
+    table = viewed.table
+    page = views_page(access, table.name, after="" if request.method == "POST" else request.GET.get("after", "")[:2000])
     for view in page.rows:
         typed = view.public_id == edited
         rows.append(
             {
                 "view": view,
                 "address": _address(view),
-                "said": query_said(view.query),
+                "said": query_said(view.query, table),
                 "mine": is_mine(access, view),
                 "may_unshare": may_unshare(access, view),
                 "name": request.POST.get("name", "") if typed else view.name,
@@ -110,6 +126,8 @@ def _page(
         )
     places = list(dict.fromkeys([*access.paths(Can.SUBMIT), *access.paths(Can.MANAGE_JOBS), *leaves_where(access, Can.SUBMIT)]))
     context = {
+        "table": table,
+        "lists": [{"label": label, "href": _views_address(name), "current": name == table.name} for name, label in ViewedList.choices],
         "mine": [row for row in rows if row["mine"]],
         "shared": [row for row in rows if not row["mine"]],
         "places": [path for path in places if path][:TEAMS_SHOWN],

@@ -1,4 +1,4 @@
-"""Keeping views of the list of jobs: saved, renamed, shared, made the one that the list opens with, removed."""
+"""Keeping views of lists: saved, renamed, shared, made the one that the list opens with, removed."""
 
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from gpufleet.core.ids import public_id
 from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
-from scheduler.jobs.view_queries import query_read
+from scheduler.jobs.view_queries import Viewed, query_read
 from scheduler.models import SavedView
 from scheduler.selectors.notices import must_write_own
 from scheduler.selectors.saved_views import is_mine, may_share_with, may_unshare, must_own, must_show, must_stay_within
@@ -24,21 +24,21 @@ NAME_LENGTH = 80
 TAKEN = {"name": ["You have a view of that name already."]}
 
 
-def view_save(*, access: Access, name: str, query: str, shared_with: str = "", is_default: bool = False, now: datetime) -> SavedView:
-    """A new view. `shared_with` is the path of a node, or nothing: then it is the person's alone."""
+def view_save(*, access: Access, viewed: Viewed, name: str, query: str, shared_with: str = "", is_default: bool = False, now: datetime) -> SavedView:
+    """A new view of a list. `shared_with` is the path of a node, or nothing: then it is the person's alone."""
     user = access.actor.user
     if user is None or not access.can_somewhere(Can.SEE):
         raise PermissionDenied
     must_write_own(access)
-    facts = _checked(access, name=name, query=query, shared_with=shared_with)
+    facts = _checked(access, viewed, name=name, query=query, shared_with=shared_with)
     _within(access, facts["shared_with"], is_default or None)
     with transaction.atomic():
         _person_locked(user.pk)
-        if SavedView.objects.filter(owner=user).count() >= MOST_VIEWS:
-            raise ValidationError({"name": [f"You have {MOST_VIEWS} views, which is as many as there may be. Remove one first."]})
+        if SavedView.objects.filter(owner=user, list=viewed.table.name).count() >= MOST_VIEWS:
+            raise ValidationError({"name": [f"You have {MOST_VIEWS} views of this list, which is as many as there may be. Remove one first."]})
         if is_default:
-            _no_default(user.pk)
-        view = SavedView(public_id=public_id("v"), owner=user, is_default=is_default, changed_at=now, **facts)
+            _no_default(user.pk, viewed.table.name)
+        view = SavedView(public_id=public_id("v"), owner=user, list=viewed.table.name, is_default=is_default, changed_at=now, **facts)
         _write(view, None)
         _note(access, "view.save", view, None)
     return view
@@ -48,6 +48,7 @@ def view_change(
     *,
     access: Access,
     view: SavedView,
+    viewed: Viewed,
     name: str | None = None,
     query: str | None = None,
     shared_with: str | None = None,
@@ -55,13 +56,14 @@ def view_change(
     seen: int | None = None,
     now: datetime,
 ) -> SavedView:
-    """What is not named stays. An empty `shared_with` makes it its owner's alone. `seen` is the revision on which alone it is to be done."""
+    """What is not named stays. An empty `shared_with` makes it its owner's alone. `seen` is the revision on which alone it is to be done,
+    `viewed` the list of which it is a view."""
     must_write_own(access)
     must_own(access, view)
     if view.shared_with is not None and shared_with == view.shared_with.path:
         shared_with = None  # where it is shared already it may stay, also with who may no longer share anything there
     given = {"name": name, "query": query, "shared_with": shared_with}
-    facts = _checked(access, **{key: value for key, value in given.items() if value is not None})
+    facts = _checked(access, viewed, **{key: value for key, value in given.items() if value is not None})
     facts |= {} if is_default is None else {"is_default": is_default}
     with transaction.atomic():
         _person_locked(view.owner_id)
@@ -75,7 +77,7 @@ def view_change(
         view.changed_at = now
         view.revision += 1
         if is_default:
-            _no_default(view.owner_id)
+            _no_default(view.owner_id, view.list)
         _write(view, [*facts, "changed_at", "revision"])
         _note(access, "view.change", view, before)
     return view
@@ -107,7 +109,7 @@ def _within(access: Access, node: QuotaNode | None, is_default: bool | None) -> 
         raise PermissionDenied(f"This token is for {access.within} alone, and with what the list opens is its owner's choice.")
 
 
-def _checked(access: Access, **given: str) -> dict[str, Any]:
+def _checked(access: Access, viewed: Viewed, **given: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     faults: dict[str, list[str]] = {}
     if "name" in given:
@@ -116,7 +118,7 @@ def _checked(access: Access, **given: str) -> dict[str, Any]:
             faults["name"] = [f"A name has 1 to {NAME_LENGTH} printable characters."]
     if "query" in given:
         try:
-            facts["query"] = query_read(given["query"])
+            facts["query"] = query_read(given["query"], viewed)
         except ValidationError as fault:
             faults |= fault.message_dict
     if "shared_with" in given:
@@ -142,8 +144,8 @@ def _locked(view: SavedView, seen: int | None) -> SavedView:
     return row_locked(SavedView.objects.select_related("owner", "shared_with"), view.pk, name=view.name, revision=seen, gone=gone)
 
 
-def _no_default(owner: int) -> None:
-    SavedView.objects.filter(owner=owner, is_default=True).update(is_default=False, revision=F("revision") + 1)
+def _no_default(owner: int, listed: str) -> None:
+    SavedView.objects.filter(owner=owner, list=listed, is_default=True).update(is_default=False, revision=F("revision") + 1)
 
 
 def _write(view: SavedView, columns: list[str] | None) -> None:
@@ -156,7 +158,7 @@ def _write(view: SavedView, columns: list[str] | None) -> None:
 
 def _facts(view: SavedView) -> dict[str, Any]:
     shared = view.shared_with.path if view.shared_with else None
-    return {"name": view.name, "query": view.query, "shared_with": shared, "is_default": view.is_default}
+    return {"list": view.list, "name": view.name, "query": view.query, "shared_with": shared, "is_default": view.is_default}
 
 
 def _note(access: Access, action: str, view: SavedView, before: dict[str, Any] | None, *, node: QuotaNode | None = None, gone: bool = False) -> None:

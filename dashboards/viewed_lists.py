@@ -1,0 +1,14 @@
+"""The lists of which views are kept, as people see them: with what telemetry adds to their columns and filters."""
+
+from dashboards.gpu_list import GPUS
+from dashboards.job_list import JOBS
+from scheduler.hardware.lists import CLUSTERS, NODES
+from scheduler.jobs.view_queries import Viewed
+from scheduler.models import Cluster, Gpu, Job, Node, ViewedList
+
+VIEWED: dict[str, Viewed] = {
+    ViewedList.JOBS: Viewed(JOBS, Job),
+    ViewedList.NODES: Viewed(NODES, Node),
+    ViewedList.GPUS: Viewed(GPUS, Gpu),
+    ViewedList.CLUSTERS: Viewed(CLUSTERS, Cluster),
+}
