@@ -18,7 +18,7 @@ class RuleForm(forms.Form):
     window_minutes = forms.IntegerField(min_value=1, label="Window, minutes", help_text="Seconds and counts add up over it.")
     clear_below = forms.IntegerField(min_value=1, label="Over below", help_text="It is over when the figure stays below this.")
     clear_minutes = forms.IntegerField(min_value=1, label="For, minutes")
-    action = forms.ChoiceField(choices=Action.choices)
+    action = forms.ChoiceField(choices=Action.choices, help_text="Jobs of a drained node move to a free spare, if one fits.")
     enabled = forms.BooleanField(required=False, initial=True)
     reason = forms.CharField(max_length=300, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)

@@ -17,6 +17,7 @@ from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import ENDED, GpuMode, Health, JobClass, JobState, Node, Placement
 from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.replacing import node_replace
 from scheduler.services.jobs.jobs import job_create, job_stop
 from scheduler.services.loop.holds import Seat
 from scheduler.services.loop.promises import Grant as SeatGrant
@@ -93,8 +94,12 @@ def _draining(incident: Incident, settings: HealthSettings, now: datetime) -> No
     if not guests:
         _step(node, Health.DRAINED, "Nothing runs here any more.", now)
         return
-    if now - node.health_since < timedelta(minutes=settings.patience_minutes):
-        return
+    if node.drain_way or now - node.health_since < timedelta(minutes=settings.patience_minutes):
+        return  # by hand it drains in the way that was chosen
+    replaced = node_replace(node=node, cause=f"{node.name} is drained by rule; the job resumes on a spare.", now=now, actor=RULES)
+    if replaced is not None:
+        moving = "1 job was asked to save and moves" if replaced.jobs == 1 else f"{replaced.jobs} jobs were asked to save and move"
+        incident_note(incident=incident, text=f"{moving} to {replaced.spare.name}, a spare.", at=now)
     cause = f"{node.name} is drained by rule; the job resumes elsewhere."
     stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in guests]
     if asked := attempts_stop(stops=stops, now=now, actor=RULES):

@@ -18,7 +18,8 @@ from dashboards.health.state import STORED, RawState, state_write
 from dashboards.models import ActivityEntry
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
-from scheduler.models import Attempt, Health, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.models import Attempt, DrainWay, Health, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.loop.runs import Ended, attempts_ended
 from tests import builders
@@ -200,6 +201,21 @@ def test_the_whole_life_cycle_moves_work_repairs_and_tests(fleet, personas: Pers
     assert incident.closed_at is not None
     assert incident.jobs == 0  # it completed as it left
     assert incident.out_milli_millis == 2 * 1000 * 52 * 60_000
+
+
+def test_a_drain_by_hand_goes_as_it_was_chosen_also_on_a_node_that_rules_look_after(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule()
+    HealthSettings.objects.create(pk=1, patience_minutes=0)
+    job = builders.job(state=JobState.RUNNING, on=builders.quota(), gpus_milli=1000)
+    builders.placement(job, gpus[0])
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    access = personas.access("operator")
+    nodes_drain(access=access, nodes=nodes[:1], way=DrainWay.FINISH, at=None, reason="It may end.", now=NOON + 2 * MINUTE)
+
+    health_round(now=NOON + 3 * MINUTE)
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
 
 
 def test_a_failed_test_sends_the_node_back_to_repair(fleet, personas: Personas):

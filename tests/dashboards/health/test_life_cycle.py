@@ -1,0 +1,89 @@
+"""The life cycle of a node that falls ill (HLT-7), played through: raw state, rules, the running loop and a simulated back-end, minute by minute."""
+
+from datetime import timedelta
+
+import pytest
+
+from dashboards.health.models import HealthRule, HealthSettings, Incident
+from dashboards.health.round import health_round
+from scheduler.backends.simulated import MemoryStore, SimulatedBackend
+from scheduler.models import IN_SERVICE, Cluster, Job, JobState, Node
+from scheduler.services.loop.tick import Memory, tick_run
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.health_worlds import look
+from tests.dashboards.worlds import gpus_of
+from tests.scheduler.loop.worlds import leaf, state, submit
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+def nodes_of(job: Job) -> set[str]:
+    return set(job.placements.filter(until__isnull=True).values_list("node__name", flat=True))
+
+
+def test_a_node_that_falls_ill_has_its_gang_moved_to_a_spare_and_is_repaired_tested_and_back() -> None:
+    HealthRule.objects.all().delete()
+    builders.cluster(levels=("spine", "leaf"))
+    pool, other = builders.pool(), builders.pool("other")
+    spares = {"n8": ("spine-1/leaf-2", pool), "n9": ("spine-1/leaf-1", pool), "x0": ("spine-1/leaf-1", other)}
+    for number in range(8):
+        builders.node(f"n{number}", gpus=2, at=f"spine-1/leaf-{1 + number // 4}", pool=pool)
+    for name, (at, its) in spares.items():
+        builders.node(name, gpus=2, at=at, pool=its, spare=True)
+    for action, threshold in (("suspect", 10), ("drain", 50)):
+        facts = {"signal": "ecc_corrected", "window_minutes": 5, "clear_below": 5, "clear_minutes": 5}
+        HealthRule.objects.create(public_id=f"hr-{action}", name=f"ECC: {action}", threshold=threshold, action=action, **facts)
+    HealthSettings.objects.create(pk=1, most_percent=10, patience_minutes=3, repair_minutes=8, burn_in_minutes=5)
+    backends, memory = {cluster.pk: SimulatedBackend(MemoryStore()) for cluster in Cluster.objects.all()}, Memory()
+
+    def tick(seconds: int) -> None:
+        tick_run(holder="one", now=NOON + timedelta(seconds=seconds), backends=backends, memory=memory)
+
+    team = leaf("team", 16)
+    long = {"estimate_s": 86_400, "work_s": 86_400, "grace_s": 30, "checkpoint": {"interval_s": 60, "save_s": 5, "restore_s": 1}}
+    gang = submit(team, workers=2, gpus=2, name="gang", preemptible="yes", spec=long)
+    tick(-900)
+    others = [submit(team, gpus=2, name=f"single-{number}", preemptible="yes", spec=long) for number in range(6)]
+    tick(-600)
+    waiting = submit(team, gpus=2, name="waiting", preemptible="yes", spec=long)
+    for seconds in (-300, -200, -100):
+        tick(seconds)
+    assert {state(job) for job in [gang, *others]} == {JobState.RUNNING}
+    assert state(waiting) == JobState.QUEUED
+    sick = Node.objects.get(name=min(nodes_of(gang)))
+    also = Node.objects.get(name=nodes_of(others[0]).pop())
+    assert sick.pk < also.pk, "rules look at it first"
+
+    gpus, errors, lives = [gpu for node in Node.objects.order_by("pk") for gpu in gpus_of(node)], 0, []
+    for minute in range(40):
+        errors += 20 * (1 <= minute <= 3)
+        look(gpus, {"ecc_corrected": {gpus_of(sick)[1]: errors, gpus_of(also)[0]: errors}}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+        lives.append(dict(Node.objects.values_list("name", "health")))
+        assert sum(health not in IN_SERVICE for health in lives[-1].values()) <= 1, "10% of ten nodes"
+        tick(60 * minute + 1)
+        tick(60 * minute + 35)
+
+    def life(node: Node) -> list[str]:
+        healths = [one[node.name] for one in lives]
+        return [health for before, health in zip(["", *healths], healths, strict=False) if health != before]
+
+    assert life(sick) == ["healthy", "suspect", "draining", "drained", "repairing", "burn_in", "healthy"]
+    assert life(also) == ["healthy", "suspect", "healthy"]
+    assert state(gang) == JobState.RUNNING
+    assert "n9" in nodes_of(gang) and sick.name not in nodes_of(gang), "the spare of its pool that is nearest"
+    assert [attempt.outcome for attempt in gang.attempts.order_by("pk")] == ["moved", ""]
+    assert {state(job) for job in others} == {JobState.RUNNING}
+
+    incident, held = Incident.objects.get(node=sick), Incident.objects.get(node=also)
+    test = incident.burn_in
+    assert test is not None and (test.state, test.placements.count()) == (JobState.COMPLETED, 2)
+    assert set(test.placements.values_list("node__name", flat=True)) == {sick.name}
+    assert incident.closed_at is not None and held.closed_at is not None
+    assert held.steps.filter(text__startswith="Not taken out of service").exists()
+
+    assert incident.steps.filter(text="1 job was asked to save and moves to n9, a spare.").count() == 1
+    assert set(Node.objects.filter(spare=True).values_list("name", flat=True)) == spares.keys(), "it serves as a replacement and stays a spare"
+    assert nodes_of(waiting) == {sick.name}, "no job that waits comes in between; it has the node that came back"
