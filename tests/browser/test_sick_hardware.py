@@ -1,4 +1,4 @@
-"""Hardware that falls ill: a GPU throttles, a rank slows its gang down. An operator does each step by clicks, on the pages that there are."""
+"""Hardware that falls ill: a GPU throttles, a rank slows its gang down. Rules act, and an operator reads and silences on the pages that there are."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from dashboards.alerts.models import Alert, AlertRule
 from dashboards.alerts.round import alerts_round
-from dashboards.health.models import HealthBucket, HealthRule, Incident, Straggler
+from dashboards.health.models import HealthBucket, HealthRule, HealthSettings, Incident, Straggler
 from dashboards.health.round import health_round
 from dashboards.health.steps import LOOK, steps_report
 from dashboards.health.stragglers import stragglers_round
@@ -54,6 +54,8 @@ def test_a_gpu_throttles_and_its_gang_is_moved_to_a_spare(live_console: LiveCons
     facts = {"signal": "thermal", "threshold": 60, "window_minutes": 5, "clear_below": 20, "clear_minutes": 10, "action": "suspect"}
     HealthRule.objects.all().delete()
     HealthRule.objects.create(public_id="hr-1", name="Thermal throttling", **facts)
+    HealthRule.objects.create(public_id="hr-2", name="Throttling goes on", **facts | {"threshold": 180, "action": "drain"})
+    HealthSettings.objects.create(pk=1, most_percent=50, patience_minutes=0)
     rule = {"figure": "incidents", "threshold": 1, "clear_at": 1, "for_minutes": 0, "told": ["operator"], "escalate_minutes": 5}
     AlertRule.objects.all().delete()
     alerting = AlertRule.objects.create(public_id="ar-1", name="Incident", escalate_to=["superuser"], **rule)
@@ -96,25 +98,23 @@ def test_a_gpu_throttles_and_its_gang_is_moved_to_a_spare(live_console: LiveCons
         findings = page.get_by_role("region", name="Rules that hold now")
         expect(findings).to_contain_text("Thermal throttling")
         findings.get_by_role("link", name="n0/3").click()
-        page.locator("#health").get_by_role("link", name="Drain").click()
-        page.get_by_label("Save and resume elsewhere").check()
-        expect(page.get_by_role("region", name="Jobs affected")).to_contain_text("gang")
-        page.get_by_label("Reason").fill("It throttles")
-        page.get_by_role("button", name="Drain", exact=True).click()
-        expect(page.get_by_role("main")).to_contain_text("Draining")
-        visitor.open(f"/nodes/{Node.objects.get(name='n2').public_id}/")
-        page.locator("#spare-reason").fill("It replaces n0")
-        page.get_by_role("button", name="Give back to placement").click()
-        expect(page.get_by_text("n2 is no longer a spare.")).to_be_visible()
+        expect(page.get_by_role("main")).to_contain_text("Suspect")
+        later = now() + 2 * MINUTE
+        live_console.do(looks, hot, {"thermal": {gpus_of(Node.objects.get(name="n0"))[3]: 1}}, start=now(), end=later)
+        live_console.do(health_round, now=later)
+        assert Node.objects.get(name="n0").health == Health.DRAINING
         for seconds in (0, 20, 40, 90):
-            tick(now() + timedelta(seconds=seconds))
+            tick(later + timedelta(seconds=seconds))
         assert nodes_of(gang) == {"n1", "n2"}
         visitor.open(f"/jobs/{gang.public_id}/")
         expect(page.get_by_role("main")).to_contain_text("Running")
         assert Job.objects.get(pk=gang.pk).state == JobState.RUNNING
 
-        live_console.do(health_round, now=now() + 6 * MINUTE)
+        live_console.do(health_round, now=now() + 8 * MINUTE)
         incident = Incident.objects.get()
+        visitor.open(f"/incidents/{incident.public_id}/")
+        expect(page.get_by_role("region", name="Jobs hurt")).to_contain_text("gang")
+        expect(page.get_by_role("main")).to_contain_text("1 job was asked to save and moves to n2, a spare.")
         assert incident.out_milli_millis > 8000 * 5 * 60_000
         visitor.open("/incidents/")
         row = page.get_by_role("row").filter(has_text="n0").first
