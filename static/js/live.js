@@ -20,6 +20,7 @@
   const BUFFER_LIMIT = 64;
   const FLASH_MS = 900;
   const SELDOM_MS = 30000;
+  const REST_MS = 60000;
   const SESSION_OVER = 4401;
   const NOT_ALLOWED = 4403;
 
@@ -300,8 +301,27 @@
 
   const isAt = (node) => node.matches(":hover") || node.contains(document.activeElement);
 
+  // A parked pointer, or the focus of a table that was clicked, holds what stands above it only for so long; then "live:rest" releases it.
+  let stirredAt = 0;
+  let restTimer = 0;
+
+  function stir() {
+    stirredAt = Date.now();
+    restTimer = restTimer || setTimeout(rest, REST_MS);
+  }
+
+  function rest() {
+    const left = stirredAt + REST_MS - Date.now();
+    restTimer = left > 0 ? setTimeout(rest, left) : 0;
+    if (!restTimer) document.dispatchEvent(new CustomEvent("live:rest"));
+  }
+
+  for (const kind of ["pointermove", "pointerdown", "keydown", "wheel"]) addEventListener(kind, stir, { capture: true, passive: true });
+  stir();
+
   // Whether somebody is at what stands below it in its column of Home, which moves when it grows.
   function isAtBelow(node) {
+    if (!restTimer) return false;
     let one = node.closest(".board > .stack > *");
     while ((one = one?.nextElementSibling)) if (isAt(one)) return true;
     return false;
@@ -311,7 +331,9 @@
   function list(body, { template, key = (item) => String(item.key), fill, button }) {
     let wanted = null;
     const rowsNow = () => new Map([...body.children].map((row) => [row.dataset.key, row]));
-    const held = (items) => isAt(body) || (items.length !== body.children.length && isAtBelow(body));
+    // From nothing to something, or back, the page shows its note or its table at once.
+    const grows = (items) => items.length && body.children.length && items.length !== body.children.length;
+    const held = (items) => isAt(body) || (grows(items) && isAtBelow(body));
 
     function differences(items) {
       const keys = items.map(key);
@@ -354,9 +376,9 @@
     }
 
     if (button) button.addEventListener("click", applyNow);
-    const column = body.closest(".board > .stack") || body;
-    column.addEventListener("pointerout", () => setTimeout(settle));
-    column.addEventListener("focusout", () => setTimeout(settle));
+    const column = body.closest(".board > .stack");
+    for (const kind of ["pointerout", "focusout"]) (column || body).addEventListener(kind, () => setTimeout(settle));
+    if (column) document.addEventListener("live:rest", settle);
 
     return function update(items) {
       const rows = rowsNow();

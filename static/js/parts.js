@@ -49,11 +49,16 @@
   // Another number of rows moves what stands below, and somebody may be there.
   const moves = (node, fresh) => node.hidden !== fresh.hidden || node.querySelectorAll("tr, li").length !== fresh.querySelectorAll("tr, li").length;
 
-  // What a part says, without the words of times, which grow old by themselves, and without tokens that differ in every answer.
+  // What a part says, without the words of times, which grow old by themselves, without tokens that differ in every answer, and without the marks of
+  // tables that shell.js fits to their place.
   function meaning(node) {
     const copy = node.cloneNode(true);
     for (const time of copy.querySelectorAll("time")) time.textContent = "";
     for (const hidden of copy.querySelectorAll("input[name=csrfmiddlewaretoken]")) hidden.remove();
+    for (const wrap of copy.querySelectorAll(".table-wrap")) {
+      wrap.classList.remove("fits", "more-aside");
+      for (const mark of ["tabindex", "data-watched"]) wrap.removeAttribute(mark);
+    }
     return copy.innerHTML;
   }
 
@@ -62,6 +67,7 @@
     if (meaning(node) === meaning(fresh)) return;
     node.replaceChildren(...[...fresh.childNodes].map((child) => document.importNode(child, true)));
     for (const time of node.querySelectorAll("time[data-moment]")) shell.paintTime(time);
+    shell.watchTables(node);
   }
 
   // ---- Rows ----
@@ -167,6 +173,18 @@
     show();
   }
 
+  function release() {
+    if (live.still) return;
+    for (const [name, fresh] of [...waiting]) {
+      const node = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
+      if (node && !held(node) && !(moves(node, fresh) && live.isAtBelow(node))) {
+        put(node, fresh);
+        waiting.delete(name);
+      }
+    }
+    show();
+  }
+
   function updateParts(fresh) {
     for (const node of document.querySelectorAll("[data-part]")) {
       const other = fresh.querySelector(`[data-part="${CSS.escape(node.dataset.part)}"]`);
@@ -185,17 +203,7 @@
 
   if (button && !listId) {
     button.addEventListener("click", applyWaiting);
-    document.addEventListener("pointerout", () => setTimeout(() => {
-      if (live.still) return;
-      for (const [name, fresh] of [...waiting]) {
-        const node = document.querySelector(`[data-part="${CSS.escape(name)}"]`);
-        if (node && !held(node) && !(moves(node, fresh) && live.isAtBelow(node))) {
-          put(node, fresh);
-          waiting.delete(name);
-        }
-      }
-      show();
-    }));
+    for (const kind of ["pointerout", "focusout", "live:rest"]) document.addEventListener(kind, () => setTimeout(release));
   }
 
   // ---- When ----

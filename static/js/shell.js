@@ -340,7 +340,7 @@
   });
 
   window.gpufleet = Object.assign(window.gpufleet || {}, {
-    shell: { duration, kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity },
+    shell: { duration, kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity, watchTables },
   });
   showTheme();
   paintTimes();
