@@ -13,7 +13,7 @@ from dashboards.gap.causes import Cause, Part, Piece
 from dashboards.gap.figures import CAUSES, DIMENSIONS, Dimension, cost_of, part_names
 from dashboards.gap.models import GapPart
 from dashboards.gap.store import gap_over, pieces_newest
-from dashboards.selectors import rates_visible
+from dashboards.selectors import owners_named, rates_visible
 from gpufleet.core.tables import Choice, Column, Table, Text
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Job, JobClass
@@ -52,7 +52,10 @@ class Row:
 
 
 def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: datetime) -> Behind:
-    """What of the newest snapshot has one of the wanted values in each dimension, the cause among them, named as this reader sees them."""
+    """What of the newest snapshot has one of the wanted values in each dimension, the cause among them, named as this reader sees them.
+
+    A team that no team is called is a part of names, in any case.
+    """
     access.must_somewhere(Can.SEE)
     newest = pieces_newest()
     if newest is None:
@@ -60,11 +63,17 @@ def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: date
     rates = rates_visible(access, now=now)
     names = {dimension: part_names(access, dimension) for dimension in _dimensions()}
 
-    def is_wanted(part: Part) -> bool:
-        causes = wanted.get("cause")
-        return (not causes or part.cause in causes) and all(name(part) in wanted[key] for key, name in names.items() if wanted.get(key))
+    chosen = {key: set(values) for key, values in wanted.items() if values}
+    every = {piece.part for piece in newest[1]}
+    if "team" in chosen:
+        known = {owner.name for owner in owners_named(access).values() if owner is not None}
+        chosen["team"] = _teams_meant(chosen["team"], known | {names["team"](part) for part in every})
 
-    parts = {part: is_wanted(part) for part in {piece.part for piece in newest[1]}}
+    def is_wanted(part: Part) -> bool:
+        causes = chosen.get("cause")
+        return (causes is None or part.cause in causes) and all(name(part) in chosen[key] for key, name in names.items() if key in chosen)
+
+    parts = {part: is_wanted(part) for part in every}
     told = {part: (names["team"](part), names["class"](part)) for part, counts in parts.items() if counts}
     gpus: dict[int, Counted] = defaultdict(Counted)
     sums: dict[Part, int] = defaultdict(int)
@@ -73,6 +82,10 @@ def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: date
             sums[piece.part] += piece.milli
             _count(gpus[piece.gpu], piece, *told[piece.part], rates)
     return Behind(newest[0], gpus, sum(sums.values()), cost_of(sums, rates))
+
+
+def _teams_meant(written: set[str], teams: set[str]) -> set[str]:
+    return {team for text in written for team in teams if (team == text if text in teams else text.lower() in team.lower())}
 
 
 def _count(counted: Counted, piece: Piece, team: str, job_class: str, rates: Mapping[str, int] | None) -> None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 import pytest
 from django.test import Client
 
-from dashboards.gap.figures import CENT, gap_by
+from dashboards.gap.figures import CENT, HOURS_A_MONTH, gap_by
 from dashboards.gap.rows import gap_behind
 from dashboards.gap.store import Gap, gap_newest, gap_turn, gaps_write, pieces_newest
 from dashboards.gap.views import LOST
@@ -25,7 +25,7 @@ from tests.personas import Personas
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
-CELL = re.compile(r'<(?:td class="num"|dd)><a (?:class="value" )?href="(/gap/[^"]+)">([^<]+)</a>')
+CELL = re.compile(r'<(?:td class="num"|dd)><a (class="value" )?href="(/gap/[^"]+)">([^<]+)</a>')
 
 
 def mixed_fleet(personas: Personas) -> None:
@@ -82,23 +82,37 @@ def test_the_rows_behind_each_figure_add_up_to_it_exactly(personas: Personas, vi
     assert checked > 50
 
 
+def test_a_part_of_a_team_s_name_is_enough_and_a_whole_name_means_that_team_alone(personas: Personas) -> None:
+    moment, access = now(), personas.access("superuser")
+    for title in ("Sight", "Sight 2", "Seasons"):
+        job = builders.job(state=JobState.RUNNING, on=builders.quota(title.lower().replace(" ", "-"), title=title, parent=personas.nodes["acme"]))
+        builders.placement(job, gpus_of(builders.node(gpus=1))[0])
+    builders.quota("sea", title="Sea", parent=personas.nodes["acme"])  # holds nothing now
+    gap_turn(now=moment)
+
+    wanted = {"sig": 2000, "SIGHT": 2000, "Sight": 1000, "Sight 2": 1000, "sea": 1000, "Sea": 0, "none at all": 0}
+    assert {text: gap_behind(access, {"team": [text]}, now=moment).milli for text in wanted} == wanted
+
+
 @pytest.mark.parametrize(("viewer", "dimension"), [("superuser", "team"), ("viewer", "pool")])
 def test_every_figure_of_the_page_leads_to_rows_with_its_sum(personas: Personas, viewer: str, dimension: str) -> None:
     mixed_fleet(personas)
     gap_turn(now=now())
     browser = personas.client(viewer)
     page = browser.get(f"/gap/?by={dimension}").content.decode()
-    figures = [(html.unescape(address), html.unescape(printed)) for address, printed in CELL.findall(page) if "/gap/gpus/" in address]
+    found = [(html.unescape(address), html.unescape(printed), bool(above)) for above, address, printed in CELL.findall(page)]
+    figures = [figure for figure in found if "/gap/gpus/" in figure[0]]
 
     assert len(figures) > 20
-    rows = {address: rows_at(browser, address) for address, _ in figures}
-    for address, printed in figures:
+    rows = {address: rows_at(browser, address) for address, _, _ in figures}
+    for address, printed, above in figures:
         milli = sum(round(1000 * float(row["Counted"])) for row in rows[address])
         if printed[0].isdigit():
             assert abs(milli - 1000 * Decimal(printed.replace(",", ""))) <= 100, (address, printed, milli)
         else:
             cost = sum((Decimal(row["Cost an hour"]) for row in rows[address]), Decimal(0))
-            # The figures above the table are in whole units.
+            # The figures above the table are in whole units; those of the table too where they are of a month.
+            cost *= 1 if above or "." in printed else HOURS_A_MONTH
             assert abs(cost - Decimal(printed[1:].replace(",", ""))) <= (Decimal("0.01") if "." in printed else 1), (address, printed, cost)
     whole = sum(round(1000 * float(row["Counted"])) for row in rows["/gap/gpus/"])
     assert whole == 1000 * Gpu.objects.count()
