@@ -69,7 +69,7 @@ ROLE = (
     Field("host_memory_gb", "Host memory each, GB", "number", placeholder="0"),
     *PLACING,
 )
-# Shown where a cluster is simulated, or where a job says something of it.
+# On the page always, seen where a cluster is simulated or a job says something of it.
 SIMULATED = "simulated"
 SECTIONS = (
     Section(

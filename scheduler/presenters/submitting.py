@@ -39,6 +39,7 @@ class Group:
     rows: tuple[Row, ...]
     roles: tuple[tuple[Row, ...], ...]
     is_open: bool
+    is_hidden: bool = False  # nothing here needs it; the page shows it once something in it is set or wrong
 
 
 def form_groups(
@@ -77,9 +78,8 @@ def form_groups(
             )
             roles = tuple(tuple(row(field.at(number)) for field in ROLE) for number in range(count))
         used = [one for one in (*rows, *(one for role in roles for one in role)) if one.value or one.faults or one.was is not None]
-        if section.key == SIMULATED and not simulates and not used:
-            continue
-        groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used)))
+        is_hidden = section.key == SIMULATED and not simulates and not used
+        groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used), is_hidden))
     return groups
 
 
@@ -147,10 +147,13 @@ def _size(body: Mapping[str, Any]) -> str:
     return f"{count} × {size}" if count and size else size
 
 
+STARTS = {"now": "starts now", "soon": "starts soon", "later": "starts soon", "never": "does not fit here", "held": "held back"}
+
+
 def preset_said(fit: PresetFit) -> str:
-    """`$2.10/h, starts now`."""
+    """`$2.10/h, starts now`. A start that was foreseen and whose moment has passed since is soon."""
     ahead = "" if fit.starts_in_ms is None else duration(max(60, fit.starts_in_ms // 60_000 * 60))
-    starts = {"now": "starts now", "soon": "starts soon", "never": "does not fit here", "held": "held back"}.get(fit.verdict, "no start predicted")
+    starts = STARTS.get(fit.verdict, "no start predicted")
     starts = f"starts in {ahead}" if ahead and fit.verdict in ("soon", "later") else starts
     return starts.capitalize() if fit.hour_micros is None else f"{money(fit.hour_micros)}/h, {starts}"
 

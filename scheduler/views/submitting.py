@@ -236,7 +236,7 @@ def _begun(request: HttpRequest, start: Start) -> Sent:
 def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
     typed = {path: str(text) for path, text in request.POST.items() if path.startswith(REPEAT) and field_at(path)}
     repeat = {path: text for path, text in typed.items() if text.strip()}
-    if request.POST.get("_from") == "yaml":
+    if "yaml" in (request.POST.get(name) for name in ("_from", "check", "keep")):  # without scripts the button says it
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         document = read_yaml(text)
         value = document.value

@@ -23,6 +23,7 @@
 
   const field = (path) => [...form.elements].find((one) => one.name === path && one.closest("[data-path]"));
   const from = (side) => { form.elements._from.value = side; };
+  from(form.dataset.leads || "form");
 
   function parsed(html) {
     return new DOMParser().parseFromString(html, "text/html").body.childNodes;
@@ -35,6 +36,12 @@
       line.textContent = message;
       return line;
     });
+  }
+
+  // What a section says is seen, also where it was folded or left out as nobody needs it here.
+  function reveal(input) {
+    const section = input.closest("details");
+    if (section) Object.assign(section, { hidden: false, open: true });
   }
 
   // What is only not there yet is no fault before somebody was at it, or wanted to submit.
@@ -55,7 +62,7 @@
       const input = box.querySelector("input, select, textarea");
       if (messages.length) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
-      if (messages.length) box.closest("details")?.setAttribute("open", "");
+      if (messages.length) reveal(input);
       const bound = box.querySelector("[data-bound]");
       bound.textContent = told.bounds[path] || "";
       bound.hidden = !bound.textContent;
@@ -121,7 +128,9 @@
       for (const box of form.querySelectorAll("[data-path]")) {
         const input = box.querySelector("input, select, textarea");
         const value = told.values[box.dataset.path] || "";
-        if (input.value !== value) input.value = value;
+        if (input.value === value) continue;
+        input.value = value;
+        if (value) reveal(input);
       }
     } else if (yaml.value !== told.yaml) yaml.value = told.yaml;
     showDue(told.due);
@@ -196,7 +205,7 @@
     const input = link && document.getElementById(link.hash.slice(1));
     if (!input) return;
     event.preventDefault();
-    input.closest("details")?.setAttribute("open", "");
+    reveal(input);
     input.focus({ preventScroll: true });
     input.scrollIntoView({ block: "center" });
   });
@@ -207,7 +216,7 @@
     const input = field(button.dataset.change);
     if (!input) return;
     input.value = button.dataset.value;
-    input.closest("details")?.setAttribute("open", "");
+    reveal(input);
     input.focus();
     soon("form");
   });
@@ -239,9 +248,10 @@
 
   // When each preset starts and what it costs takes a moment to find: the cards have room for it.
   async function lookAtPresets(list, tries) {
-    const answer = await fetch(list.dataset.presets, { headers: { Accept: "application/json" } }).catch(() => null);
-    if (!answer?.ok) return;
-    const told = await answer.json();
+    const told = await fetch(list.dataset.presets, { headers: { Accept: "application/json" } })
+      .then((answer) => (answer.ok ? answer.json() : null))
+      .catch(() => null);
+    if (!told) return; // the cards stand without it
     if (told.again && tries) setTimeout(() => lookAtPresets(list, tries - 1), told.again);
     for (const line of list.querySelectorAll("[data-preset]")) line.textContent = told.presets?.[line.dataset.preset] ?? "";
   }

@@ -14,7 +14,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.models import QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
-from scheduler.models import Job, JobDraft, JobState, Schedule
+from scheduler.models import Cluster, Job, JobDraft, JobState, Schedule
 from scheduler.services.jobs.templates import template_save
 from tests import builders
 from tests.browser.harness import LiveConsole, Visitor
@@ -242,6 +242,26 @@ def test_the_form_follows_the_yaml_and_grows_with_it(visit):
     assert visitor.watch.faults == []
 
 
+def test_what_the_yaml_sets_is_seen_in_the_form_and_stays(visit):
+    """In a section that was folded, and in one that nobody needs where nothing is simulated."""
+    cluster = Cluster.objects.get()
+    cluster.backend = "local"
+    cluster.save()
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    expect(page.locator("[data-group=simulated]")).to_be_hidden()
+    unfold(page, "YAML")
+    page.locator("#yaml").fill("name: a\nquota: acme/research/nlp\ngpus: 1\npriority: 70\nwork_s: 60\n")
+
+    expect(page.get_by_label("Priority")).to_be_visible()
+    expect(page.get_by_label("Simulated work")).to_be_visible()
+    expect(page.get_by_label("Simulated work")).to_have_value(re.compile("."))
+    expect(page.locator("[data-group=place]")).not_to_have_attribute("open", "")
+    page.get_by_label("Name", exact=True).fill("other")
+    expect(page.locator("#yaml")).to_have_value(re.compile(r"name: other\n(.*\n)*work_s: 60\n"))
+    assert [*visitor.watch.faults, *visitor.axe()] == []
+
+
 def test_an_answer_that_comes_late_is_not_shown(visit):
     """A question that was overtaken is called off; what stands there is of the last one."""
     page = visit("/jobs/new/").page
@@ -302,8 +322,10 @@ def test_it_holds_up_to_axe_in_both_themes_and_on_a_phone(visit, theme, width):
 
 def test_it_works_without_scripts(visit):
     page = visit("/jobs/new/?template=notebook", java_script_enabled=False).page
-    page.get_by_role("button", name="Check").click()
+    expect(page.get_by_label("Workers at least")).to_be_hidden()
+    page.get_by_label("Name", exact=True).press("Enter")
     expect(page.locator("#fit")).to_contain_text("Starts now")
+    expect(page.locator("fieldset.role")).to_have_count(1)  # Enter checks, and does nothing else
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.locator("h1")).to_have_text("notebook")
 

@@ -1,12 +1,16 @@
 """The submission page: one job as a form and as YAML, every fault at its field, drafts, clones and templates."""
 
+import re
+
 import pytest
 from django.urls import reverse
 
 from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, description_of, values_of
 from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.jobs.template_rules import SHIPPED
-from scheduler.models import Job, JobDraft, JobEvent, JobState
+from scheduler.models import Cluster, Job, JobDraft, JobEvent, JobState
+from scheduler.presenters.submitting import preset_said
+from scheduler.services.forecasts.presets import PresetFit
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -197,6 +201,48 @@ def test_a_job_is_submitted_by_the_form_also_without_scripts(personas, look):
     checked = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "check": "1", "_from": "form"})
     assert "Starts now" in checked.content.decode()
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(("button", "kept"), [("_from", JobState.QUEUED), ("check", None), ("keep", JobState.DRAFT)])
+def test_without_scripts_the_yaml_is_read_by_its_own_buttons_alone(personas, look, button, kept):
+    client = personas.client("submitter")
+    sent = {"name": "form", "quota": PATH, "gpus": "1", "_from": "form", "yaml": f"name: yaml\nquota: {PATH}\ngpus: 2\nwork_s: 60\n"}
+    refused = client.post("/jobs/new/", sent | {"yaml": "name: [", button: "yaml"})
+    assert "this is not valid YAML" in refused.content.decode()
+    assert '<input type="hidden" name="_from" value="form">' in refused.content.decode(), "what is then put right in the form counts"
+
+    answer = client.post("/jobs/new/", sent | {button: "yaml"})
+    if kept is None:
+        assert 'value="yaml"' in answer.content.decode() and not Job.objects.exists()
+    else:
+        assert Job.objects.values_list("name", "state").get() == ("yaml", kept)
+    client.post("/jobs/new/", sent)
+    assert Job.objects.order_by("-id")[0].name == "form"
+
+
+def test_what_only_simulated_hardware_reads_is_in_the_form_and_seen_where_it_is_set(personas, look):
+    cluster = Cluster.objects.get()
+    cluster.backend = "local"
+    cluster.save()
+
+    def section(query=""):
+        page = personas.client("submitter").get(f"/jobs/new/{query}").content.decode()
+        return re.search(r'<details[^>]*data-group="simulated"([^>]*)>', page)[1]
+
+    assert (section(), section("?with.work_s=60")) == (" hidden", " open")
+    assert look(name="a", quota=PATH, gpus="1", work_s="60", _from="form")["yaml"].endswith("work_s: 60\n")
+
+
+@pytest.mark.parametrize(
+    ("fit", "said"),
+    [
+        (PresetFit("later", 7_260_000, 2_100_000), "$2.10/h, starts in 2\u00a0h 1\u00a0min"),
+        (PresetFit("later", None, None), "Starts soon"),  # its moment has passed since the fleet was read
+        (PresetFit("unknown", None, None), "No start predicted"),
+    ],
+)
+def test_a_preset_says_when_it_starts(fit, said):
+    assert preset_said(fit) == said
 
 
 def test_who_may_not_submit_is_turned_away_and_a_stranger_sees_no_others(personas, look):
