@@ -157,6 +157,7 @@ class Node(models.Model):
     heartbeat_at = MomentField(null=True, blank=True)
     created_at = MomentField(default=now)
     removed_at = MomentField(null=True, blank=True)
+    health_event: int | None = None  # no column: the step of its health that was written with this very object
 
     class Meta:
         db_table = "node"
@@ -184,6 +185,7 @@ class Gpu(models.Model):
     health_reason = models.CharField(max_length=300, blank=True)
     created_at = MomentField(default=now)
     removed_at = MomentField(null=True, blank=True)
+    health_event: int | None = None  # no column: as a node's
 
     class Meta:
         db_table = "gpu"

@@ -251,3 +251,25 @@ def test_undo_is_offered_while_a_job_is_as_it_was_left_and_leads_back_to_a_singl
     assert undo in client.get(page).content.decode()
     assert client.post(undo).headers["Location"] == reverse("job", args=[mine.public_id])
     assert undo not in client.get(page).content.decode()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_drain_that_another_repeats_is_the_others(personas, many):
+    """A second drain in the same way changes nothing of the node but whose decision stands."""
+    nodes = [builders.node(name, gpus=1) for name in ("first", "second")]
+    client, other = personas.client("operator"), personas.client("superuser")
+    names = [node.public_id for node in nodes]
+    done = (
+        client.post(reverse("nodes_drain"), {"node": names, "jobs": "finish", "reason": "power"}, follow=True)
+        if many
+        else drained(client, nodes[0], jobs="finish")
+    )
+    drained(other, nodes[0], jobs="finish")
+
+    told = undone(client, done)
+
+    assert Node.objects.get(pk=nodes[0].pk).health == Health.DRAINING
+    if many:
+        assert "1 node is as before. 1 node has changed since and is left alone: first." in told.content.decode()
+    else:
+        assert told.status_code == 409

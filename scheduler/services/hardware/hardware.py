@@ -20,13 +20,20 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 REASON_LENGTH = 300
+HEALTH_STEPS = ("health", "drain")
 
 
 def health_mark(row: Node | Gpu) -> str:
-    """Which of its healths this is, since when, and how a node drains: another one whenever somebody changes that."""
+    """Which of its healths this is, since when, how a node drains, and by which step: another one whenever somebody decides that anew."""
     drain: list[str | datetime | None] = [row.drain_way, row.drain_at] if isinstance(row, Node) else []
-    parts: list[str | datetime | None] = [row.health, row.health_since, *drain]
+    parts: list[str | datetime | None] = [row.health, row.health_since, *drain, str(row.health_event or _health_event(row))]
     return " ".join(part.astimezone(UTC).isoformat() if isinstance(part, datetime) else part or "-" for part in parts)
+
+
+def _health_event(row: Node | Gpu) -> int:
+    """The newest step of its health or drain, also one that left everything as it was."""
+    own = InventoryEvent.objects.filter(node=row, gpu__isnull=True) if isinstance(row, Node) else InventoryEvent.objects.filter(gpu=row)
+    return own.filter(kind__in=HEALTH_STEPS).order_by("-at", "-pk").values_list("pk", flat=True).first() or 0
 
 
 def unmarked_or_conflict(row: Node | Gpu, mark: str | None) -> None:
@@ -148,8 +155,10 @@ def check_reason(reason: str) -> None:
 def hardware_record(
     actor: Actor, action: str, node: Node, gpu: Gpu | None, kind: str, before: Mapping[str, Any], after: Mapping[str, Any], reason: str, now: datetime
 ) -> None:
-    hardware_event(actor=actor, node=node, gpu=gpu, kind=kind, before=before, after=after, cause=reason.strip(), now=now)
+    event = hardware_event(actor=actor, node=node, gpu=gpu, kind=kind, before=before, after=after, cause=reason.strip(), now=now)
     device: Node | Gpu = gpu or node
+    if kind in HEALTH_STEPS:
+        device.health_event = event.pk
     audit_record(
         actor=actor, action=action, kind="gpu" if gpu else "node", object_id=device.public_id, before=before, after=after, reason=reason.strip()
     )
