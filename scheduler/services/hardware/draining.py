@@ -100,22 +100,29 @@ def nodes_drain(
     with transaction.atomic():
         now = usage_moment(now=now)
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
-        before = deadlines_of(locked, now)
         for node in locked:
             unmarked_or_conflict(node, (marks or {}).get(node.public_id))
-            _close(access, node, way, at, reason, now, (seen or {}).get(node.public_id))
-        timeline_follow(gpus=Gpu.objects.filter(node__in=locked, removed_at__isnull=True).values_list("pk", flat=True), at=now)
-        asked, told = 0, 0
-        deadlines_call_off(access=access, deadlines=before, way=way, at=at, now=now)
-        if way != DrainWay.FINISH:
-            guests = [guest for guest in node_guests(access, *locked, now=now) if not guest.leaving]
-            names = names_by_job(locked)
-            if at is None:
-                asked = _ask(guests, way, names, reason, now, access.actor)
-            else:
-                told = _tell(guests, way, at, names, reason, now, access.actor)
+        done = _drain(access, locked, way, at, reason, now, seen or {})
         lease_want()
-    return Drained(locked, asked, told)
+    return done
+
+
+def _drain(access: Access, nodes: Sequence[Node], way: str, at: datetime | None, reason: str, now: datetime, seen: Mapping[str, str]) -> Drained:
+    """The same for nodes that the caller has locked. It asks for no plan: the caller does, once all is written."""
+    before = deadlines_of(nodes, now)
+    for node in nodes:
+        _close(access, node, way, at, reason, now, seen.get(node.public_id))
+    timeline_follow(gpus=Gpu.objects.filter(node__in=nodes, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+    asked, told = 0, 0
+    deadlines_call_off(access=access, deadlines=before, way=way, at=at, now=now)
+    if way != DrainWay.FINISH:
+        guests = [guest for guest in node_guests(access, *nodes, now=now) if not guest.leaving]
+        names = names_by_job(nodes)
+        if at is None:
+            asked = _ask(guests, way, names, reason, now, access.actor)
+        else:
+            told = _tell(guests, way, at, names, reason, now, access.actor)
+    return Drained(nodes, asked, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +155,16 @@ def nodes_drain_undo(*, access: Access, back: Sequence[Back], now: datetime) -> 
                 continue
             done.append(node)
             if one.health == Health.DRAINING:
-                drains[one.way or DrainWay.FINISH.value, one.at].append(node)
+                drains[one.way or DrainWay.FINISH.value, one.at.astimezone(UTC) if one.at is not None else None].append(node)
             else:
                 health_step(access=access, node=node, to=one.health, reason="Undo of draining.", now=now)
         if not done:
             raise Conflict("These nodes have changed since. Nothing was undone.")
         for (way, at), nodes in drains.items():
-            nodes_drain(access=access, nodes=nodes, way=way, at=at, reason="Undo of a change of the drain.", now=now)
+            drain_checked(way=way, at=at, now=now)
+            _drain(access, nodes, way, at, "Undo of a change of the drain.", now, {})
         timeline_follow(gpus=Gpu.objects.filter(node__in=done, removed_at__isnull=True).values_list("pk", flat=True), at=now)
+        lease_want()
     return done, left
 
 

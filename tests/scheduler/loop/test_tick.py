@@ -23,7 +23,8 @@ from scheduler.models import (
     PlanRecord,
     Promise,
 )
-from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
+from scheduler.services.hardware.draining import Back, nodes_drain, nodes_drain_undo
+from scheduler.services.hardware.hardware import gpu_health_change, health_mark, node_health_change
 from scheduler.services.jobs.jobs import job_hold, job_let_go, job_stop
 from scheduler.services.loop.lease import lease_pause, lease_resume
 from tests import builders
@@ -236,6 +237,18 @@ def test_hardware_that_comes_back_gets_the_jobs_that_wait_for_it(personas) -> No
     gpu_health_change(access=access, gpu=gpu, to=Health.HEALTHY, reason="Was reset.", now=loop.after(seconds=1).now)
     assert loop.tick().decided == 1
     assert state(waits) == JobState.STARTING
+
+
+def test_a_drain_of_many_that_is_undone_gives_the_nodes_to_jobs_that_wait(personas) -> None:
+    node, access, loop = builders.node(gpus=8), personas.access("superuser"), Loop()
+    done = nodes_drain(access=access, nodes=[node], way="finish", at=None, reason="Power.", now=loop.now)
+    job = submit()
+    assert not loop.after(seconds=1).tick().decided
+
+    nodes_drain_undo(access=access, back=[Back(node, health_mark(done.nodes[0]), Health.HEALTHY, "", None)], now=loop.after(seconds=1).now)
+
+    assert loop.tick().decided == 1
+    assert state(job) == JobState.STARTING
 
 
 def test_a_run_that_does_not_come_up_waits_again() -> None:
