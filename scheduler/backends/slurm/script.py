@@ -91,11 +91,14 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     workdir = str(order.launch.get("workdir") or "")
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
-    lines = ["#!/bin/bash", ":", "umask 027", *(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
+    lines = ["#!/bin/bash", ":", "umask 027"]
+    if not (alone := is_single(order, part)):
+        lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel)  # before the job's own PATH, which may not have them")
+    lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
     lines.append("IFS=$' \\t\\n'  # every shell sets its own anew, and this one reads numbers and lists by it")
     # A home that a node does not have is no fault of the job; a folder that it names is.
     lines.append(f"cd -- {shlex.quote(workdir)} || exit 126" if workdir else f"cd -- {shlex.quote(places.home)} 2>/dev/null || cd /")
-    if is_single(order, part):
+    if alone:
         rank = ranks[part.seats[0].role, part.seats[0].index]
         words = {**rank, "RANK": rank["FIRST"], "ROLE_RANK": rank["FIRST"], "LOCAL_RANK": "0"}
         lines += [f"export {name}={shlex.quote(value)}" for name, value in words.items() if name != "FIRST"]
@@ -136,24 +139,32 @@ _KEEPER = (
     "worker() {",
     "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost=; shift 6",
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
-    '  gf_said=$(srun --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
+    '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
     '    --kill-on-bad-exit=1 --open-mode=append --output="$gf_folder/$gf_name.log" /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@" 2>&1)',
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
-    '  [ "$gf_lost" ] || { echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; }',
+    '  [ "$gf_lost" ] || { echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && /bin/mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; }',
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
     '      [ -z "$gf_lost" ] || echo "$gf_name" > "$gf_folder/lost.$SLURM_JOB_ID"',
-    '      scancel --signal=TERM "$SLURM_JOB_ID"',
+    '      "$gf_scancel" --signal=TERM "$SLURM_JOB_ID"',
     "    fi",
-    '    ( sleep 10; scancel --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
+    '    ( /bin/sleep 10; "$gf_scancel" --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
     "  fi",
+    '  return "$gf_code"',
     "}",
 )
+# The first that failed says with which code. Where that could not be written down, no failure is taken for success.
 _WAIT = (
-    'for gf_pid in "${gf_pids[@]}"; do while kill -0 "$gf_pid" 2>/dev/null; do wait "$gf_pid"; done; done',
-    'exit "$(cat "$gf_folder/first.$SLURM_JOB_ID" 2>/dev/null || echo 0)"',
+    "gf_code=0 gf_first=",
+    'for gf_pid in "${gf_pids[@]}"; do',
+    '  while kill -0 "$gf_pid" 2>/dev/null; do wait "$gf_pid"; done',
+    '  wait "$gf_pid"; gf_ended=$?  # again, as a signal may have interrupted the one before',
+    '  [ "$gf_code" -ne 0 ] || gf_code=$gf_ended',
+    "done",
+    '{ read -r gf_first < "$gf_folder/first.$SLURM_JOB_ID"; } 2>/dev/null',
+    'exit "${gf_first:-$gf_code}"',
 )
 
 

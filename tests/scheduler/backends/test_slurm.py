@@ -153,6 +153,17 @@ def test_the_end_of_a_job_that_slurm_forgot_is_known(site):
     assert [(run.exit_code, run.node_lost) for run in site.backend.observe(now=now())] == [(0, False), (5, False)]
 
 
+def test_a_gang_whose_path_has_nothing_in_it_runs_and_ends_with_its_code(site):
+    text = "echo ran; if [ $RANK = 1 ]; then exit 5; fi; exec /bin/sleep 300"
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell(text, env={"PATH": "/none"}))
+
+    run = site.until(RunState.ENDED)
+
+    assert (run.exit_code, site.log(1)) == (5, "ran\n")
+    folder = Path(SlurmRun.objects.get().state["folder"])
+    assert (folder / "worker-1.exit").read_text() == "5\n"
+
+
 def test_a_worker_that_fails_ends_its_gang(site):
     text = 'if [ "$RANK" = 1 ]; then exit 9; fi; sleep 300'
     site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell(text))
@@ -417,14 +428,14 @@ NO_STEP = "srun: error: Unable to create step for job 34: Invalid generic resour
 
 
 @pytest.mark.parametrize(("said", "code"), [(NO_ALLOCATION, 1), (NOT_LAUNCHED, 141), (NO_STEP, 1)])
-def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, said, code):
+def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, monkeypatch, said, code):
     """Of a killed controller or node daemon srun ends with these words, and no program has failed."""
     programs = site.slurm.dir / "shared/programs"
     programs.mkdir(exist_ok=True)
     (programs / "srun").write_text(f"#!/bin/sh\n[ $GROUP_RANK = 0 ] && sleep 300\necho '{said}' >&2\nexit {code}\n")
     (programs / "srun").chmod(0o755)
-    path = {"PATH": f"{programs}:{os.environ['PATH']}"}
-    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell("sleep 300", env=path))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell("sleep 300"))
 
     site.until(RunState.RUNNING)
     (mine,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
