@@ -10,7 +10,7 @@ import pwd
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -140,9 +140,13 @@ class SlurmBackend:
     def _release_early(self) -> None:
         """So that Slurm starts these while others are being submitted. What fails is tried, and told, at the end of the block."""
         if not self._held.silent:
-            with suppress(BackendError):
+            try:
                 self.client.release(self._held.release)
                 self._held.release = []
+            except SlurmSilent as fault:
+                self._held.silent = fault
+            except BackendError as fault:
+                log.warning("what was submitted could not be released yet: %s", fault)
 
     def _keep_numbers(self, runs: Sequence[Run]) -> set[str]:
         """Write down what was submitted, beside whatever another leader has written meanwhile. Returns which of the runs are still to begin.
@@ -311,7 +315,7 @@ class SlurmBackend:
                 return
             if force:
                 run.killed = True
-                self.client.cancel(self._all_ids(run), named(key))
+                self._cancel(self._all_ids(run), named(key))
             else:
                 self._ask_to_leave(run, now)
 
@@ -322,7 +326,7 @@ class SlurmBackend:
             run = self._read(key)
             if run is None:
                 if begun is not None:
-                    self.client.cancel(list(self._submitted_now(key).values()))
+                    self._cancel(list(self._submitted_now(key).values()))
                     self._keep(begun)
                 yield None
                 return
@@ -351,7 +355,18 @@ class SlurmBackend:
             self._send(run, "USR1")
 
     def _send(self, run: Run, name: str) -> None:
-        self.client.cancel(run.ids, named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
+        self._cancel(run.ids, named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
+
+    def _cancel(self, ids: Sequence[int], *flags: str) -> None:
+        """Of a controller that is silent the orders of a block wait once, not each of them."""
+        silent = getattr(self._held, "silent", None)
+        if silent is not None:
+            raise SlurmSilent(str(silent))
+        try:
+            self.client.cancel(ids, *flags)
+        except SlurmSilent as fault:
+            self._held.silent = fault if getattr(self._held, "release", None) is not None else None
+            raise
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)

@@ -511,7 +511,7 @@ def test_a_node_that_goes_down_is_the_hardwares_fault(site):
     assert "gpu002" in run.why
 
 
-def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site):
+def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site, monkeypatch):
     site.start(on=[seat(0, "gpu001", 1)], launch=shell("echo up; sleep 300"))
     site.until(RunState.RUNNING)
 
@@ -522,6 +522,14 @@ def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site):
             site.backend.observe(now=now())
         with pytest.raises(SlurmSilent):
             site.start("j-2.1", on=[seat(0, "gpu004", 1)], launch=shell("sleep 300"))
+        asked, run = [], site.client.run
+        monkeypatch.setattr(site.client, "run", lambda *words, **more: asked.append(words[0]) or run(*words, **more))
+        with site.backend.together():
+            for sequence, force in ((5, True), (6, False), (7, True)):
+                with pytest.raises(SlurmSilent):
+                    site.backend.stop(key="j-1.1", sequence=sequence, force=force, now=now())
+        assert asked == ["scancel"], "many stops wait for it once"
+        monkeypatch.undo()
     finally:
         site.slurm.start_controller()
         site.client.seconds = 5
