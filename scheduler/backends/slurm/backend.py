@@ -51,6 +51,7 @@ LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost ma
 SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
 STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm has something to do by then
 ROWS_A_CALL = 100
+GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
 KEPT = 2_000  # runs that are over, for their logs
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
 Submission = tuple[list[str], str]
@@ -419,11 +420,11 @@ class SlurmBackend:
         return tuple(sorted(found, key=lambda run: run.key))
 
     def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
-        """Which GPUs a job holds stays as it is for as long as it runs, so that is asked once."""
+        """Which GPUs a job holds stays as it is for as long as it runs, so that is asked until Slurm has told it once."""
         running = {(job.id, job.started_at): job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))}
-        fresh = self.client.with_gpus([job for place, job in running.items() if place not in self._gpus])
-        known = self._gpus | {(job.id, job.started_at): job.gpus for job in fresh}
-        self._gpus = {place: known[place] for place in running}
+        fresh = self.client.with_gpus([job for place, job in running.items() if place not in self._gpus][:GPUS_A_LOOK])
+        known = self._gpus | {(job.id, job.started_at): job.gpus for job in fresh if job.gpus}
+        self._gpus = {place: known[place] for place in running if place in known}
         return [replace(job, gpus=self._gpus.get((job.id, job.started_at), job.gpus)) for job in jobs]
 
     def news(self, *, now: datetime) -> tuple[SeenRun, ...]:

@@ -4,6 +4,7 @@ No shell is involved. Every call has a time limit, because Slurm's commands wait
 """
 
 import json
+import logging
 import os
 import pwd
 import re
@@ -20,10 +21,12 @@ from typing import Any
 
 from scheduler.backends.base import BackendError, BackendRefused
 
+log = logging.getLogger(__name__)
 SECONDS = 5.0  # of one call
 TOKEN_SECONDS = 600
 REST_VERSION = "v0.0.38"
 RELEASED_A_CALL = 200
+JOBS_A_CALL = 100  # whose GPUs are asked for
 # What Slurm answers where a description can never run; everything else may be different next time.
 NEVER = (
     "invalid partition", "invalid account", "invalid qos", "invalid generic resource", "requested node configuration is not available",
@@ -255,15 +258,24 @@ class SlurmClient:
         return [_printed_job(values[first : first + len(FIELDS)]) for first in range(0, len(values) - 1, len(FIELDS))]
 
     def with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
-        """The same with the GPUs that they hold, by index, as far as Slurm tells. `scontrol` alone prints them, and it is asked for all at once."""
+        """The same with the GPUs that they hold, by index, as far as Slurm tells. `scontrol` alone prints them, and it is asked for many at once.
+
+        Where it has told of a job, its nodes have an entry, also those without a GPU of it.
+        """
         asked = [job for job in jobs if job.running and not job.gpus]
         if not asked or self.settings.rest_url:
             return list(jobs)
-        begin = secrets.token_hex(8)
-        questions = "".join(f"show hostnames {begin}\nshow job {job.id}\n" for job in asked)
-        printed = self.run("scontrol", "--details", "--oneliner", stdin=questions, partly=True)
-        answers = f"\n{printed}".split(f"\n{begin}\n")[1:]
-        found = {job.id: _gpus_held(job, answer) for job, answer in zip(asked, answers, strict=False)}
+        found: dict[int, Mapping[str, tuple[int, ...]]] = {}
+        for first in range(0, len(asked), JOBS_A_CALL):
+            begin, part = secrets.token_hex(8), asked[first : first + JOBS_A_CALL]
+            questions = "".join(f"show hostnames {begin}\nshow job {job.id}\n" for job in part)
+            try:
+                printed = self.run("scontrol", "--details", "--oneliner", stdin=questions, partly=True)
+            except BackendError as fault:
+                log.warning("the GPUs of %d jobs could not be read: %s", len(asked) - first, fault)
+                break
+            answers = f"\n{printed}".split(f"\n{begin}\n")[1:]
+            found |= {job.id: _gpus_held(job, answer) for job, answer in zip(part, answers, strict=False)}
         return [replace(job, gpus=found.get(job.id, job.gpus)) for job in jobs]
 
     def nodes(self) -> list[SlurmNode]:

@@ -15,9 +15,9 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
-from scheduler.backends.slurm import backend
+from scheduler.backends.slurm import backend, client
 from scheduler.backends.slurm.backend import AGREED, SlurmBackend
-from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
+from scheduler.backends.slurm.client import ENDED, Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.scheduler.backends.scenes import start_order
@@ -601,6 +601,35 @@ def test_what_others_call_their_jobs_is_read_as_they_wrote_it(site):
         assert site.seen().state == RunState.RUNNING
     finally:
         site.client.cancel(theirs)
+
+
+def test_gpus_that_could_not_be_read_are_asked_for_again_and_the_others_once(site, monkeypatch):
+    """Of three calls for a job each, one answers, one says nothing of it, and one is not answered. Having none is an answer."""
+    gpus = {f"j-{number}.1": int(number < 4) for number in (1, 2, 3, 4)}
+    keys = sorted(gpus)
+    for key in keys:
+        site.start(key, on=[seat(0, "gpu001", gpus[key])], launch=shell("sleep 300"))
+    for key in keys:
+        site.until(RunState.RUNNING, key)
+    site.restart()
+    asked, run = [], site.client.run
+
+    def partly(*words: str, **more: Any) -> str:
+        if words[:2] != ("scontrol", "--details"):
+            return run(*words, **more)
+        asked.append(words)
+        if len(asked) == 3:
+            raise SlurmSilent("nobody answers")
+        return "" if len(asked) == 2 else run(*words, **more)
+
+    monkeypatch.setattr(client, "JOBS_A_CALL", 1)
+    monkeypatch.setattr(site.client, "run", partly)
+    looks = [site.backend.observe(now=now()) for _ in range(3)]
+
+    assert [[run.key for run in look] for look in looks] == [keys, keys, keys]
+    assert {run.workers[0].seat.gpus for run in looks[1]} == {(0,), (1,), (2,), ()}
+    assert looks[2] == looks[1]
+    assert len(asked) == 3 + 3
 
 
 @pytest.mark.parametrize(
