@@ -448,6 +448,7 @@ class SlurmBackend:
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
         workers: list[SeenWorker] = []
         states, starts, ends, wrong, refusals = [], [], [], [], []
+        forgotten = False
         for part in run.parts:
             job = by_id.of(run.key, part)
             if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
@@ -457,6 +458,7 @@ class SlurmBackend:
             if job is not None and job.started_at is not None:
                 starts.append(job.started_at)
             if look == RunState.ENDED:
+                forgotten = forgotten or job is None or job.ended_at is None
                 ends.append(job.ended_at if job is not None and job.ended_at is not None else now)
                 refused = refusals_of(part, job, nodes)
                 refusals += refused
@@ -475,7 +477,8 @@ class SlurmBackend:
             state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
         bad = min(wrong, key=lambda one: one[0], default=None)
         checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
-        if state == RunState.ENDED and not fresh and now - max(ends) < LAST_LOOK:
+        # Since when a forgotten part is over nobody knows, so that a wait for it would never end.
+        if state == RunState.ENDED and not fresh and not forgotten and now - max(ends) < LAST_LOOK:
             return None
         return SeenRun(
             key=run.key,
