@@ -7,6 +7,7 @@ import subprocess
 import textwrap
 from collections.abc import Iterator
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,7 @@ save() {
 }
 trap save USR1
 trap 'exit 1' TERM
+touch "$GPUFLEET_CHECKPOINT_DIR/up-$RANK"
 test "$GPUFLEET_RESUME_STEP" != 1 || save
 until [ "$GPUFLEET_RESUME_STEP" -ge 2 ]; do sleep 0.1; done
 """
@@ -128,6 +130,8 @@ def test_a_gang_goes_on_from_its_checkpoints_after_a_preemption_and_without_a_no
     SlurmCluster.objects.create(cluster_id=console.cluster, changed_at=now(), **values)
     low = job_on(SAVES, workers=3, spec={"grace_s": 20, "checkpoint": {"interval_s": 600}}, name="low")
     console.until(low, JobState.RUNNING)
+    up = f"gpufleet-{console.settings.tag}/checkpoints/{low.public_id}/1/up-*"
+    wait_until(lambda: len(list(Path(console.settings.folder).glob(up))) == 3, what="its ranks to be ready to save")
     high = job_on("sleep 1", workers=2, job_class="interactive", name="high")
     console.until(high, JobState.COMPLETED)
     second = wait_until(
