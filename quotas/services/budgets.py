@@ -22,14 +22,15 @@ from quotas.permissions import Access, Can, nodes_visible
 from quotas.rules import Faults, note
 from quotas.selectors.budgets import Standing, day_of, day_start, may_budget, must_budget, period_at, standings, used_between
 from quotas.selectors.rates import price_book
+from quotas.services.ledger import LATE
 
 NAME_LENGTH, REASON_LENGTH = 80, 280
 MOST = 10**15
 HIGHEST = 1000
 LONGEST = timedelta(days=3 * 366)
 MOST_OF_A_NODE = 20
-# No transaction that writes usage lasts so long: what lies behind is in the ledger.
-SETTLED = timedelta(seconds=60)
+# No transaction that writes usage lasts so much longer: what lies behind is in the ledger.
+SETTLED = LATE + timedelta(seconds=60)
 FIELDS = ("name", "gpu_type", "unit", "amount", "period", "zone", "starts_at", "ends_at", "warn_percent", "stop_percent", "at_stop")
 COUNTED_ANEW = ("gpu_type", "period", "zone", "starts_at", "ends_at")
 

@@ -6,8 +6,9 @@ An entry is never changed apart from its end, which is written once; the databas
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 from django.db import connection, transaction
@@ -82,6 +83,9 @@ _SAID = (*_FACTS, "share_class", "quota_path", "cost_centre")
 _LINE = ("attempt", "role", "worker", "gpu_type", "surplus", "quota_path", "gpu_milli", "preemptible", "job_class", "priority", "began_at", "job")
 _facts_of = attrgetter(*_FACTS)
 
+# An entry ends at most so long before its end is written down. What adds up the ledger and keeps the sum waits longer.
+LATE = timedelta(minutes=2)
+
 LOCKED_CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.select_for_update().filter(pk=1))
 SET_CLOCK = PreparedUpdate(lambda now: (LedgerClock.objects.filter(pk=1), {"at": now}))
 OPEN = LedgerEntry.objects.filter(until__isnull=True)
@@ -138,11 +142,11 @@ def _hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: datetime) -> int:
+def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: datetime, ended: Mapping[int, datetime] = MappingProxyType({})) -> int:
     """Make the open entries of these attempts say what is held now. Returns how many entries began.
 
     What did not change goes on. A worker that goes on in another phase keeps its class; where an attempt gains or loses workers, the classes of all
-    its workers are decided anew.
+    its workers are decided anew. `ended`: attempts that hold nothing since a moment before this one.
     """
     entries, paths = together(OPEN_ENTRIES_OF.asking(attempts), PATHS.asking({worker.quota_id for worker in held}))
     open_entries = _by_key(entries)
@@ -152,15 +156,15 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
     deciding = {attempt for attempt, keys in after.items() if before.get(attempt) != keys}
     places = _Places.at(dict(paths))
     classes = _classes_beside_others(attempts, held, places, at) if deciding else {}
-    fresh, ended = [], [pk for key, (pk, _) in open_entries.items() if key not in wanted]
+    fresh, closed = [], {pk: ended.get(key[0], at) for key, (pk, _) in open_entries.items() if key not in wanted}
     for key, worker in wanted.items():
         pk, entry = open_entries.get(key, (None, None))
         share_class = classes[key] if entry is None or key[0] in deciding else entry.share_class
         following = _entry(worker, places, share_class)
         if entry != following:
             fresh.append(following)
-            ended += [pk] if pk is not None else []
-    _write(ended, fresh, at)
+            closed |= {pk: at} if pk is not None else {}
+    _write(closed, fresh, at)
     return len(fresh)
 
 
@@ -178,7 +182,7 @@ def ledger_redecide(*, at: datetime) -> int:
         if entry != following:
             ended.append(pk)
             fresh.append(following)
-    _write(ended, fresh, at)
+    _write(dict.fromkeys(ended, at), fresh, at)
     return len(fresh)
 
 
@@ -240,6 +244,13 @@ def _by_key(rows: Iterable[tuple[Any, ...]]) -> dict[Key, tuple[int, _Entry]]:
     return {entry.worker.key: (pk, entry) for pk, entry in found}
 
 
+def by_moment(ends: Mapping[int, datetime]) -> dict[datetime, list[int]]:
+    found: dict[datetime, list[int]] = {}
+    for key, moment in ends.items():
+        found.setdefault(moment, []).append(key)
+    return found
+
+
 def _keys_by_attempt(keys: Iterable[Key]) -> dict[int, set[Key]]:
     found: dict[int, set[Key]] = {}
     for key in keys:
@@ -270,10 +281,10 @@ def _entry(worker: Held, places: _Places, share_class: str) -> _Entry:
     return _Entry(worker, share_class, places.path[worker.quota_id], worker.stated_cost_centre or places.cost_centre[worker.quota_id])
 
 
-def _write(ended: Sequence[int], fresh: Sequence[_Entry], at: datetime) -> None:
-    if ended:
-        closed = CLOSE_ENTRIES(ended, at)
-        assert closed == len(ended), "an entry was closed by somebody else although the ledger was held"
+def _write(ended: Mapping[int, datetime], fresh: Sequence[_Entry], at: datetime) -> None:
+    for until, keys in by_moment(ended).items():
+        closed = CLOSE_ENTRIES(keys, until)
+        assert closed == len(keys), "an entry was closed by somebody else although the ledger was held"
     rows = ((*_facts_of(entry.worker), entry.share_class, entry.quota_path, entry.cost_centre, at) for entry in fresh)
     rows_insert(LedgerEntry, (*_SAID, "since"), rows)
 

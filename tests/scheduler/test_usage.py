@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -16,14 +17,16 @@ from gpufleet.core.times import millis
 from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
 from quotas.permissions import Access, Can, Grant
 from quotas.rules import NodeValues, Share
-from quotas.services.ledger import ledger_hour
+from quotas.services.budgets import SETTLED
+from quotas.services.ledger import LATE, ledger_hour
 from quotas.services.nodes import node_move, node_update
 from scheduler.hardware.lifecycle import steps_from
 from scheduler.jobs.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
-from scheduler.models import HOLDING, USES, CapacityEntry, Gpu, Job, JobState, Node, Placement
+from scheduler.models import HOLDING, USES, CapacityEntry, Gpu, Job, JobState, Node, Placement, UsageStep
 from scheduler.selectors.reconciliation import usage_differences
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
+from scheduler.services.loop.runs import Ended, attempts_ended
 from scheduler.services.loop.usage import timeline_review
 from tests import builders
 from tests.builders import NOON
@@ -174,6 +177,71 @@ class TestLedger:
         ledger, timeline = usage_differences()
         assert "worker 1" in ledger.what
         assert (ledger.gpu_millis, timeline.gpu_millis) == (6_000_000, 6_000_000)
+
+
+@pytest.mark.django_db
+class TestEnds:
+    """A run that is up 9 s after noon and whose end is seen 40 s after it. Its back-end says when it ended."""
+
+    def run(self, node: Node, count: int = 2, first: int = 0) -> Job:
+        job = new_job(builders.quota("a", parent=builders.quota("org")), count)
+        start(job, node, count, first)
+        job_transition(job=job, to=JobState.RUNNING, now=NOON + 9 * SECOND, cause="")
+        return job
+
+    @pytest.mark.parametrize(
+        ("until", "said"),
+        [
+            pytest.param(30, {"ended_at": 30, "started_at": 2}, id="as the back-end says"),
+            pytest.param(30, {"ended_at": 30, "started_at": -1}, id="in whole seconds"),
+            pytest.param(40, {"ended_at": 30, "started_at": -2}, id="its clock is behind"),
+            pytest.param(40, {"ended_at": 41, "started_at": 2}, id="its clock is ahead"),
+            pytest.param(40, {"ended_at": 30, "started_at": 2, "node_lost": True}, id="lost"),
+            pytest.param(40, {}, id="it does not say"),
+            pytest.param(9, {"ended_at": 8, "started_at": 2}, id="before it was seen to run"),
+        ],
+    )
+    def test_a_run_is_charged_until_it_ended_and_its_gpus_are_given_away_when_that_is_seen(self, until: int, said: dict[str, Any]) -> None:
+        node = builders.node(gpus=2)
+        job = self.run(node)
+        told = {key: NOON + value * SECOND if key != "node_lost" else value for key, value in said.items()}
+        attempts_ended(ends=[Ended(job.attempts.get().pk, 0, **told)], now=NOON + 40 * SECOND)
+        start(new_job(job.quota), node, 2, now=NOON + 40 * SECOND)
+
+        end = NOON + until * SECOND
+        assert job.attempts.get().ended_at == end
+        assert set(job.placements.values_list("until", flat=True)) == {end}
+        assert LedgerEntry.objects.filter(job=job.public_id).latest("until").until == end
+        assert set(Placement.objects.exclude(job=job).values_list("since", flat=True)) == {NOON + 40 * SECOND}
+        assert not fleet_faults()
+
+    def test_no_further_back_than_what_is_added_up_already(self) -> None:
+        first, second = self.run(builders.node(gpus=2)), self.run(builders.node(gpus=2))
+        seen = NOON + timedelta(minutes=20)
+        attempts_ended(ends=[Ended(first.attempts.get().pk, 0, ended_at=NOON + 30 * SECOND)], now=seen)
+        step = seen - 5 * SECOND
+        UsageStep.objects.create(at=step, half_life_seconds=60, used={}, capacity={})
+        attempts_ended(ends=[Ended(second.attempts.get().pk, 0, ended_at=NOON + 30 * SECOND)], now=seen)
+
+        assert (first.attempts.get().ended_at, second.attempts.get().ended_at) == (seen - LATE, step)
+        assert LATE < SETTLED
+        assert not fleet_faults()
+
+    def test_two_on_one_gpu(self) -> None:
+        """Each by itself ends when it ended; both together when that is seen."""
+        node = builders.node(gpus=1)
+        gpu = builders.gpu(node)
+        jobs = [new_job(builders.quota(), 0) for _ in range(4)]
+        for job in jobs:
+            job_start(job=job, seats=[Seat(gpu.node_id, gpu.pk, gpu_milli=250)], now=NOON, cause="")
+            job_transition(job=job, to=JobState.RUNNING, now=NOON + 9 * SECOND, cause="")
+        ends = [Ended(job.attempts.get().pk, 0, ended_at=NOON + (20 + number) * SECOND) for number, job in enumerate(jobs)]
+        attempts_ended(ends=ends[:1], now=NOON + 30 * SECOND)
+        attempts_ended(ends=ends[1:2], now=NOON + 30 * SECOND)
+        attempts_ended(ends=ends[2:], now=NOON + 30 * SECOND)
+
+        assert [(job.attempts.get().ended_at - NOON) // SECOND for job in jobs] == [20, 21, 30, 30]
+        assert not fleet_faults()
 
 
 @pytest.mark.django_db

@@ -219,7 +219,11 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     up += [
         attempt.pk for run, attempt in known if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
     ]
-    ends = [Ended(attempt.pk, run.exit_code, run.why, run.node_lost) for run, attempt in known if run.state == RunState.ENDED]
+    ends = [
+        Ended(attempt.pk, run.exit_code, run.why, run.node_lost, run.started_at, run.ended_at)
+        for run, attempt in known
+        if run.state == RunState.ENDED
+    ]
     if up or ends:
         came_up, ended = attempts_seen(up=up, ends=ends, now=now, news=news)
         found.came_up += came_up

@@ -41,7 +41,7 @@ def past_usage_take(*, now: datetime, fairness: Fairness) -> bool:
     if step.filter(at=begin).exists():
         return False
     with transaction.atomic():
-        # From here on nobody writes an entry that begins or ends before now, whatever his clock says.
+        # From here on nobody writes an entry that begins or ends before this step, whatever his clock says (`ends_from`).
         usage_moment(now=now)
         if step.filter(at=begin).exists():
             return False

@@ -3,7 +3,7 @@
 Nobody takes GPUs from a run here. A run is asked to leave, and its GPUs are free when its back-end says that it has left.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ from django.db import transaction
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
+from gpufleet.core.times import whole_millis
 from scheduler.backends.base import Signal
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
@@ -21,6 +22,7 @@ from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import retry_delay
 from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
+from scheduler.services.loop.usage import ends_from
 
 CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
     lambda attempts: (
@@ -29,6 +31,8 @@ CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
 )
 JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__among=attempts, ended_at__isnull=True).values_list("job_id", flat=True))
 PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
+# Slurm tells times in whole seconds: a start may seem to be so much before its order.
+WHOLE_SECONDS = timedelta(seconds=1)
 # Numbers of attempts that were lost before all their workers were up.
 UNSTARTED: Prepared[tuple[int, int]] = Prepared(
     lambda jobs: Attempt.objects.filter(job__among=jobs, outcome="lost", running_at__isnull=True).order_by().values_list("job_id", "number")
@@ -54,6 +58,8 @@ class Ended:
     exit_code: int | None
     why: str = ""
     node_lost: bool = False
+    started_at: datetime | None = None  # both as the back-end says, by its clock
+    ended_at: datetime | None = None
 
 
 class OfJob(Protocol):
@@ -182,6 +188,7 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
         held, promised = by_attempt(held_rows), set(promised_rows)
         in_a_row = _lost_in_a_row([attempts[key] for key, end in over.items() if end.node_lost or attempts[key].stop_outcome == "lost"])
+        steps.ended_at = _ended_at(over, attempts, held, steps.now)
         for key, end in reversed(over.items()):
             attempt = attempts[key]
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised, in_a_row.get(key, 0))
@@ -191,6 +198,30 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
         if over and want:
             lease_want()
     return moved, len(over)
+
+
+def _ended_at(over: Mapping[int, Ended], attempts: Mapping[int, Attempt], held: Mapping[int, list[Placement]], now: datetime) -> dict[int, datetime]:
+    """When runs ended that ended before now, where that is certain. What they held was free since then, and goes to others from now on.
+
+    A lost run may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and its end is not believed. Of two
+    that shared a GPU and end together no entry of that GPU would tell the one's end from the other's.
+    """
+    told = {}
+    for key, end in over.items():
+        started = attempts[key].started_at - WHOLE_SECONDS
+        if end.ended_at is not None and end.ended_at < now and not end.node_lost and started <= (end.started_at or started):
+            told[key] = whole_millis(end.ended_at)
+    if not told:
+        return {}
+    gpus = {key: {seat.gpu_id for seat in held.get(key, ()) if seat.gpu_id is not None} for key in over}
+    users = Counter(gpu for of_run in gpus.values() for gpu in of_run)
+    alone = {key: gpus[key] for key in told if all(users[gpu] == 1 for gpu in gpus[key])}
+    found = {}
+    for key, first in ends_from(gpus=alone, at=now).items():
+        run = attempts[key]  # one without a GPU is in no entry
+        known = (told[key], first, run.started_at, run.running_at, run.stop_asked_at, *(seat.since for seat in held.get(key, ())))
+        found[key] = min(now, max(moment for moment in known if moment is not None))
+    return found
 
 
 def _came_up(steps: Steps, job: Job, attempt: Attempt) -> bool:
@@ -228,7 +259,7 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
     if end.exit_code == 0 and not end.node_lost:
         if job.state in (JobState.STARTING, JobState.RESUMING):
             # So short that nobody saw it run.
-            steps.attempt(attempt, running_at=attempt.running_at or steps.now)
+            steps.attempt(attempt, running_at=attempt.running_at or steps.ended_at.get(attempt.pk, steps.now))
             steps.move(job, JobState.RUNNING, "All workers are up.", attempt=attempt)
         _finish(steps, job, attempt, held, JobState.COMPLETED, "completed", end.why or "Completed.", promised)
     elif attempt.stop_to:

@@ -79,7 +79,9 @@ class Steps:
         self._events: list[Event] = []
         self._orders: list[tuple[Attempt, tuple[Any, ...]]] = []
         self._opened: list[tuple[Attempt, int, Seat, bool]] = []
-        self._closed: list[int] = []
+        self._closed: dict[datetime, list[int]] = defaultdict(list)
+        self.ended_at: Mapping[int, datetime] = {}  # of attempts that ended before now, by what their back-end says
+        self._freed: dict[int, datetime] = {}  # GPUs of these
         self._leaving: list[int] = []
         self._arrived: list[int] = []
         self._gpus: list[int] = []
@@ -141,8 +143,9 @@ class Steps:
         """The attempt is over: what it holds is free, and its job goes on to `to`."""
         if outcome not in OUTCOMES.get(to, ()):
             raise IllegalTransition(f"An attempt whose job becomes {to} did not end as {outcome}.")
-        self.close(held)
-        self.attempt(attempt, ended_at=self.now, outcome=outcome, cause=cause[:CAUSE_LENGTH], token_digest="")
+        at = self.ended_at.get(attempt.pk, self.now)
+        self.close(held, at)
+        self.attempt(attempt, ended_at=at, outcome=outcome, cause=cause[:CAUSE_LENGTH], token_digest="")
         self.move(job, to, cause, attempt=attempt, **columns)
 
     def open(self, job: Job, attempt: Attempt, seats: Sequence[Seat], *, joining: bool = False) -> None:
@@ -150,12 +153,14 @@ class Steps:
         self._opened.extend((attempt, job.pk, seat, joining) for seat in seats)
         self._gpus.extend(seat.gpu_id for seat in seats if seat.gpu_id is not None)
 
-    def close(self, placements: Iterable[Placement]) -> None:
+    def close(self, placements: Iterable[Placement], at: datetime | None = None) -> None:
         for placement in placements:
-            self._closed.append(placement.pk)
+            self._closed[at or self.now].append(placement.pk)
             self._attempt_columns.setdefault(placement.attempt_id, {})
             if placement.gpu_id is not None:
                 self._gpus.append(placement.gpu_id)
+                if at is not None and at < self.now:
+                    self._freed[placement.gpu_id] = at
 
     def leave(self, placements: Iterable[Placement]) -> None:
         """Workers that are asked to go; they hold their GPUs until the back-end says that they went."""
@@ -196,7 +201,8 @@ class Steps:
             self.touch(PROMISED_GPUS(self._promises_gone))
             SEATS_GONE(promised := PROMISED(self._promises_gone))
             PROMISES_GONE(promised)
-        CLOSE(self._closed, self.now)
+        for at, placements in self._closed.items():
+            CLOSE(placements, at)
         LEAVE(self._leaving, self.now)
         ARRIVE(self._arrived)
         grouped_update(Attempt, self._attempt_columns)
@@ -212,7 +218,8 @@ class Steps:
             audit_write(entries=[self._entry(*one) for one in self._audit])
         attempts = {*self._attempt_columns, *(attempt.pk for attempt in self._new_attempts)}
         if attempts or self._touched:
-            usage_follow(attempts=attempts, gpus={*self._touched, *self._gpus}, at=self.now)
+            gpus = {*self._touched, *self._gpus}
+            usage_follow(attempts=attempts, gpus=gpus, at=self.now, ended=self.ended_at, freed=self._freed)
         self._tell(news)
         steps_tell(events=self._events)
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from django.db import transaction
@@ -16,13 +17,14 @@ from django.db.models import Q
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, PreparedUpdate, together
-from quotas.models import LedgerClock, Phase
-from quotas.services.ledger import Held, ledger_follow, ledger_moment, ledger_redecide
-from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat
+from quotas.models import LedgerClock, LedgerEntry, Phase
+from quotas.services.ledger import LATE, Held, by_moment, ledger_follow, ledger_moment, ledger_redecide
+from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat, UsageStep
 
 EVERY_TYPE = "*"
 COLUMNS = tuple(f"{use}_milli" for use in USES)
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+NOTHING: Mapping[int, datetime] = MappingProxyType({})
 
 
 def usage_moment(*, now: datetime) -> datetime:
@@ -39,14 +41,35 @@ def usage_moment(*, now: datetime) -> datetime:
     return moment.at
 
 
-def usage_follow(*, attempts: Collection[int], gpus: Iterable[int] = (), at: datetime) -> None:
-    """Write down what these attempts hold now, and what has become of its GPUs; `gpus` names those that were let go, and further ones."""
+def usage_follow(
+    *,
+    attempts: Collection[int],
+    gpus: Iterable[int] = (),
+    at: datetime,
+    ended: Mapping[int, datetime] = NOTHING,
+    freed: Mapping[int, datetime] = NOTHING,
+) -> None:
+    """Write down what these attempts hold now, and what has become of its GPUs; `gpus` names those that were let go, and further ones.
+
+    `ended` and `freed`: attempts that hold nothing, and GPUs that are held by nobody or by fewer, since a moment before this one (`ends_from`).
+    """
     touched = set(gpus)
     if attempts:
         runs, seats = together(RUNS.asking(attempts), SEATS.asking(attempts))
-        ledger_follow(attempts=attempts, held=_held_by(runs, seats), at=at)
+        ledger_follow(attempts=attempts, held=_held_by(runs, seats), at=at, ended=ended)
         touched.update(seat["gpu_id"] for seat in seats)
-    timeline_follow(gpus=touched, at=at)
+    timeline_follow(gpus=touched, at=at, freed=freed)
+
+
+def ends_from(*, gpus: Mapping[int, Collection[int]], at: datetime) -> dict[int, datetime]:
+    """From when on each of these attempts may have ended, by the GPUs that it holds: behind all that was written down or summed up of either."""
+    entries, uses, steps = together(SINCE_OF.asking(gpus), SINCE_ON.asking({gpu for held in gpus.values() for gpu in held}), LAST_STEP.asking())
+    first = max((at - LATE, *steps))
+    since = dict(uses)
+    found = {attempt: max((first, *(since[gpu] for gpu in held if gpu in since))) for attempt, held in gpus.items()}
+    for attempt, moment in entries:
+        found[attempt] = max(found[attempt], moment)
+    return found
 
 
 def phase_of(
@@ -92,6 +115,14 @@ HELD_ON: Prepared[tuple[Any, ...]] = Prepared(
     )
 )
 PROMISED_ON: Prepared[tuple[int, int]] = Prepared(lambda gpus: PromisedSeat.objects.filter(gpu__among=gpus).values_list("gpu_id", "gpu_milli"))
+SINCE_OF: Prepared[tuple[int, datetime]] = Prepared(
+    lambda attempts: LedgerEntry.objects.filter(attempt__among=attempts, until__isnull=True).values_list("attempt", "since")
+)
+SINCE_ON: Prepared[tuple[int, datetime]] = Prepared(
+    lambda gpus: CapacityEntry.objects.filter(gpu__among=gpus, until__isnull=True).values_list("gpu_id", "since")
+)
+# What past usage was summed up to is not looked at again.
+LAST_STEP: Prepared[datetime] = Prepared(lambda: UsageStep.objects.order_by("-at").values_list("at", flat=True)[:1])
 CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.filter(pk=1))
 
 
@@ -163,10 +194,10 @@ def _minimum(spec: Mapping[str, Any], role: str) -> int | None:
     return None
 
 
-def timeline_follow(*, gpus: Iterable[int], at: datetime) -> int:
-    """Make the open entries of these GPUs say what each is good for now. Returns how many entries began."""
+def timeline_follow(*, gpus: Iterable[int], at: datetime, freed: Mapping[int, datetime] = NOTHING) -> int:
+    """Make the open entries of these GPUs say what each is good for now, or since it was freed. Returns how many entries began."""
     keys = sorted(set(gpus))
-    return _timeline_follow(keys, at) if keys else 0
+    return _timeline_follow(keys, at, freed) if keys else 0
 
 
 def timeline_review(*, now: datetime) -> int:
@@ -199,7 +230,7 @@ class _Device:
     created_at: datetime
 
 
-def _timeline_follow(keys: list[int], at: datetime) -> int:
+def _timeline_follow(keys: list[int], at: datetime, freed: Mapping[int, datetime]) -> int:
     rows, held_rows, promised_rows, entries, clocks = together(
         *(question.asking(keys) for question in (DEVICES, HELD_ON, PROMISED_ON, OPEN_ENTRIES)), CLOCK.asking()
     )
@@ -212,18 +243,19 @@ def _timeline_follow(keys: list[int], at: datetime) -> int:
     known = set(present)
     if new := devices.keys() - known:
         known.update(CapacityEntry.objects.filter(gpu__among=new).values_list("gpu_id", flat=True))
-    ended, fresh = [], []
+    ended: dict[int, datetime] = {}
+    fresh = []
     for key, device in sorted(devices.items()):
         uses = _uses(device, held[key], promised[key], clock.wanted_types) if device.removed_at is None else None
         entry = present.get(key)
         if entry is not None and (uses is None or entry[2:] != uses):
-            ended.append(entry[0])
+            ended[entry[0]] = freed.get(key, at)
         if uses is not None and (entry is None or entry[2:] != uses):
-            since = at if key in known else min(at, max(device.created_at, clock.began_at))
+            since = freed.get(key, at) if key in known else min(at, max(device.created_at, clock.began_at))
             fresh.append((key, since, *uses))
-    if ended:
-        closed = CLOSE_ENTRIES(ended, at)
-        assert closed == len(ended), "an entry was closed by somebody else although the ledger was held"
+    for until, entries_ended in by_moment(ended).items():
+        closed = CLOSE_ENTRIES(entries_ended, until)
+        assert closed == len(entries_ended), "an entry was closed by somebody else although the ledger was held"
     rows_insert(CapacityEntry, ("gpu_id", "since", *COLUMNS), fresh)
     return len(fresh)
 
