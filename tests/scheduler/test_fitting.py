@@ -16,8 +16,10 @@ from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.reasons import Reason
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
+from scheduler.selectors.templates import templates_visible
 from scheduler.services.forecasts import fitting
 from scheduler.services.forecasts.fitting import Fit, fit_of
+from scheduler.services.forecasts.presets import preset_fits
 from scheduler.services.forecasts.proposals import changed
 from scheduler.services.jobs.submission import submission_create
 from tests import builders
@@ -287,6 +289,20 @@ def test_a_fleet_that_takes_long_to_read_is_read_less_often(two_nodes, monkeypat
     told(access, wish, NOON + timedelta(seconds=30))
     assert asked == [NOON + timedelta(seconds=30)]
     assert len(questions) == 1
+
+
+def test_presets_say_nothing_of_a_fleet_that_was_read_too_long_ago(two_nodes, monkeypatch):
+    access = two_nodes.access("submitter")
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(NOON)
+    assert preset_fits(access=access, templates=templates_visible(access), now=NOON + timedelta(seconds=30))
+    asked = []
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: asked.append(at))
+    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+
+    late = NOON + timedelta(minutes=6)
+    assert preset_fits(access=access, templates=templates_visible(access), now=late) is None
+    assert asked == [late], "and it is read again"
 
 
 def test_while_a_fleet_is_read_for_the_first_time_one_is_asked_to_come_again(two_nodes, monkeypatch):

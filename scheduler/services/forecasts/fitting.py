@@ -216,6 +216,12 @@ class Grounds:
             trial = side.ground.trial(make(side, waiting), dated=dated, instead_of=name) if waiting is not None else None
             return trial, side.taken_at
 
+    def at_hand(self, now: datetime) -> bool:
+        """Whether a reading serves now; it is seen to that the next one comes. For who goes by what was `remembered`."""
+        self._see_to_it(now)
+        side = self._serving
+        return side is not None and _serves(side, now)
+
     def remembered(self, key: Hashable, find: Callable[[], Answer]) -> Answer:
         """What takes many trials is looked for once for each reading. The key has all that it depends on beside the fleet."""
         side = self._serving

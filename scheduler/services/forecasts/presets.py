@@ -29,6 +29,8 @@ class _FleetIsRead(Exception):
 
 def preset_fits(*, access: Access, templates: Sequence[Template], now: datetime) -> dict[str, PresetFit] | None:
     """By the templates' names, without those that need more than they say; None while the fleet is being read."""
+    if not GROUNDS.at_hand(now):
+        return None
     described = [{**one.body, "template": one.ref, "quota": quota_last_used(access, one.quota)} for one in templates]
     judged = submissions_judge(access=access, descriptions=described, now=now)
     rates = rates_now(now=now)
