@@ -114,8 +114,10 @@ def _judge(
         if not alert.silenced:
             alert_tell(alert, FleetEvent.ALERT_FIRING, roles=rule.told, now=now, news=news)
         return
-    if alert.silenced and alert.acknowledged_at is None and state.state == AlertState.FIRING and not is_silenced(alert, silences):
-        alert.silenced = False  # the silence is over and it is not: whoever was not told is told now
+    is_hot = state.state == AlertState.FIRING and state.calm_since is None
+    if alert.silenced and alert.acknowledged_at is None and is_hot and not is_silenced(alert, silences):
+        # The silence is over and it is not: whoever was not told is told now, and has as long as anybody to acknowledge it.
+        alert.silenced, alert.fired_at = False, now
         alert_tell(alert, FleetEvent.ALERT_FIRING, roles=rule.told, now=now, news=news)
     if _must_escalate(alert, rule, now) and not is_silenced(alert, silences):
         alert.escalated_at = now

@@ -63,6 +63,10 @@ def gaps_write(span: int, gaps: Mapping[datetime, Gap]) -> None:
 
 
 def _pieces_write(at: datetime, pieces: Sequence[Piece]) -> None:
+    """Those of the first snapshot of the newest minute, as its sums are: what another turn wrote meanwhile or of a later minute stays."""
+    newest = GapNewest.objects.select_for_update().filter(pk=1).first()
+    if newest is not None and newest.at >= at:
+        return
     keys = _keys({piece.part for piece in pieces})
     rows = [(keys[piece.part], piece.gpu, piece.job or 0, piece.milli) for piece in pieces]
     GapNewest.objects.update_or_create(pk=1, defaults={"at": at, "pieces": sums_packed(*np.array(rows, np.int64).T)})

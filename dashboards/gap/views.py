@@ -1,13 +1,14 @@
 """The page of the gap, and its chart."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
@@ -27,6 +28,7 @@ from gpufleet.core.rounding import rounded
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 
+KEPT = timedelta(days=400)  # hours of the gap are
 LOST = tuple(cause.value for cause in Cause if cause != Cause.COMPUTING)
 
 
@@ -95,7 +97,12 @@ def gap_gpus(request: HttpRequest) -> HttpResponseBase:
     behind = gap_behind(access, filters_asked(request.GET), now=now())
     context = {"heading": "GPUs of the gap", "behind": behind, "sees_costs": sees_costs(access), "months": HOURS_A_MONTH}
     context["month_micros"] = None if behind.hour_micros is None else behind.hour_micros * HOURS_A_MONTH
-    return GAP_GPUS.respond(request, gpus_behind(behind), "dashboards/gap_gpus.html", context, presented=partial(rows_presented, access, behind))
+    presented = partial(rows_presented, access, behind)
+    answer = GAP_GPUS.respond(request, gpus_behind(behind), "dashboards/gap_gpus.html", context, presented=presented)
+    if isinstance(answer, HttpResponse) and answer.has_header("HX-Push-Url"):
+        # The list alone is exchanged; what it adds up to stands outside of it and comes along.
+        answer.write(render_to_string("dashboards/_gap_counted.html", context | {"apart": True}, request))
+    return answer
 
 
 @require_safe
@@ -116,7 +123,7 @@ def _until(written: str) -> datetime:
         found = parse_datetime(written)
     except ValueError:
         found = None
-    if found is None or found.tzinfo is None or found > moment:
+    if found is None or found.tzinfo is None or not moment - KEPT <= found <= moment:
         found = moment
     return span_begin(found, QUARTER)
 

@@ -1,6 +1,7 @@
 """Raw hardware state, taken from a source and kept as five-minute sums. Healthy hardware costs one row a cluster and nothing more.
 
-Counters may be reset, repeat or go missing: what is kept is what they grew by. A device that was not read in a look keeps its last figures.
+Counters may be reset, repeat or go missing: what is kept is what they grew by. A device that was not read in a look keeps its last figures,
+apart from the count of its processes.
 """
 
 import zlib
@@ -100,6 +101,7 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
                 sums[:] = 0
         sums = _added(sums, last, now, round(gap.total_seconds()))
         kept = np.where(now == UNREAD, last, now)
+        kept[STORED.index(PROCESSES)] = now[STORED.index(PROCESSES)]  # of now or of nobody: nothing is worked out from the one before
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
         frame.save()

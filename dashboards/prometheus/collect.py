@@ -163,8 +163,9 @@ def _memory(read: Mapping[str, float]) -> float | None:
 
 
 def _remaps(read: Mapping[str, float]) -> float | None:
+    """Both together, or nothing: one that comes back after it was missing would look like growth."""
     told = [read[key] for key in ("remaps_corrected", "remaps_uncorrected") if key in read]
-    return sum(told) if told else None
+    return sum(told) if len(told) == 2 else None
 
 
 def _pcie_lost(read: Mapping[str, float]) -> float | None:

@@ -113,22 +113,41 @@ def test_a_silence_lists_the_alert_and_tells_nobody(pool, personas: Personas):
 
 
 def test_an_alert_that_outlasts_its_silence_is_told_when_that_ends(pool, personas: Personas):
-    one = rule(for_minutes=0)
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
+    one = rule(for_minutes=0, escalate_minutes=30, escalate_to=["superuser"])
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
     silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
     sick(pool[:2])
     for minutes in (0, 59):
         alerts_round(now=NOON + minutes * MINUTE)
     assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
 
-    for minutes in (60, 61):
+    for minutes in (60, 61, 89):
         alerts_round(now=NOON + minutes * MINUTE)
     assert [delivery.kind for delivery in Delivery.objects.all()] == ["alert.firing"]
     assert Notice.objects.count() == 1
+    assert alerts_round(now=NOON + 90 * MINUTE).escalated == 1
     sick(pool[:2], Health.HEALTHY)
-    for minutes in (62, 63):
+    for minutes in (92, 93):
         alerts_round(now=NOON + minutes * MINUTE)
-    assert [delivery.kind for delivery in Delivery.objects.order_by("pk")] == ["alert.firing", "alert.resolved"]
+    assert [delivery.kind for delivery in Delivery.objects.order_by("pk")] == ["alert.firing", "alert.escalated", "alert.resolved"]
+
+
+def test_an_alert_that_is_about_to_end_with_its_silence_is_told_only_if_it_comes_back(pool, personas: Personas):
+    one = rule(for_minutes=10)
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
+    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    sick(pool[:2])
+    for minutes in (0, 10):
+        alerts_round(now=NOON + minutes * MINUTE)
+    sick(pool[:2], Health.HEALTHY)
+    for minutes in (55, 61):
+        alerts_round(now=NOON + minutes * MINUTE)
+    assert Alert.objects.get().state == "firing"
+    assert Delivery.objects.count() == 0
+
+    sick(pool[:2])
+    alerts_round(now=NOON + 62 * MINUTE)
+    assert [delivery.kind for delivery in Delivery.objects.all()] == ["alert.firing"]
 
 
 def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):

@@ -11,7 +11,7 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.figures import gap_by, gap_report
 from dashboards.gap.models import GapRollup
 from dashboards.gap.snapshot import gap_now
-from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, spans_sum
+from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, pieces_newest, spans_sum
 from dashboards.telemetry.spans import HOUR, QUARTER
 from gpufleet.core.times import now
 from scheduler.models import Health, JobState, Outlook
@@ -54,6 +54,17 @@ def test_a_snapshot_is_the_fleet() -> None:
         "failed": 2000,
         "unwanted": 3000,
     }
+
+
+def test_a_turn_that_comes_late_leaves_the_newest_rows_alone() -> None:
+    small_fleet()
+    gap_turn(now=NOON + timedelta(minutes=1))
+    builders.node(gpus=1)
+    assert gap_turn(now=NOON)
+
+    (at, gap), (rows_at, pieces) = gap_newest() or pytest.fail("no snapshot"), pieces_newest() or pytest.fail("no rows")
+    assert rows_at == at == NOON + timedelta(minutes=1)
+    assert sum(piece.milli for piece in pieces) == gap.total == 8000
 
 
 def test_what_waits_behind_a_window_is_not_wanted_by_the_next_plan() -> None:

@@ -135,7 +135,31 @@ def test_rows_are_the_snapshot_to_the_thousandth_and_stay_so_while_the_fleet_cha
     rows = rows_at(personas.client("superuser"), "/gap/gpus/?cause=computing&cause=idle")
     assert sum(round(1000 * float(row["Counted"])) for row in rows) == behind.milli
     told = rows_at(personas.client("viewer"), "/gap/gpus/?team=Other+teams")
-    assert told and not any("job-" in row["Jobs"] or "vision" in row["Team"] for row in told)
+    assert any(row["Jobs"].startswith("j-") for row in rows)
+    assert told and {(row["Jobs"], row["Team"]) for row in told} == {("", "Other teams")}
+
+
+def test_the_figures_above_the_rows_come_along_when_the_list_alone_is_exchanged(personas: Personas) -> None:
+    mixed_fleet(personas)
+    gap_turn(now=now())
+    browser = personas.client("superuser")
+    counted = re.compile(r'<dl class="head-figures" id="gap-counted"( hx-swap-oob="true")?>(.*?)</dl>', re.DOTALL)
+    alone = {"HX-Request": "true", "HX-Target": "table-gap-gpus"}
+
+    pages = [browser.get(f"/gap/gpus/{asked}").content.decode() for asked in ("", "?cause=idle")]
+    parts = [browser.get(f"/gap/gpus/{asked}", headers=alone).content.decode() for asked in ("", "?cause=idle")]
+    (whole, idle), told = [counted.findall(page) for page in pages], [counted.findall(part) for part in parts]
+    assert whole != idle
+    assert [[("", text) for _, text in found] for found in told] == [whole, idle]
+    assert [apart for found in told for apart, _ in found] == [' hx-swap-oob="true"'] * 2
+
+
+@pytest.mark.parametrize("until", ["0001-01-01T00:00:00Z", "1969-01-01T00:00:00Z", "9999-12-31T23:59:59-14:00"])
+def test_a_week_that_nobody_can_have_seen_is_this_one(personas: Personas, until: str) -> None:
+    page = personas.client("superuser").get("/gap/week/", {"until": until})
+
+    assert page.status_code == 200
+    assert now() - page.context["week"].at < timedelta(days=8)
 
 
 def test_a_week_is_its_days(personas: Personas) -> None:

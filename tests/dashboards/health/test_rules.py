@@ -14,7 +14,7 @@ from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, H
 from dashboards.health.round import health_round, rule_of
 from dashboards.health.rules import Rule, Sum, Sums, judged, replay
 from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
-from dashboards.health.state import STORED, RawState, state_write
+from dashboards.health.state import STORED, UNREAD, RawState, state_write
 from dashboards.models import ActivityEntry
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
@@ -81,6 +81,14 @@ def test_what_a_version_with_fewer_signals_left_is_gone_on_from(fleet):
 
     assert {row.signal: row.value for row in HealthBucket.objects.all()} == {"ecc_corrected": 30}
     assert hardware_now(now=NOON + LOOK).processes[gpus[0].pk] == 4
+
+
+def test_processes_are_those_of_the_newest_look(fleet):
+    _, gpus = fleet
+    look(gpus[:2], {"processes": {gpus[0]: 4, gpus[1]: 1}}, at=NOON)
+    look(gpus[:2], {"processes": {gpus[0]: int(UNREAD), gpus[1]: 2}}, at=NOON + LOOK)
+
+    assert hardware_now(now=NOON + LOOK).processes == {gpus[1].pk: 2}
 
 
 def test_a_throttling_gpu_makes_its_node_suspect_and_opens_an_incident(fleet):

@@ -77,8 +77,8 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     ]
     exporter.samples = [
         *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0"),
-        *said(0, ecc_corrected="7", nvlink_errors="3", remaps_corrected="1"),
-        *said(1, driver="97", power="200", reasons="64", xid="79"),
+        *said(0, ecc_corrected="7", nvlink_errors="3", remaps_corrected="1", remaps_uncorrected="0"),
+        *said(1, driver="97", power="200", reasons="64", xid="79", remaps_corrected="4"),
         *slices,
         *said(3, sm="NaN", power="1e9", temperature="-5"),
         *[(metric, {**labels, "UUID": "GPU-elsewhere"}, value) for metric, labels, value in said(0, sm="0.5")],
@@ -107,12 +107,17 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     assert node.heartbeat_at is not None
 
     sick = {"nvlink_errors": "5", "pcie_width": "8", "pcie_widest": "16", "remaps_corrected": "1", "remaps_uncorrected": "2", "reasons": "128"}
-    exporter.samples = [*said(0, sm="0.62", ecc_corrected="9", xid="63", **sick), *said(1, driver="97", xid="79")]
+    exporter.samples = [
+        *said(0, sm="0.62", ecc_corrected="9", xid="63", **sick),
+        *said(1, driver="97", xid="79"),
+        *said(1, remaps_corrected="4", remaps_uncorrected="6"),
+    ]
     server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
     prometheus_collect(now=now() + timedelta(seconds=15), rules=LOCAL)
     grown = dict(HealthBucket.objects.filter(gpu__index=0).values_list("signal", "value"))
     assert grown.pop("power_brake") >= 15
     assert grown == {"xid": 1, "ecc_corrected": 2, "nvlink_errors": 2, "row_remaps": 2, "pcie_lost": 50}
+    assert not HealthBucket.objects.filter(gpu__index=1, signal="row_remaps").exists(), "a counter that was missing has not grown"
     assert HealthBucket.objects.get(signal="xid").code == 63
 
 
