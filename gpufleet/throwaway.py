@@ -133,11 +133,14 @@ def _folder(owner: pwd.struct_passwd | None = None) -> Path:
 
 def tree_of(pid: int) -> list[int]:
     """A process and all that descend from it; of one that has ended, nothing."""
+    below: list[int] = []
     try:
-        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
-        below = [int(child) for task in tasks for child in task.read_text().split()]
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return []
+    for task in tasks:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended; the process goes on
+            below += [int(child) for child in (task / "children").read_text().split()]
     return [pid, *(process for child in below for process in tree_of(child))]
 
 

@@ -155,7 +155,7 @@ def test_a_console_that_is_killed_loses_no_write_that_it_confirmed(tmp_path):
         died_at = time.monotonic() + seconds
         wait_until(lambda until=died_at: time.monotonic() > until, seconds=seconds + 5)
         kill_tree(program.pid)
-        program.process.wait(60)
+        program.process.wait(10)
         writer.join(30)
         assert writer.refused == []
         assert writer.answered, "nothing was written before the kill"
@@ -182,7 +182,7 @@ def test_however_often_the_console_is_killed_each_submission_is_there_once(prepa
         # At any moment: also while it comes up again, which is when it is half.
         time.sleep(rng.random() * 2)
         kill_tree(program.pid)
-        program.process.wait(60)
+        program.process.wait(10)
         program = start(manage, port)
     submitter.goes_on()
     submitter.finish()

@@ -2,12 +2,14 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psycopg
 import pytest
 import redis
 
+from gpufleet.throwaway import kill_tree, tree_of
 from tests.servers import Program, Redis, required, wait_until
 
 
@@ -48,6 +50,18 @@ def test_a_program_dies_with_whoever_started_it(tmp_path):
             return stat.read().rpartition(")")[2].split()[0] == "Z"
 
     wait_until(gone, what="the child to die")
+
+
+def test_a_process_whose_threads_come_and_go_is_found(tmp_path):
+    """One that ends while it is looked at hid the process: a console was to be killed, and went on."""
+    churn = "import threading\nprint('up', flush=True)\nwhile True:\n    threading.Thread(target=int).start()"
+    program = Program([sys.executable, "-c", churn], log=tmp_path / "log")
+    program.wait_for(lambda: "up" in program.output(), what="its threads")
+
+    assert all(program.pid in tree_of(program.pid) for _ in range(3000))
+
+    kill_tree(program.pid)
+    assert program.process.wait(10) == -signal.SIGKILL
 
 
 def test_stopping_returns_the_exit_status(tmp_path):

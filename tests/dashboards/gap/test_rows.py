@@ -174,7 +174,7 @@ def test_a_week_is_its_days(personas: Personas) -> None:
         builders.node(gpus=step % 2, type_name="A100")
     browser = personas.client("superuser")
     page = browser.get("/gap/").content.decode()
-    weeks = {html.unescape(address): printed for address, printed in CELL.findall(page) if "/gap/week/" in address}
+    weeks = {html.unescape(address): printed for _, address, printed in CELL.findall(page) if "/gap/week/" in address}
 
     assert len(weeks) == 22  # ten causes and the fleet, this week and last
     assert "–" not in weeks.values()
