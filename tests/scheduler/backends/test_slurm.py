@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,7 +179,7 @@ def test_a_job_that_saves_is_signalled_then_asked_to_leave(site):
     site.start(on=[seat(0, "gpu001", 1)], launch=shell(text), spec={**ROLES, "checkpoint": {"interval_s": 60}}, grace_seconds=2)
     site.until(RunState.RUNNING)
     wait_until(lambda: "up" in site.log(), what="it to be up")
-    assert [one.seconds for one in site.until(RunState.RUNNING).steps] == [((0, 1.5),)]
+    wait_until(lambda: [one.seconds for one in site.until(RunState.RUNNING).steps] == [((0, 1.5),)], what="its steps to be read")
 
     site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
     wait_until(lambda: "saving" in site.log(), what="it to save")
@@ -592,14 +592,18 @@ def test_what_others_call_their_jobs_is_read_as_they_wrote_it(site):
     site.slurm.sh("scancel", "--hurry", str(theirs[1]))
     try:
 
+        def settled(jobs: Iterable[SlurmJob]) -> dict[int, SlurmJob]:
+            """Those of this test; what earlier ones left may change between two looks."""
+            return {job.id: job for job in jobs if job.id in theirs or job.state == "RUNNING"}
+
         def read() -> dict[int, SlurmJob]:
-            return {job.id: job for job in site.client.with_gpus(site.client.jobs())}
+            return settled(site.client.with_gpus(site.client.jobs()))
 
         for number in theirs:
-            settled = ENDED if number == theirs[1] else {"RUNNING"}  # what is still completing may change between two looks
-            wait_until(lambda number=number, settled=settled: read()[number].state in settled, seconds=30, what=f"{number} to be settled")
+            states = ENDED if number == theirs[1] else {"RUNNING"}  # what is still completing may change between two looks
+            wait_until(lambda number=number, states=states: read()[number].state in states, seconds=30, what=f"{number} to be settled")
         # Slurm's own JSON, which costs more, is how they are told as they are.
-        plain = {job.id: job for job in map(_job, json.loads(site.client.run("squeue", "--json", "--all"))["jobs"])}
+        plain = settled(map(_job, json.loads(site.client.run("squeue", "--json", "--all"))["jobs"]))
         assert read() == plain
         assert [read()[number].comment for number in theirs[:-1]] == list(STRANGE[:-1])
         assert len({gpu for number in theirs for gpu in read()[number].gpus.get("gpu002", ())}) == len(STRANGE) - 1

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import textwrap
 from collections.abc import Iterator
@@ -140,11 +141,13 @@ def test_a_gang_goes_on_from_its_checkpoints_after_a_preemption_and_without_a_no
         what="the second attempt to have saved",
     ).attempt
     gone = Placement.objects.filter(attempt=second, until__isnull=True).order_by("pk").values_list("node__name", flat=True)[0]
+    console.slurm.end(f"slurmd.{gone}", signal.SIGKILL)  # alive, it would report for service before anybody looks
     console.slurm.sh("scontrol", "update", f"NodeName={gone}", "State=DOWN", "Reason=gone")
     try:
         wait_until(lambda: slurm_nodes_reconcile(now=now()), seconds=30, what="the loss of its node to be known")
         console.until(low, JobState.COMPLETED)
     finally:
+        console.slurm.start_node(gone)
         console.slurm.sh("scontrol", "update", f"NodeName={gone}", "State=RESUME", check=False)
 
     attempts = Attempt.objects.filter(job=low).order_by("number")
