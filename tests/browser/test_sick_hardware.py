@@ -113,7 +113,6 @@ def test_a_gpu_throttles_and_its_gang_is_moved_to_a_spare(live_console: LiveCons
         live_console.do(health_round, now=now() + 8 * MINUTE)
         incident = Incident.objects.get()
         visitor.open(f"/incidents/{incident.public_id}/")
-        expect(page.get_by_role("region", name="Jobs hurt")).to_contain_text("gang")
         expect(page.get_by_role("main")).to_contain_text("1 job was asked to save and moves to n2, a spare.")
         assert incident.out_milli_millis > 8000 * 5 * 60_000
         visitor.open("/incidents/")
