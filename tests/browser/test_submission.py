@@ -205,7 +205,7 @@ def test_the_summary_of_faults_leads_to_each_field(visit, scripts):
     unfold(page, "YAML")
     page.get_by_label("Job as YAML").fill(text)
     if scripts:
-        expect(page.locator("[data-count]")).to_contain_text("faults")
+        expect(page.locator("[data-count]")).to_contain_text("problems to fix")
         page.get_by_text("Where", exact=True).click()
         page.get_by_role("link", name="Grace").click()
         expect(page.get_by_label("Grace")).to_be_focused()
