@@ -83,7 +83,7 @@ class Promises:
         grown = _grown(self.rows, rows)
         if grown and not edited:
             windows = _lasting(now)
-            yield from self._beyond(used, fixed, [window.reservation for window in windows])
+            yield from self._beyond(used, fixed, rows, [window.reservation for window in windows])
             held = [one.reservation for one in windows if one.reservation.idle == Idle.HELD and (one.ends_at is None or one.ends_at > now + NEAR)]
             if held:
                 yield from self._kept(held, [one.reservation for one in _lasting(now, NEAR)], rows, grown)
@@ -104,19 +104,20 @@ class Promises:
         [(newest,)] = _rows("SELECT coalesce(max(id), 0) FROM attempt")
         self.newest, self.promised = newest, frozenset(promised)
 
-    def _beyond(self, used: Mapping[str, int], fixed: Mapping[str, int], windows: list[Reservation]) -> Iterator[str]:
-        """Whatever stood above a limit when it was lowered may stay; nothing is added to it."""
+    def _beyond(self, used: Mapping[str, int], fixed: Mapping[str, int], rows: list[Charged], windows: list[Reservation]) -> Iterator[str]:
+        """Whatever stood above a limit when it was lowered may stay; nothing is added to it, but what is charged to the window of a class."""
         more: dict[str, int] = defaultdict(int)
         for one in windows:
             for path in above_of(one.quota.path) if one.quota is not None else [ANYWHERE]:
                 more[path] += one.gpus_milli
         for path, guaranteed, limit in QuotaShare.objects.filter(gpu_type=TYPE).values_list("node__path", "guaranteed_milli", "limit_milli"):
             above = more[path] + more[ANYWHERE]
+            in_windows = _in_class_windows(path, rows, windows) - _in_class_windows(path, self.rows, windows)
             before, after = self.used.get(path, 0), used.get(path, 0)
-            if limit is not None and after > max(limit + above, before):
+            if limit is not None and after > max(limit + above, before + max(0, in_windows)):
                 yield f"{path} came from {before} to {after} thousandths; its limit is {limit}, and {above} for windows"
             before, after = self.fixed.get(path, 0), fixed.get(path, 0)
-            if guaranteed is not None and after > max(guaranteed + above, before):
+            if guaranteed is not None and after > max(guaranteed + above, before + max(0, in_windows)):
                 yield f"{path} came from {before} to {after} thousandths not preemptible; its guarantee is {guaranteed}, and {above} for windows"
 
     def _kept(self, held: list[Reservation], soon: list[Reservation], rows: list[Charged], grown: Mapping[tuple[Whose, int], int]) -> Iterator[str]:
@@ -149,6 +150,12 @@ def _lasting(now: datetime, ahead: timedelta = SKEW) -> list[Window]:
     """Those that last, or begin within so much, by the clock of one scheduler or another."""
     windows = Window.objects.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now - SKEW), starts_at__lte=now + ahead, released_at__isnull=True)
     return list(windows.select_related("reservation__quota").order_by("pk"))
+
+
+def _in_class_windows(path: str, rows: list[Charged], windows: list[Reservation]) -> int:
+    """How much at or below a node of the tree may be charged to windows of a class: what they use is no share of its team."""
+    below = [row for row in rows if f"{row.whose.path}/".startswith(f"{path}/")]
+    return sum(min(one.gpus_milli, sum(row.milli for row in below if _may_use(row.whose, one))) for one in windows if one.quota is None)
 
 
 def _room(of: Reservation, rows: list[Charged], places: Mapping[int, int], capacity: Mapping[int, int]) -> int:
