@@ -249,8 +249,17 @@ def lookahead_deep(seed: int) -> Scenario:
 
 def simulated(seed: int, count: int = 5000) -> Scenario:
     """5,000 jobs over 512 GPUs, loaded to nine tenths."""
-    chance = random.Random(seed)
-    machines, quotas = fleet(64), tree(512, orgs=3, teams=2, projects=2)
+    return over_time(seed, count, fleet(64), tree(512, orgs=3, teams=2, projects=2))
+
+
+def huge(seed: int, count: int = 1_000_000, nodes: int = 12_500) -> Scenario:
+    """A million jobs over 100,000 GPUs, loaded to nine tenths."""
+    return over_time(seed, count, fleet(nodes), tree(8 * nodes))
+
+
+def over_time(seed: int, count: int, machines: list[dict[str, Any]], quotas: list[dict[str, Any]]) -> Scenario:
+    """Jobs that come one after another, each for some minutes up to two hours, and ask for nine tenths of the fleet."""
+    chance, gpus = random.Random(seed), 8 * len(machines)
     names = leaves(quotas)
     jobs = []
     at = 0.0
@@ -258,7 +267,7 @@ def simulated(seed: int, count: int = 5000) -> Scenario:
     mean = sum(share * workers * gpus for share, workers, gpus in mix) / sum(share for share, _, _ in mix)
     for place in range(count):
         work = chance.randrange(300, 7200)
-        at += chance.expovariate(0.9 * 512 / (mean * 3750))
+        at += chance.expovariate(0.9 * gpus / (mean * 3750))
         made = job(chance, f"j-{place}", chance.choice(names), *drawn(chance, mix), 0)
         jobs.append(made | {"submitted": at, "work_s": work, "estimate_s": int(work * chance.uniform(0.8, 2)), "limit_s": None})
     return scenario(machines, quotas, jobs)

@@ -2,23 +2,27 @@
 
 import argparse
 import json
+import resource
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from scheduler.benchmarks import cases as drawn
 from scheduler.benchmarks import openb
 from scheduler.benchmarks.engine import as_in_the_loop, simulate
 from scheduler.benchmarks.kernel import kernel_ms
+from scheduler.benchmarks.peak import KIB_PER_UNIT
 from scheduler.cli import BAD_INPUT, whole
 from scheduler.engine.model.values import PLACEMENTS, Scenario
 from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
 
-CASES = ("fleet", *openb.LISTS)
+CASES = ("fleet", "huge", *openb.LISTS)
 TENTHS = 10
+HUGE_ARRIVALS = 60_000  # of a million jobs: by then the fleet is full, and as many end as come
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ def main(arguments: Sequence[str]) -> int:
 def run_case(case: str, folder: Path, seed: int, placement: str, most: int | None) -> dict[str, Any]:
     if case == "fleet":
         return {**simulate(seed), "case": case, "seed": seed, "kernel_ms": kernel_ms()}
+    if case == "huge":
+        return {"case": case, "seed": seed, **huge(parse(drawn.huge(seed)), most or HUGE_ARRIVALS), "kernel_ms": kernel_ms()}
     scenario = parse(openb.replayed(folder, case, seed, placement=placement))
     return {"case": case, "placement": placement, "seed": seed, **played(scenario, most), "kernel_ms": kernel_ms()}
 
@@ -94,6 +100,32 @@ def played(scenario: Scenario, most: int | None = None) -> dict[str, Any]:
     }
 
 
+def huge(scenario: Scenario, most: int) -> dict[str, Any]:
+    """The first of the jobs, while all are held. By processor time: it takes minutes, in which a machine does other things too."""
+    submitted = [job.submitted for job in scenario.jobs]
+    world = World(replace(scenario, settings=replace(scenario.settings, forecast="none")))
+    seconds, events = [0.0], [0]
+    with as_in_the_loop():
+        began = time.process_time()
+        for place in range(TENTHS):
+            world.run(submitted[min(most, len(submitted)) * (place + 1) // TENTHS - 1])
+            seconds.append(time.process_time() - began)
+            events.append(world.totals.events)
+    rates = [round((come - gone) / (end - begin)) for (gone, come), (begin, end) in zip(pairwise(events), pairwise(seconds), strict=True)]
+    return {
+        "median_ms": round(1000 * seconds[-1] / events[-1], 3),
+        "p95_ms": None,
+        "runs": 1,
+        "jobs": len(submitted),
+        "arrivals": min(most, len(submitted)),
+        "events": events[-1],
+        "events_per_s": round(events[-1] / seconds[-1]),
+        "events_per_s_by_tenth": rates,
+        "running": sum(1 for job in world.active.values() if job.run.workers),
+        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB_PER_UNIT / 1024),
+    }
+
+
 def curve_of(world: World, count: int) -> Curve:
     """Each job starts when it comes, or never: nobody leaves."""
     asked = allocated = 0
@@ -108,7 +140,11 @@ def curve_of(world: World, count: int) -> Curve:
 def told(result: dict[str, Any]) -> str:
     line = f"{result['case']:10} seed {result['seed']:3} {result.get('placement', ''):7}{result['events_per_s']:6} events a second"
     if "events_per_s_by_tenth" in result:
-        shares = ", ".join(f"{share} % at {percent} %" for percent, share in result["allocated_percent"].items() if share is not None)
         line += f"   by tenth {' '.join(map(str, result['events_per_s_by_tenth']))}"
+    if "peak_mib" in result:
+        line += f" of processor   {result['arrivals']} of {result['jobs']} jobs came, {result['running']} run at the end"
+        line += f"   {result['peak_mib']} MiB at most"
+    if "allocated_percent" in result:
+        shares = ", ".join(f"{share} % at {percent} %" for percent, share in result["allocated_percent"].items() if share is not None)
         line += f"   {result['started']} of {result['arrivals']} jobs started   allocated {shares or 'nothing yet'}"
     return f"{line}   kernel {result['kernel_ms']:.2f} ms"

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.cli import main
+from scheduler.benchmarks import cases
 from scheduler.benchmarks.openb import LISTS, NODES, inflated, milli_of
+from scheduler.benchmarks.replay import huge
+from scheduler.engine.reading.scenario import parse
 
 NODE_LINES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,65536,2,G2\nb,4000,65536,2,T4\n"
 JOB_LINES = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
@@ -42,6 +45,14 @@ def test_a_replay_tells_its_speed_and_how_much_is_allocated(folder: Path, capsys
         assert 50 <= case["allocated_percent"]["100"] <= 100
     assert run("--case", "openb", "--traces", str(folder)) == 0
     assert "jobs started   allocated" in capsys.readouterr().out
+
+
+def test_a_fleet_that_is_not_filled_by_its_first_jobs_tells_its_speed_and_memory() -> None:
+    told = huge(parse(cases.huge(1, count=300, nodes=64)), 200)
+
+    assert (told["jobs"], told["arrivals"]) == (300, 200)
+    assert told["events"] >= 200 and len(told["events_per_s_by_tenth"]) == 10 and min(told["events_per_s_by_tenth"]) > 0
+    assert 0 < told["running"] <= 200 and told["peak_mib"] > 0
 
 
 def test_a_list_is_filled_up_to_what_is_asked_for() -> None:
