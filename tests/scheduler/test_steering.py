@@ -121,7 +121,9 @@ def test_programs_steer_jobs_the_same_way(personas, mine):
         return answer.json()
 
     assert call("hold", 200, reason="Later.")["held_at"]
+    Job.objects.filter(pk=mine.pk).update(retry_at=NOON.replace(year=2190))
     assert call("release", 200)["held_at"] is None
+    assert fresh(mine).retry_at is None, "somebody says that it may start"
     assert call("cancel", 422, reason="x" * 281)["errors"][0]["path"] == "reason"
     assert call("cancel", 200)["state"] == "cancelled"
     assert "has ended already" in call("cancel", 409)["detail"]

@@ -508,7 +508,7 @@ def _hold(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters,
 
 
 def _release(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
-    steps.note(job, cause, detail=LET_GO, held_at=None)
+    steps.note(job, cause, detail=LET_GO, held_at=None, retry_at=None)
     steps.record(job, "job.hold", {"held": True}, {"held": False}, cause)
 
 

@@ -261,7 +261,10 @@ def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, c
         unchanged_or_stale(fresh, revision)
         if (fresh.held_at is None) == (held_at is None):
             return fresh
-        steps.note(fresh, cause, detail=LET_GO if held_at is None else HELD, held_at=held_at)
+        if held_at is None:
+            steps.note(fresh, cause, detail=LET_GO, held_at=None, retry_at=None)  # a person says that it may start
+        else:
+            steps.note(fresh, cause, detail=HELD, held_at=held_at)
         steps.write(news)
         if actor.user is not None:
             before, after = {"held": held_at is None}, {"held": held_at is not None}

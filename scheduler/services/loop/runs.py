@@ -20,7 +20,7 @@ from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
 from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
-from scheduler.services.loop.retries import retry_delay
+from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
 from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
 from scheduler.services.loop.usage import ends_from
 
@@ -292,7 +292,7 @@ def _lose(steps: Steps, job: Job, attempt: Attempt, held: Sequence[Placement], w
     if in_a_row < 2:
         _finish(steps, job, attempt, held, JobState.QUEUED, "lost", why, promised)
         return
-    at = steps.now + retry_delay(job_id=job.pk, failures=in_a_row - 1)
+    at = steps.now + retry_delay(job_id=job.pk, failures=in_a_row - 1, longest=LONGEST_AFTER_LOSS_SECONDS)
     cause = f"{in_a_row} starts in a row failed; the next is due at {at:%H:%M:%S} UTC. {why}"
     _finish(steps, job, attempt, held, JobState.QUEUED, "lost", cause, promised, retry_at=at)
 
