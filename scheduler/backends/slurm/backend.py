@@ -302,41 +302,45 @@ class SlurmBackend:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
-        with self._told(key, sequence) as run:
-            if run is None:
-                raise NotFound(f"No run {key}.")
-            if signal == Signal.TERMINATE:
-                self._ask_to_leave(run, now)
-            elif run.saves:
-                self._send(run, "USR1")
+        if not self._tell(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
+            raise NotFound(f"No run {key}.")
 
     def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
-        with self._told(key, sequence, begun=Run(key, sequence, now.isoformat())) as run:
-            if run is None:
-                return
+        def change(run: Run) -> None:
             if force:
                 run.killed = True
+            else:
+                self._is_to_leave(run, now)
+
+        def send(run: Run) -> None:
+            if force:
                 self._cancel(self._all_ids(run), named(key))
             else:
-                self._ask_to_leave(run, now)
+                self._ask_to_save(run)
 
-    @contextmanager
-    def _told(self, key: str, sequence: int, begun: Run | None = None) -> Iterator[Run | None]:
-        """A run to which a newer order came. `begun` is written down where Slurm was never told of it, so that a late start does nothing."""
+        if self._tell(key, sequence, change, send):
+            return
+        with transaction.atomic():  # Slurm was never told of it, as far as is known: a late start is to do nothing
+            if self._read(key) is None:
+                self._cancel(list(self._submitted_now(key).values()))
+                self._keep(Run(key, sequence, now.isoformat()))
+
+    def _tell(self, key: str, sequence: int, change: Callable[[Run], None], send: Callable[[Run], None]) -> bool:
+        """A newer order for a run. What it changes is committed before Slurm hears of it, so that nothing was done of which nobody knows; and that it
+        was carried out is written down behind that, so that it is sent again where Slurm did not hear it. False: there is no such run."""
         with transaction.atomic():
             run = self._read(key)
-            if run is None:
-                if begun is not None:
-                    self._cancel(list(self._submitted_now(key).values()))
-                    self._keep(begun)
-                yield None
-                return
-            if run.sequence >= sequence:
-                yield Run(key, run.sequence, run.at)
-                return
-            yield run
-            run.sequence = sequence
+            if run is None or run.sequence >= sequence:
+                return run is not None
+            change(run)
             self._keep(run)
+        send(run)
+        with transaction.atomic():
+            run = self._read(key)
+            if run is not None and run.sequence < sequence:
+                run.sequence = sequence
+                self._keep(run)
+        return True
 
     def _all_ids(self, run: Run) -> list[int]:
         """Those written down, and those whose number was lost on its way."""
@@ -347,16 +351,15 @@ class SlurmBackend:
         with self.together():
             return self._submitted(key)
 
-    def _ask_to_leave(self, run: Run, now: datetime) -> None:
+    @staticmethod
+    def _is_to_leave(run: Run, now: datetime) -> None:
         """USR1 at once where it saves its work on that; TERM when it has, or half of its grace is over."""
-        if run.stopping:
-            return
-        run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat()
-        if run.saves:
-            self._send(run, "USR1")
+        if not run.stopping:
+            run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat()
 
-    def _send(self, run: Run, name: str) -> None:
-        self._cancel(run.ids, named(run.key), f"--signal={name}", *(["--batch"] if run.single else []))
+    def _ask_to_save(self, run: Run) -> None:
+        if run.saves:
+            self._cancel(run.ids, named(run.key), "--signal=USR1", *(["--batch"] if run.single else []))
 
     def _cancel(self, ids: Sequence[int], *flags: str) -> None:
         """Of a controller that is silent the orders of a block wait once, not each of them."""

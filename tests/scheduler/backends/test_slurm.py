@@ -221,6 +221,31 @@ def test_force_ends_at_once_and_a_late_start_does_nothing(site):
     assert [line for line in site.mine() if "PENDING" in line or "RUNNING" in line] == []
 
 
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_stop_that_is_cut_off_is_known_and_carried_out_once(site, monkeypatch, hears):
+    """The console dies before or after Slurm hears of it: the run is written down as stopped already, and a look or the order again ends it."""
+    site.start(on=[seat(0, "gpu001", 8)], launch=shell("trap '' TERM; sleep 300"))
+    site.until(RunState.RUNNING)
+    cancel = site.client.cancel
+
+    def cut_off(*told):
+        if hears:
+            cancel(*told)
+        raise SystemExit
+
+    monkeypatch.setattr(site.client, "cancel", cut_off)
+    with pytest.raises(SystemExit):
+        site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
+    monkeypatch.undo()
+    assert SlurmRun.objects.get().state["killed"]
+    assert SlurmRun.objects.get().sequence < 5, "the order is sent again"
+    site.restart()
+    if hears:
+        site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
+
+    site.until(RunState.ENDED)
+
+
 def test_a_submission_whose_answer_was_lost_is_found_again_and_never_doubled(site, monkeypatch):
     """The console dies between Slurm's taking the job and writing its number down."""
     lost = []
@@ -538,7 +563,7 @@ def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site, mon
         site.client.seconds = 5
     wait_until(lambda: "UP" in site.slurm.sh("scontrol", "ping", check=False), what="the controller to be back")
 
-    assert site.until(RunState.RUNNING).state == RunState.RUNNING
+    site.until(RunState.ENDED)  # it is known that it was to be stopped
     site.start("j-2.1", on=[seat(0, "gpu004", 1)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING, "j-2.1")
     assert len([line for line in site.mine() if "j-2.1" in line]) == 1
