@@ -24,7 +24,7 @@ from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, Price, PriceBook
 from quotas.chargeback.rating import Interval, Key, Rated, day_of, rated, shared
 from quotas.chargeback.sums import sums_faults, sums_write
-from quotas.models import CardState, ChargeIdle, ChargeIdleDay, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
+from quotas.models import CHARGED, CardState, ChargeIdle, ChargeIdleDay, ChargeLine, ChargeMode, ChargeMonth, LedgerEntry, RateCard
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import price_book
 
@@ -75,7 +75,7 @@ def month_at(now: datetime) -> date:
 
 def intervals_between(start: datetime, end: datetime) -> Iterator[Interval]:
     """What the ledger says of [start, end), in a fixed order; what goes on ends with it."""
-    rows = LedgerEntry.objects.filter(since__lt=end, gpu_milli__gt=0).filter(Q(until__isnull=True) | Q(until__gt=start))
+    rows = LedgerEntry.objects.filter(CHARGED, since__lt=end).filter(Q(until__isnull=True) | Q(until__gt=start))
     last = millis(end)
     for job, quota_id, path, owner, centre, labels, cluster, *kind, milli, since, until in rows.order_by("id").values_list(*_LEDGER).iterator(BATCH):
         gpu_type, share_class, preemptible, tier, pool = kind

@@ -21,6 +21,7 @@ from quotas.chargeback.pricing import HOUR, half_even
 from quotas.chargeback.rating import shared
 from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, sums_of
 from quotas.models import (
+    CHARGED,
     Budget,
     BudgetPeriod,
     BudgetUnit,
@@ -535,7 +536,7 @@ def pieces_of(line: ChargeLine) -> list[Piece]:
     if line.corrects is not None:
         end = datetime.fromtimestamp(start.timestamp() + 86_400, start.tzinfo)
     kind = {"gpu_type": line.gpu_type, "share_class": line.share_class, "tier": line.tier, "pool": line.pool}
-    rows = LedgerEntry.objects.filter(job=line.job, quota_path=line.quota_path, cost_centre=line.cost_centre, since__lt=end, **kind)
+    rows = LedgerEntry.objects.filter(CHARGED, job=line.job, quota_path=line.quota_path, cost_centre=line.cost_centre, since__lt=end, **kind)
     rows = rows.filter(Q(until__isnull=True) | Q(until__gt=start))
     found = []
     for entry in rows.order_by("since", "id"):

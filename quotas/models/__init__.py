@@ -17,12 +17,13 @@ from quotas.models.charges import (
     Reconciliation,
 )
 from quotas.models.exports import EXPORTING, CostExport, ExportState
-from quotas.models.ledger import LedgerClock, LedgerEntry, Phase, ShareClass
+from quotas.models.ledger import CHARGED, LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
 from quotas.models.tree import NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
+    "CHARGED",
     "EXPORTING",
     "AtStop",
     "Budget",

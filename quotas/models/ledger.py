@@ -13,6 +13,10 @@ class Phase(models.TextChoices):
     STOPPING = "stopping", "Stopping"
 
 
+# What is charged: a run from its start to its end. Until it is up its GPUs are held for it, and that time is idle cost.
+CHARGED = Q(gpu_milli__gt=0, phase__in=(Phase.RUNNING, Phase.STOPPING))
+
+
 class ShareClass(models.TextChoices):
     """On whose account a worker stands: its owner's guarantee, a window that was reserved, or idle GPUs that are lent."""
 

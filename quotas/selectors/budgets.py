@@ -18,7 +18,7 @@ from gpufleet.core.prepared import Prepared
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, PriceBook
-from quotas.models import Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode
+from quotas.models import CHARGED, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerEntry, QuotaNode
 from quotas.permissions import Access, Can
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
@@ -162,7 +162,7 @@ def used_between(budget: Budget, start: datetime, end: datetime, rates: PriceBoo
     if end <= start:
         return Used()
     path = budget.quota.path
-    rows = LedgerEntry.objects.filter(Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), since__lt=end, gpu_milli__gt=0)
+    rows = LedgerEntry.objects.filter(CHARGED, Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), since__lt=end)
     rows = rows.filter(Q(until__isnull=True) | Q(until__gt=start))
     if budget.gpu_type:
         rows = rows.filter(gpu_type=budget.gpu_type)

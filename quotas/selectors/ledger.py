@@ -11,7 +11,7 @@ from django.db.models.functions import Coalesce, Greatest, Least
 from gpufleet.core.rounding import rounded
 from gpufleet.core.times import MomentField, millis
 from quotas.chargeback.pricing import HOUR
-from quotas.models import LedgerEntry, QuotaNode, ShareClass
+from quotas.models import CHARGED, LedgerEntry, Phase, QuotaNode, ShareClass
 from quotas.permissions import Access, Can
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,7 +26,9 @@ class Span:
     end: datetime
 
     def used(self, entry: LedgerEntry) -> int:
-        """Thousandths of a GPU times milliseconds of the entry within the span, exact."""
+        """Thousandths of a GPU times milliseconds that are charged of the entry within the span, exact."""
+        if entry.phase == Phase.STARTING:
+            return 0
         since, until = max(entry.since, self.start), min(entry.until or self.end, self.end)
         return entry.gpu_milli * max(0, millis(until) - millis(since))
 
@@ -98,13 +100,13 @@ class _MillisBetween(Func):
 
 
 def ledger_sums(entries: QuerySet[LedgerEntry], span: Span) -> list[LedgerSum]:
-    """By GPU type. The database adds up: the sum of the lines' use, to the millisecond."""
+    """By GPU type, what is charged. The database adds up: the sum of the lines' use, to the millisecond."""
     start, end = (Value(moment, output_field=MomentField()) for moment in (span.start, span.end))
     length = _MillisBetween(Least(Coalesce(F("until"), end), end), Greatest(F("since"), start))
     # Whoever asks about a span gets only entries that touch it; one that was written after the reader's clock is cut to nothing.
     use = F("gpu_milli") * Greatest(Value(0, output_field=BigIntegerField()), length)
     found: dict[str, dict[str, int]] = {}
-    rows = entries.order_by().values_list("gpu_type", "share_class").annotate(used=Sum(use, output_field=BigIntegerField()))
+    rows = entries.filter(CHARGED).order_by().values_list("gpu_type", "share_class").annotate(used=Sum(use, output_field=BigIntegerField()))
     for gpu_type, share_class, used in rows:
         found.setdefault(gpu_type, {})[share_class] = int(used or 0)
     return [

@@ -10,7 +10,7 @@ from django.db.models import Subquery, Sum
 from gpufleet.core.money import cost_micros
 from gpufleet.core.times import millis
 from quotas.chargeback.pricing import Kind, PriceBook
-from quotas.models import LedgerClock, LedgerEntry
+from quotas.models import CHARGED, LedgerClock, LedgerEntry, Phase
 
 MILLI_MILLIS_PER_GPU_HOUR = 1000 * 3_600_000
 
@@ -33,11 +33,11 @@ class Spent:
 
 
 def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: datetime) -> Spent:
-    """What these attempts have held until now. One query: workers that hold alike from and until the same moment are added up by the database."""
+    """What is charged of these attempts until now, and what they hold. One query: the database adds up workers that hold alike."""
     rows = (
         LedgerEntry.objects.filter(attempt__among=list(attempts), gpu_milli__gt=0)
         .order_by()
-        .values_list("gpu_type", "share_class", "preemptible", "tier", "pool", "since", "until")
+        .values_list("gpu_type", "share_class", "preemptible", "tier", "pool", "phase", "since", "until")
         .annotate(Sum("gpu_milli"), began=Subquery(LedgerClock.objects.values("began_at")[:1]))
     )
     total = money = priced = 0
@@ -46,12 +46,14 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
     holds: Counter[str] = Counter()
     hourly: list[int] = []
     at = millis(now)
-    for gpu_type, share_class, preemptible, tier, pool, since, until, milli, _ in found:
+    for gpu_type, share_class, preemptible, tier, pool, phase, since, until, milli, _ in found:
         kind = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
         if until is None:
             holds[share_class] += milli
             price = rates.at(kind, at) if rates is not None else None
             hourly += [milli * price.effective_micros] if price is not None else []
+        if phase == Phase.STARTING:
+            continue
         start, end = millis(since), millis(until or now)
         length = max(0, end - start)
         total += milli * length
@@ -71,7 +73,7 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
 def attempts_cost(attempts: Collection[int], *, rates: PriceBook, now: datetime) -> dict[int, int]:
     """Micro-units that each of these attempts has cost until now, as far as its hours have rates. One query."""
     rows = (
-        LedgerEntry.objects.filter(attempt__among=list(attempts), gpu_milli__gt=0)
+        LedgerEntry.objects.filter(CHARGED, attempt__among=list(attempts))
         .order_by()
         .values_list("attempt", "gpu_type", "share_class", "preemptible", "tier", "pool", "since", "until")
         .annotate(Sum("gpu_milli"))

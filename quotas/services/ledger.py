@@ -83,7 +83,7 @@ _SAID = (*_FACTS, "share_class", "quota_path", "cost_centre")
 _LINE = ("attempt", "role", "worker", "gpu_type", "surplus", "quota_path", "gpu_milli", "preemptible", "job_class", "priority", "began_at", "job")
 _facts_of = attrgetter(*_FACTS)
 
-# An entry ends at most so long before its end is written down. What adds up the ledger and keeps the sum waits longer.
+# An entry begins and ends at most so long before that is written down. What adds up the ledger and keeps the sum waits longer.
 LATE = timedelta(minutes=2)
 
 LOCKED_CLOCK = Prepared[LedgerClock](lambda: LedgerClock.objects.select_for_update().filter(pk=1))
@@ -142,11 +142,11 @@ def _hour(moment: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: datetime, ended: Mapping[int, datetime] = MappingProxyType({})) -> int:
+def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: datetime, since: Mapping[int, datetime] = MappingProxyType({})) -> int:
     """Make the open entries of these attempts say what is held now. Returns how many entries began.
 
     What did not change goes on. A worker that goes on in another phase keeps its class; where an attempt gains or loses workers, the classes of all
-    its workers are decided anew. `ended`: attempts that hold nothing since a moment before this one.
+    its workers are decided anew. `since`: attempts that are as they are since a moment before this one.
     """
     entries, paths = together(OPEN_ENTRIES_OF.asking(attempts), PATHS.asking({worker.quota_id for worker in held}))
     open_entries = _by_key(entries)
@@ -156,15 +156,16 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
     deciding = {attempt for attempt, keys in after.items() if before.get(attempt) != keys}
     places = _Places.at(dict(paths))
     classes = _classes_beside_others(attempts, held, places, at) if deciding else {}
-    fresh, closed = [], {pk: ended.get(key[0], at) for key, (pk, _) in open_entries.items() if key not in wanted}
+    fresh, closed = [], {pk: since.get(key[0], at) for key, (pk, _) in open_entries.items() if key not in wanted}
     for key, worker in wanted.items():
         pk, entry = open_entries.get(key, (None, None))
         share_class = classes[key] if entry is None or key[0] in deciding else entry.share_class
         following = _entry(worker, places, share_class)
         if entry != following:
-            fresh.append(following)
-            closed |= {pk: at} if pk is not None else {}
-    _write(closed, fresh, at)
+            moment = since.get(key[0], at)
+            fresh.append((following, moment))
+            closed |= {pk: moment} if pk is not None else {}
+    _write(closed, fresh)
     return len(fresh)
 
 
@@ -181,8 +182,8 @@ def ledger_redecide(*, at: datetime) -> int:
         following = _entry(entry.worker, places, classes[key])
         if entry != following:
             ended.append(pk)
-            fresh.append(following)
-    _write(dict.fromkeys(ended, at), fresh, at)
+            fresh.append((following, at))
+    _write(dict.fromkeys(ended, at), fresh)
     return len(fresh)
 
 
@@ -281,11 +282,11 @@ def _entry(worker: Held, places: _Places, share_class: str) -> _Entry:
     return _Entry(worker, share_class, places.path[worker.quota_id], worker.stated_cost_centre or places.cost_centre[worker.quota_id])
 
 
-def _write(ended: Mapping[int, datetime], fresh: Sequence[_Entry], at: datetime) -> None:
+def _write(ended: Mapping[int, datetime], fresh: Sequence[tuple[_Entry, datetime]]) -> None:
     for until, keys in by_moment(ended).items():
         closed = CLOSE_ENTRIES(keys, until)
         assert closed == len(keys), "an entry was closed by somebody else although the ledger was held"
-    rows = ((*_facts_of(entry.worker), entry.share_class, entry.quota_path, entry.cost_centre, at) for entry in fresh)
+    rows = ((*_facts_of(entry.worker), entry.share_class, entry.quota_path, entry.cost_centre, since) for entry, since in fresh)
     rows_insert(LedgerEntry, (*_SAID, "since"), rows)
 
 

@@ -65,6 +65,7 @@ def gpu_seconds(milli_millis: int) -> str:
 
 
 CAUSES = {
+    "starting": "Starting",
     "window": "Reserved, unused",
     "draining": "Draining",
     "down": "Out of service",

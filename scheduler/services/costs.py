@@ -12,7 +12,7 @@ from quotas.chargeback.rating import day_of
 from scheduler.models import USES, CapacityEntry
 
 DAY = 86_400_000
-UNUSED = tuple(use for use in USES if use not in ("used", "starting"))
+UNUSED = tuple(use for use in USES if use != "used")
 
 
 def costs_step(*, now: datetime) -> int:

@@ -46,12 +46,13 @@ def test_periods_begin_by_the_clock_of_their_zone(period: str, zone: str, start:
 
 
 def busy(hours: float, *, gpus: int = 8, amount: int = 10_000, **given: object) -> tuple[Fleet, Budget]:
-    """A team that has held GPUs for some hours under a budget."""
+    """A team that has run on GPUs for some hours under a budget."""
     builders.node(gpus=8)
     team = leaf("team", 8)
     fleet = Fleet()
-    submit(team, gpus=gpus, spec={"work_s": 200_000, "grace_s": 20})
-    fleet.tick()
+    submit(team, gpus=gpus, spec={"work_s": 200_000, "grace_s": 20}, launch={"simulated": {"load_s": 0}})
+    for _ in range(2):
+        fleet.tick()  # the second sees that it is up
     found = budget(amount=amount, **given)
     fleet.after(hours=hours).tick()
     return fleet, found

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis
-from quotas.models import LedgerClock, LedgerEntry, QuotaNode, QuotaShare
+from quotas.models import CHARGED, LedgerClock, LedgerEntry, QuotaNode, QuotaShare
 from quotas.permissions import Access, Can, Grant
 from quotas.rules import NodeValues, Share
 from quotas.services.budgets import SETTLED
@@ -22,15 +22,15 @@ from quotas.services.ledger import LATE, ledger_hour
 from quotas.services.nodes import node_move, node_update
 from scheduler.hardware.lifecycle import steps_from
 from scheduler.jobs.transitions import FOLLOWING, OUTCOMES, gives_back, takes_gpus
-from scheduler.models import HOLDING, USES, CapacityEntry, Gpu, Job, JobState, Node, Placement, UsageStep
+from scheduler.models import HOLDING, USES, Attempt, CapacityEntry, Gpu, Job, JobState, Node, Placement, UsageStep
 from scheduler.selectors.reconciliation import usage_differences
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
-from scheduler.services.loop.runs import Ended, attempts_ended
+from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_seen, attempts_stop
 from scheduler.services.loop.usage import timeline_review
 from tests import builders
 from tests.builders import NOON
-from tests.invariants import fleet_faults
+from tests.invariants import fleet_faults, ledger_faults
 
 SECOND = timedelta(seconds=1)
 H100 = "H100-SXM-80GB"
@@ -177,6 +177,78 @@ class TestLedger:
         ledger, timeline = usage_differences()
         assert "worker 1" in ledger.what
         assert (ledger.gpu_millis, timeline.gpu_millis) == (6_000_000, 6_000_000)
+
+
+@pytest.mark.django_db
+class TestStarts:
+    """A run that takes its GPUs at noon and is seen 40 s later. Its back-end says when it came up."""
+
+    def run(self, node: Node, count: int = 2, first: int = 0) -> Attempt:
+        job = new_job(builders.quota("a", parent=builders.quota("org")), count)
+        start(job, node, count, first)
+        return job.attempts.get()
+
+    def told(self, run: Attempt) -> list[tuple[str, float, float | None]]:
+        entries = LedgerEntry.objects.filter(attempt=run.pk, worker=0).order_by("since", "id")
+        return [(one.phase, (one.since - NOON).total_seconds(), None if one.until is None else (one.until - NOON).total_seconds()) for one in entries]
+
+    @pytest.mark.parametrize(
+        ("said", "since"),
+        [
+            pytest.param(7, 7, id="as the back-end says"),
+            pytest.param(-1, 0, id="in whole seconds"),
+            pytest.param(-2, 40, id="its clock is behind"),
+            pytest.param(41, 40, id="its clock is ahead"),
+            pytest.param(None, 40, id="it does not say"),
+        ],
+    )
+    def test_a_run_is_charged_since_it_came_up_and_until_then_its_gpus_are_starting(self, said: int | None, since: int) -> None:
+        run = self.run(builders.node(gpus=2))
+        attempts_seen(up={run.pk: None if said is None else NOON + said * SECOND}, ends=[], now=NOON + 40 * SECOND)
+
+        run.refresh_from_db()
+        assert run.running_at == NOON + since * SECOND
+        assert [one for one in self.told(run) if one[1] != one[2]] == [("starting", 0, since), ("running", since, None)][since == 0 :]
+        uses = CapacityEntry.objects.filter(used_milli=1000).values_list("since", flat=True)
+        assert set(uses) == {NOON + since * SECOND}
+        assert not fleet_faults()
+
+    @pytest.mark.parametrize("exit_code", [0, 1])
+    def test_one_that_nobody_saw_run(self, exit_code: int) -> None:
+        """Its whole life since the last look is in the ledger, also where another one comes up in that look."""
+        node = builders.node(gpus=4)
+        run, other = self.run(node), self.run(node, first=2)
+        over = Ended(run.pk, exit_code, started_at=NOON + 3 * SECOND, ended_at=NOON + 30 * SECOND)
+        attempts_seen(up={other.pk: NOON + 5 * SECOND}, ends=[over], now=NOON + 40 * SECOND)
+
+        assert self.told(run) == [("starting", 0, 3), ("running", 3, 30)]
+        assert self.told(other) == [("starting", 0, 5), ("running", 5, None)]
+        assert not fleet_faults()
+
+    def test_several_on_one_gpu_are_charged_since_the_last_of_them_came_up(self) -> None:
+        gpu = builders.gpu(builders.node(gpus=1))
+        runs = []
+        for _ in range(3):
+            job = new_job(builders.quota(), 0)
+            runs.append(job_start(job=job, seats=[Seat(gpu.node_id, gpu.pk, gpu_milli=250)], now=NOON, cause=""))
+        over = Ended(runs[2].pk, 0, started_at=NOON + 4 * SECOND, ended_at=NOON + 30 * SECOND)
+        attempts_seen(up={run.pk: NOON + at * SECOND for run, at in zip(runs, (2, 6), strict=False)}, ends=[over], now=NOON + 40 * SECOND)
+
+        assert [self.told(run)[-1] for run in runs] == [("running", 6, None), ("running", 6, None), ("running", 6, 40)]
+        assert not ledger_faults()
+
+    def test_one_that_never_came_up_is_not_charged_and_one_that_came_up_while_it_was_stopped_is(self) -> None:
+        node = builders.node(gpus=4)
+        never, late = self.run(node), self.run(node, first=2)
+        stops = [Stop(run.job_id, JobState.CANCELLED, "cancelled", "") for run in (never, late)]
+        attempts_stop(stops=stops, now=NOON + 10 * SECOND)
+        ends = [Ended(never.pk, None, ended_at=NOON + 20 * SECOND), Ended(late.pk, 143, started_at=NOON + 15 * SECOND, ended_at=NOON + 20 * SECOND)]
+        attempts_ended(ends=ends, now=NOON + 40 * SECOND)
+
+        assert self.told(never) == [("starting", 0, 20)]
+        assert self.told(late) == [("starting", 0, 15), ("stopping", 15, 20)]
+        assert [LedgerEntry.objects.filter(CHARGED, attempt=run.pk).count() for run in (never, late)] == [0, 2]
+        assert not fleet_faults()
 
 
 @pytest.mark.django_db

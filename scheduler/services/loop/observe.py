@@ -215,10 +215,15 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     # Before the ends: a job that waits again is not to be placed on the same node in this very tick.
     nodes_refused(cluster=cluster, refusals=[refusal for run, _ in known for refusal in run.refusals], now=now)
     # Also one that has ended already: so short that nobody saw it run, or it ended while it was asked to leave.
-    up = [attempt.pk for run, attempt in known if not attempt.is_running and run.started_at is not None and run.state == RunState.RUNNING]
-    up += [
-        attempt.pk for run, attempt in known if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
-    ]
+    alive = (RunState.RUNNING, RunState.STOPPING)
+    up: dict[int, datetime | None] = {
+        attempt.pk: run.started_at for run, attempt in known if not attempt.is_running and run.started_at is not None and run.state in alive
+    }
+    up |= {
+        attempt.pk: run.started_at
+        for run, attempt in known
+        if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
+    }
     ends = [
         Ended(attempt.pk, run.exit_code, run.why, run.node_lost, run.started_at, run.ended_at)
         for run, attempt in known

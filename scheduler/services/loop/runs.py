@@ -22,7 +22,7 @@ from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
 from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
-from scheduler.services.loop.usage import ends_from
+from scheduler.services.loop.usage import may_change_from
 
 CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
     lambda attempts: (
@@ -156,7 +156,7 @@ def attempt_running(*, attempt: Attempt, now: datetime, news: News | None = None
 
 def attempts_running(*, attempts: Sequence[int], now: datetime, news: News | None = None) -> int:
     """The runs whose workers are all up, by key of their attempts. Said twice it changes nothing. Returns how many jobs it moved."""
-    return attempts_seen(up=attempts, ends=(), now=now, news=news)[0]
+    return attempts_seen(up=dict.fromkeys(attempts), ends=(), now=now, news=news)[0]
 
 
 def attempt_ended(
@@ -168,29 +168,37 @@ def attempt_ended(
 
 def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True) -> int:
     """Runs that are over: their GPUs are free, and their jobs completed, failed, wait again, or are what they were stopped for. Twice is once."""
-    return attempts_seen(up=(), ends=ends, now=now, news=news, want=want)[1]
+    return attempts_seen(up={}, ends=ends, now=now, news=news, want=want)[1]
 
 
-def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True) -> tuple[int, int]:
-    """What a look has shown, all of it at once: whose workers are all up, and who is over. Returns how many jobs went on, and how many runs ended."""
+def attempts_seen(
+    *, up: Mapping[int, datetime | None], ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True
+) -> tuple[int, int]:
+    """What a look has shown, all of it at once: whose workers are all up, and since when as their back-end says, and who is over.
+
+    Returns how many jobs went on, and how many runs ended.
+    """
     own = news or News()
     with transaction.atomic():
         steps = Steps(now=now)
-        told = [*up, *(end.attempt_id for end in ends)]
+        told = {*up, *(end.attempt_id for end in ends)}
         keys = set(JOBS_OF(told))
         # Jobs are locked first: what is asked behind that is true until the end of the transaction.
         locked, opened, held_rows, promised_rows = together(
-            LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys), OPEN_OF.asking({end.attempt_id for end in ends}), PROMISED.asking(keys)
+            LOCKED.asking(keys), OPEN_ATTEMPTS.asking(keys), OPEN_OF.asking(told), PROMISED.asking(keys)
         )
         jobs: dict[int, Job] = {job.pk: job for job in locked}
         attempts: dict[int, Attempt] = {attempt.pk: attempt for attempt in opened}
-        moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key]) for key in dict.fromkeys(up) if key in attempts)
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
         held, promised = by_attempt(held_rows), set(promised_rows)
+        here = {key: at for key, at in up.items() if key in attempts and not _is_withdrawn(attempts[key])}
+        up_at, steps.ended_at = _moments(here, over, attempts, held, steps.now)
+        moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key], up_at, held.get(key, ())) for key in here)
         in_a_row = _lost_in_a_row([attempts[key] for key, end in over.items() if end.node_lost or attempts[key].stop_outcome == "lost"])
-        steps.ended_at = _ended_at(over, attempts, held, steps.now)
         for key, end in reversed(over.items()):
             attempt = attempts[key]
+            if key in up_at and attempt.running_at is None:
+                steps.up(attempt, up_at[key], held.get(key, ()))  # so short that nobody saw it run
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised, in_a_row.get(key, 0))
         steps.write(own)
         if news is None:
@@ -200,33 +208,55 @@ def attempts_seen(*, up: Sequence[int], ends: Sequence[Ended], now: datetime, ne
     return moved, len(over)
 
 
-def _ended_at(over: Mapping[int, Ended], attempts: Mapping[int, Attempt], held: Mapping[int, list[Placement]], now: datetime) -> dict[int, datetime]:
-    """When runs ended that ended before now, where that is certain. What they held was free since then, and goes to others from now on.
+def _is_withdrawn(attempt: Attempt) -> bool:
+    """Its start is counted as lost already. Should it come up after all, it is no job that runs."""
+    return attempt.running_at is None and attempt.stop_outcome == "lost"
 
-    A lost run may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and its end is not believed. Of two
-    that shared a GPU and end together no entry of that GPU would tell the one's end from the other's.
+
+def _moments(
+    up: Mapping[int, datetime | None],
+    over: Mapping[int, Ended],
+    attempts: Mapping[int, Attempt],
+    held: Mapping[int, list[Placement]],
+    now: datetime,
+) -> tuple[dict[int, datetime], dict[int, datetime]]:
+    """When runs came up and when they ended before now, where that is certain. What those held that ended goes to others from now on.
+
+    A lost run may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and neither its start nor its end is
+    believed. Of several that share a GPU no entry of that GPU would tell one's change from the other's: they came up with the last of them.
     """
-    told = {}
-    for key, end in over.items():
-        started = attempts[key].started_at - WHOLE_SECONDS
-        if end.ended_at is not None and end.ended_at < now and not end.node_lost and started <= (end.started_at or started):
-            told[key] = whole_millis(end.ended_at)
-    if not told:
-        return {}
-    gpus = {key: {seat.gpu_id for seat in held.get(key, ()) if seat.gpu_id is not None} for key in over}
+    began: dict[int, datetime] = {}
+    ended: dict[int, datetime] = {}
+    for key in (*up, *over):
+        run, end = attempts[key], over.get(key)
+        start = end.started_at if end is not None else up[key]
+        if (end is not None and end.node_lost) or (start is not None and start < run.started_at - WHOLE_SECONDS):
+            continue
+        if start is not None and run.running_at is None and not _is_withdrawn(run):
+            began[key] = whole_millis(start)
+        if end is not None and end.ended_at is not None and end.ended_at < now:
+            ended[key] = whole_millis(end.ended_at)
+    if not began and not ended:
+        return {}, {}
+    gpus = {key: {seat.gpu_id for seat in held.get(key, ()) if seat.gpu_id is not None} for key in (*up, *over)}
     users = Counter(gpu for of_run in gpus.values() for gpu in of_run)
-    alone = {key: gpus[key] for key in told if all(users[gpu] == 1 for gpu in gpus[key])}
+    alone = {key for key, of_run in gpus.items() if all(users[gpu] == 1 for gpu in of_run)}
+    first, sums = may_change_from(gpus={key: gpus[key] for key in {*began, *(ended.keys() & alone)}}, at=now)
+    for key, moment in began.items():  # one without a GPU is in no entry
+        run = attempts[key]
+        began[key] = min(now, max(moment, first[key], run.started_at, *(seat.since for seat in held.get(key, ()))))
+    last = max((moment for key, moment in began.items() if key not in alone), default=now)
     found = {}
-    for key, first in ends_from(gpus=alone, at=now).items():
-        run = attempts[key]  # one without a GPU is in no entry
-        known = (told[key], first, run.started_at, run.running_at, run.stop_asked_at, *(seat.since for seat in held.get(key, ())))
-        found[key] = min(now, max(moment for moment in known if moment is not None))
-    return found
+    for key in ended.keys() & alone:
+        run = attempts[key]
+        known = (ended[key], first[key], sums, began.get(key, run.started_at), run.running_at, run.stop_asked_at)
+        found[key] = min(now, max(moment for moment in (*known, *(seat.since for seat in held.get(key, ()))) if moment is not None))
+    return {key: moment if key in alone else last for key, moment in began.items()}, found
 
 
-def _came_up(steps: Steps, job: Job, attempt: Attempt) -> bool:
+def _came_up(steps: Steps, job: Job, attempt: Attempt, up_at: Mapping[int, datetime], held: Sequence[Placement]) -> bool:
     if attempt.running_at is None:
-        steps.attempt(attempt, running_at=steps.now)
+        steps.up(attempt, up_at.get(attempt.pk, steps.now), held)
     if job.state in (JobState.STARTING, JobState.RESUMING):
         steps.move(job, JobState.RUNNING, "All workers are up.", attempt=attempt)
         if job.degraded_since is not None:

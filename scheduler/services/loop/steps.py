@@ -82,6 +82,8 @@ class Steps:
         self._closed: dict[datetime, list[int]] = defaultdict(list)
         self.ended_at: Mapping[int, datetime] = {}  # of attempts that ended before now, by what their back-end says
         self._freed: dict[int, datetime] = {}  # GPUs of these
+        self._up_at: dict[int, datetime] = {}  # attempts that came up before now
+        self._up_gpus: dict[int, datetime] = {}
         self._leaving: list[int] = []
         self._arrived: list[int] = []
         self._gpus: list[int] = []
@@ -138,6 +140,12 @@ class Steps:
             setattr(attempt, name, value)
         if attempt.pk is not None:
             self._attempt_columns[attempt.pk].update(columns)
+
+    def up(self, attempt: Attempt, at: datetime, held: Iterable[Placement]) -> None:
+        """All its workers are up since a moment, at most now."""
+        self.attempt(attempt, running_at=at)
+        self._up_at[attempt.pk] = at
+        self._up_gpus.update({placement.gpu_id: at for placement in held if placement.gpu_id is not None})
 
     def end(self, job: Job, attempt: Attempt, to: str, outcome: str, cause: str, held: Iterable[Placement], **columns: Any) -> None:
         """The attempt is over: what it holds is free, and its job goes on to `to`."""
@@ -201,6 +209,8 @@ class Steps:
             self.touch(PROMISED_GPUS(self._promises_gone))
             SEATS_GONE(promised := PROMISED(self._promises_gone))
             PROMISES_GONE(promised)
+        if self._up_at and self._closed:
+            self._follow_up()
         for at, placements in self._closed.items():
             CLOSE(placements, at)
         LEAVE(self._leaving, self.now)
@@ -219,9 +229,16 @@ class Steps:
         attempts = {*self._attempt_columns, *(attempt.pk for attempt in self._new_attempts)}
         if attempts or self._touched:
             gpus = {*self._touched, *self._gpus}
-            usage_follow(attempts=attempts, gpus=gpus, at=self.now, ended=self.ended_at, freed=self._freed)
+            since, gpus_since = {**self._up_at, **self.ended_at}, {**self._up_gpus, **self._freed}
+            usage_follow(attempts=attempts, gpus=gpus, at=self.now, since=since, gpus_since=gpus_since)
         self._tell(news)
         steps_tell(events=self._events)
+
+    def _follow_up(self) -> None:
+        """What came up is written down before what ended, as a run or a GPU may have done both since the last look."""
+        grouped_update(Attempt, {key: {"running_at": at} for key, at in self._up_at.items()})
+        usage_follow(attempts=self._up_at, at=self.now, since=self._up_at, gpus_since=self._up_gpus)
+        self._up_at, self._up_gpus = {}, {}
 
     def _entry(self, job: Job, action: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, cause: str) -> AuditEntry:
         entry = audit_entry(

@@ -46,39 +46,41 @@ def usage_follow(
     attempts: Collection[int],
     gpus: Iterable[int] = (),
     at: datetime,
-    ended: Mapping[int, datetime] = NOTHING,
-    freed: Mapping[int, datetime] = NOTHING,
+    since: Mapping[int, datetime] = NOTHING,
+    gpus_since: Mapping[int, datetime] = NOTHING,
 ) -> None:
     """Write down what these attempts hold now, and what has become of its GPUs; `gpus` names those that were let go, and further ones.
 
-    `ended` and `freed`: attempts that hold nothing, and GPUs that are held by nobody or by fewer, since a moment before this one (`ends_from`).
+    `since` and `gpus_since`: attempts that are up or hold nothing, and their GPUs, since a moment before this one (`may_change_from`).
     """
     touched = set(gpus)
     if attempts:
         runs, seats = together(RUNS.asking(attempts), SEATS.asking(attempts))
-        ledger_follow(attempts=attempts, held=_held_by(runs, seats), at=at, ended=ended)
+        ledger_follow(attempts=attempts, held=_held_by(runs, seats), at=at, since=since)
         touched.update(seat["gpu_id"] for seat in seats)
-    timeline_follow(gpus=touched, at=at, freed=freed)
+    timeline_follow(gpus=touched, at=at, since=gpus_since)
 
 
-def ends_from(*, gpus: Mapping[int, Collection[int]], at: datetime) -> dict[int, datetime]:
-    """From when on each of these attempts may have ended, by the GPUs that it holds: behind all that was written down or summed up of either."""
+def may_change_from(*, gpus: Mapping[int, Collection[int]], at: datetime) -> tuple[dict[int, datetime], datetime]:
+    """From when on each of these attempts may have come up, by its GPUs: behind all that was written down of either. And from when on any may have
+    ended: what was held before is summed up, whatever its phase was."""
     entries, uses, steps = together(SINCE_OF.asking(gpus), SINCE_ON.asking({gpu for held in gpus.values() for gpu in held}), LAST_STEP.asking())
-    first = max((at - LATE, *steps))
+    first = at - LATE
     since = dict(uses)
     found = {attempt: max((first, *(since[gpu] for gpu in held if gpu in since))) for attempt, held in gpus.items()}
     for attempt, moment in entries:
         found[attempt] = max(found[attempt], moment)
-    return found
+    return found, max((first, *steps))
 
 
 def phase_of(
     *, state: str, running_at: datetime | None, stop_asked_at: datetime | None, leaving_since: datetime | None = None, joining: bool = False
 ) -> str:
     """In which phase a worker of a run is: the one rule for ledger and timeline."""
-    if state == JobState.CHECKPOINTING or stop_asked_at is not None or leaving_since is not None:
-        return Phase.STOPPING
-    return Phase.STARTING if running_at is None or joining else Phase.RUNNING
+    if running_at is None or joining:
+        return Phase.STARTING
+    is_leaving = state == JobState.CHECKPOINTING or stop_asked_at is not None or leaving_since is not None
+    return Phase.STOPPING if is_leaving else Phase.RUNNING
 
 
 _JOB = ("public_id", "state", "spec", "quota_id", "job_class", "priority", "preemptible", "labels", "cost_centre", "owner__username")
@@ -194,10 +196,10 @@ def _minimum(spec: Mapping[str, Any], role: str) -> int | None:
     return None
 
 
-def timeline_follow(*, gpus: Iterable[int], at: datetime, freed: Mapping[int, datetime] = NOTHING) -> int:
-    """Make the open entries of these GPUs say what each is good for now, or since it was freed. Returns how many entries began."""
+def timeline_follow(*, gpus: Iterable[int], at: datetime, since: Mapping[int, datetime] = NOTHING) -> int:
+    """Make the open entries of these GPUs say what each is good for now, or since a moment before. Returns how many entries began."""
     keys = sorted(set(gpus))
-    return _timeline_follow(keys, at, freed) if keys else 0
+    return _timeline_follow(keys, at, since) if keys else 0
 
 
 def timeline_review(*, now: datetime) -> int:
@@ -230,7 +232,7 @@ class _Device:
     created_at: datetime
 
 
-def _timeline_follow(keys: list[int], at: datetime, freed: Mapping[int, datetime]) -> int:
+def _timeline_follow(keys: list[int], at: datetime, since: Mapping[int, datetime]) -> int:
     rows, held_rows, promised_rows, entries, clocks = together(
         *(question.asking(keys) for question in (DEVICES, HELD_ON, PROMISED_ON, OPEN_ENTRIES)), CLOCK.asking()
     )
@@ -249,10 +251,10 @@ def _timeline_follow(keys: list[int], at: datetime, freed: Mapping[int, datetime
         uses = _uses(device, held[key], promised[key], clock.wanted_types) if device.removed_at is None else None
         entry = present.get(key)
         if entry is not None and (uses is None or entry[2:] != uses):
-            ended[entry[0]] = freed.get(key, at)
+            ended[entry[0]] = since.get(key, at)
         if uses is not None and (entry is None or entry[2:] != uses):
-            since = freed.get(key, at) if key in known else min(at, max(device.created_at, clock.began_at))
-            fresh.append((key, since, *uses))
+            begin = since.get(key, at) if key in known else min(at, max(device.created_at, clock.began_at))
+            fresh.append((key, begin, *uses))
     for until, entries_ended in by_moment(ended).items():
         closed = CLOSE_ENTRIES(entries_ended, until)
         assert closed == len(entries_ended), "an entry was closed by somebody else although the ledger was held"
