@@ -20,6 +20,7 @@ def launch_facts(launch: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts += [("Per", "a process for each GPU")] if launch.get("per") == "gpu" else []
     facts += [("Folder", plain(launch.get("workdir") or ""))]
     facts += [("Port", str(launch["port"]))] if launch.get("port") else []
+    facts += [("Resized", "in place")] if launch.get("in_place") else []
     facts += [("Idle end", f"after {lasting(launch['idle_end_s'])}")] if launch.get("idle_end_s") else []
     facts += [("Variable", plain(f"{name}={value}")) for name, value in (launch.get("env") or {}).items()]
     return facts + [("Secret", plain(f"{variable} is {name}")) for variable, name in (launch.get("secrets") or {}).items()]

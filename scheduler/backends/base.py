@@ -31,6 +31,7 @@ class Facts:
 
     pins_gpus: bool = True  # False: the plan's GPU indices are a wish, and the reported ones are adopted
     resizes_in_place: bool = True  # False: a resize is checkpoint, stop and start
+    resizes_stated: bool = False  # and this: unless the job states that it can be resized in place (`launch.in_place`)
     creates_mig: bool = True
     runs_mps: bool = True
     runs_images: bool = True  # False: it starts what its nodes have themselves
@@ -209,8 +210,20 @@ class Backend(Protocol):
 
     def start(self, order: StartOrder, *, now: datetime) -> None: ...
 
-    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
-        """Workers to add, and (role, index) of those that are to go."""
+    def resize(
+        self,
+        *,
+        key: str,
+        sequence: int,
+        add: Sequence[WorkerSeat],
+        leave: Sequence[tuple[str, int]],
+        now: datetime,
+        order: StartOrder | None = None,
+    ) -> None:
+        """Workers to add, and (role, index) of those that are to go. `order`: what those who join are told, with all workers that the run is to have.
+
+        A worker to add may take the place of one that was lost.
+        """
         ...
 
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None: ...

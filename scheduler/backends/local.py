@@ -71,7 +71,9 @@ SPAWN_SECONDS = 10
 # So long one look at all runs waits for the file systems of their checkpoints, and the end of a run for its last ones.
 LOOK_SECONDS = 1.0
 LAST_LOOK = timedelta(seconds=20)
-FACTS = Facts(resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
+FACTS = Facts(resizes_in_place=False, resizes_stated=True, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
+# A worker that somebody kills so often in one run is no victim of the machine: then it has failed, as any other that ends so.
+MOST_KILLED = 3
 # Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
 MOST_KEPT = 2_000
 DELETED_A_CALL = 200
@@ -124,6 +126,22 @@ class Run:
     def never_begun(self) -> bool:
         return not self.workers
 
+    @property
+    def in_place(self) -> bool:
+        """Whether it is resized in place, and goes on without a worker that was lost."""
+        return any(worker.get("in_place") for worker in self.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the workers of a run start."""
+
+    argv: list[str]
+    secrets: dict[str, str]
+    account: Account
+    cwd: str
+    env: dict[str, str]
+
 
 class LocalBackend:
     def __init__(self, folder: Path, rules: Rules) -> None:
@@ -159,11 +177,8 @@ class LocalBackend:
             raise BackendError(f"The files of {key} can't be used: {fault}") from fault
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
-        argv = _argv(order.launch)
-        secrets = self._secrets(order)
-        account = self._account(order)
-        cwd = _workdir(order.launch, account)
-        env = _environment(order.launch, account)
+        program = self._program(order)
+        account = program.account
         with self._run(order.key) as place:
             run = _read(place)
             if run is not None and (run.never_begun or run.sequence > order.sequence):
@@ -178,17 +193,24 @@ class LocalBackend:
                 # The port is chosen once: who is started after a kill in between must meet the others.
                 port = _free_port()
                 run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints), uid=account.uid if account.alone else None)
-                run.workers = [asdict(seat) | {"port": port, "grace": order.grace_seconds} for seat in order.workers]
+                run.workers = [_worker_of(order, seat, port) for seat in order.workers]
                 _write(place, run)
-            ranks = _ranks(order, int(run.workers[0]["port"]))
-            for seat in order.workers:
-                spot = _worker_folder(place, seat.role, seat.index)
-                if (spot / "state.json").exists():
-                    continue
-                spot.mkdir(exist_ok=True, mode=0o750)
-                own = {**env, **self._about(order, seat, checkpoints)}
-                limits = self._limits(order, seat)
-                self._spawn(spot, argv, cwd, own, secrets, account, ranks[seat.role, seat.index], limits)
+            self._begin(place, run, order, order.workers, program)
+
+    def _program(self, order: StartOrder) -> Program:
+        argv, secrets, account = _argv(order.launch), self._secrets(order), self._account(order)
+        return Program(argv, secrets, account, _workdir(order.launch, account), _environment(order.launch, account))
+
+    def _begin(self, place: Path, run: Run, order: StartOrder, seats: Sequence[WorkerSeat], program: Program) -> None:
+        """Start those of these workers that were not."""
+        ranks = _ranks(order, int(run.workers[0]["port"]))
+        for seat in seats:
+            spot = _worker_folder(place, seat.role, seat.index)
+            if (spot / "state.json").exists():
+                continue
+            spot.mkdir(exist_ok=True, mode=0o750)
+            about = self._about(order, seat, Path(run.checkpoints))
+            self._spawn(spot, program, about, ranks[seat.role, seat.index], self._limits(order, seat))
 
     def _limits(self, order: StartOrder, seat: WorkerSeat) -> dict[str, Any] | None:
         """The cgroup of a worker that says how much of the host it needs."""
@@ -221,20 +243,18 @@ class LocalBackend:
     def _spawn(
         self,
         spot: Path,
-        argv: list[str],
-        cwd: str,
-        env: dict[str, str],
-        secrets: dict[str, str],
-        account: Account,
+        program: Program,
+        about: dict[str, str],
         ranks: list[dict[str, str]],
         limits: dict[str, Any] | None,
     ) -> None:
+        account = program.account
         document = {
             "folder": str(spot),
-            "argv": argv,
-            "cwd": cwd,
-            "env": {**env, MARK: str(spot)},
-            "secrets": secrets,
+            "argv": program.argv,
+            "cwd": program.cwd,
+            "env": {**program.env, **about, MARK: str(spot)},
+            "secrets": program.secrets,
             "ranks": ranks,
             "mark": f"{MARK}={spot}",
             "uid": account.uid,
@@ -260,8 +280,65 @@ class LocalBackend:
         if done.returncode:
             raise BackendError(f"The supervisor could not be started: {done.stderr.decode(errors='replace')[-200:].strip()}")
 
-    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
-        raise BackendRefused("A local run cannot be resized in place. It is stopped and restarted.")
+    def resize(
+        self,
+        *,
+        key: str,
+        sequence: int,
+        add: Sequence[WorkerSeat],
+        leave: Sequence[tuple[str, int]],
+        now: datetime,
+        order: StartOrder | None = None,
+    ) -> None:
+        program = self._program(order) if add and order is not None else None
+        with self._told(key, sequence) as (place, run):
+            if run is None:
+                raise NotFound(f"No run {key}.")
+            if run.never_begun or run.stopping or run.killed:
+                return
+            if not run.in_place:
+                raise BackendRefused("The job does not state that it can be resized in place (launch.in_place). It is stopped and restarted.")
+            self._ask_some_to_leave(place, run, set(leave), now)
+            if order is not None and program is not None:
+                self._join(place, run, order, add, program, now)
+
+    def _ask_some_to_leave(self, place: Path, run: Run, leave: set[tuple[str, int]], now: datetime) -> None:
+        """All of the run save their work first, so that nothing is lost with those who go. `_see_to` does the rest."""
+        going = [worker for worker in run.workers if (worker["role"], worker["index"]) in leave and not worker.get("leaving")]
+        if not going:
+            return
+        saves = self._send(place, run, _USR1)
+        for worker in going:
+            term_at = now + timedelta(seconds=int(worker["grace"]) / 2 if saves else 0)
+            worker.update(leaving=now.isoformat(), term_at=term_at.isoformat())
+        _write(place, run)
+
+    def _join(self, place: Path, run: Run, order: StartOrder, add: Sequence[WorkerSeat], program: Program, now: datetime) -> None:
+        """Start further workers, some perhaps in the place of one that has ended. One that has not is waited for."""
+        port = int(run.workers[0]["port"])
+        held = {(seat.role, seat.index) for seat in order.workers}
+        ended = {id(worker) for worker in run.workers if self._worker(place, run, worker, now).state == RunState.ENDED}
+        # Those of which nobody hears any more: they were lost, and that is written down.
+        run.workers = [worker for worker in run.workers if id(worker) not in ended or (worker["role"], worker["index"]) in held]
+        for seat in add:
+            before = next((worker for worker in run.workers if (worker["role"], worker["index"]) == (seat.role, seat.index)), None)
+            if before is not None and id(before) not in ended:
+                if not before.get("leaving") and _seat(before) == seat:
+                    continue  # told once already
+                if not before.get("leaving"):
+                    self._send(place, run, _KILL, [before])  # its node is given up
+                raise BackendError(f"{seat.role.capitalize()} {seat.index} of {run.key} has not ended yet.")
+            lost = 0
+            if before is not None:
+                lost = 0 if before.get("leaving") else before.get("lost", 0) + 1
+                run.workers.remove(before)
+            with contextlib.suppress(FileNotFoundError):
+                spot = _worker_folder(place, seat.role, seat.index)
+                (spot / "state.json").replace(spot / "earlier.json")
+            run.workers.append(_worker_of(order, seat, port) | {"at": now.isoformat(), "lost": lost})
+        run.workers.sort(key=lambda worker: (worker["role"], worker["index"]))
+        _write(place, run)
+        self._begin(place, run, order, add, program)
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The local back-end does not split GPUs. Split them with nvidia-smi, then discover the machine again.")
@@ -311,13 +388,13 @@ class LocalBackend:
         saves = self._send(place, run, _USR1)
         run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=grace / 2 if saves else 0)).isoformat()
 
-    def _send(self, place: Path, run: Run, number: int) -> int:
+    def _send(self, place: Path, run: Run, number: int, workers: Sequence[Mapping[str, Any]] | None = None) -> int:
         """USR1 goes to ranks that have said that they know it; others would die of it. TERM and KILL go to all that they have started as well.
 
-        Returns how many processes were sent it.
+        `workers`: those of the run alone. Returns how many processes were sent it.
         """
         sent = 0
-        for worker in run.workers:
+        for worker in run.workers if workers is None else workers:
             spot = _worker_folder(place, worker["role"], worker["index"])
             state = _state(spot)
             for process in state.get("processes", ()):
@@ -330,7 +407,7 @@ class LocalBackend:
                     sent += 1
             if number == _KILL:
                 supervisor.end_marked(f"{MARK}={spot}")
-        if number == _KILL and run.uid is not None:
+        if number == _KILL and run.uid is not None and workers is None:
             supervisor.end_user(run.uid)
         return sent
 
@@ -404,6 +481,8 @@ class LocalBackend:
             at = datetime.fromisoformat(run.at)
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Ended before it was begun.")
         workers = [(worker, self._worker(place, run, worker, now)) for worker in run.workers]
+        if run.in_place:  # those who were asked to leave and have are missed by nobody
+            workers = [(worker, look) for worker, look in workers if not worker.get("leaving") or look.state != RunState.ENDED] or workers
         states = {look.state for _, look in workers}
         if states == {RunState.ENDED}:
             state = RunState.ENDED
@@ -413,8 +492,14 @@ class LocalBackend:
             state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
         # The first that went wrong says why; the others were ended because of it.
         wrong = [look for _, look in workers if look.state == RunState.ENDED and look.exit_code != 0]
+        staying = workers
+        if run.in_place and state != RunState.ENDED:
+            wrong = [look for look in wrong if not look.lost]  # those who stay go on without one that was lost, and another joins them
+            staying = [(worker, look) for worker, look in workers if look.state != RunState.ENDED]
+        elif run.in_place and not (run.stopping or run.killed) and len(wrong) < len(workers) and all(look.lost for look in wrong):
+            wrong = []  # the others have completed it without
         bad = min(wrong, key=lambda look: look.ended or now, default=None)
-        starts = [look.started for _, look in workers if look.started is not None]
+        starts = [look.started for _, look in staying if look.started is not None]
         ends = [look.ended for _, look in workers if look.ended is not None]
         checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
         if state == RunState.ENDED and not fresh and now - max(ends, default=now) < LAST_LOOK:
@@ -423,8 +508,8 @@ class LocalBackend:
             key=run.key,
             sequence=run.sequence,
             state=state,
-            workers=tuple(SeenWorker(_seat(worker), state, look.exit_code) for worker, look in workers),
-            started_at=max(starts) if len(starts) == len(workers) else None,
+            workers=tuple(SeenWorker(_seat(worker), look.state if run.in_place else state, look.exit_code) for worker, look in workers),
+            started_at=max(starts) if len(starts) == len(staying) else None,
             ended_at=max(ends, default=now) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,
             why="" if bad is None else bad.why,
@@ -442,17 +527,23 @@ class LocalBackend:
         started, ended = _moment(state.get("started_at")), _moment(state.get("ended_at"))
         if state.get("state") == "ended":
             code, why = state["exit_code"], state["why"]
-            return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended)
+            lost = why == f"ended by {signal.SIGKILL.name}" and worker.get("lost", 0) < MOST_KILLED - 1
+            return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended, lost)
         alive = [one for one in state.get("processes", ()) if supervisor.started_ticks(one["pid"]) == one["ticks"]]
         if alive:
             return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
         keeper = state.get("supervisor")
         if keeper and supervisor.started_ticks(keeper["pid"]) == keeper["ticks"]:
             return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
-        if not keeper and now - datetime.fromisoformat(run.at) < COME_UP:
+        if not keeper and now - datetime.fromisoformat(worker.get("at") or run.at) < COME_UP:
             return Look(RunState.STARTING, None, "", None, None)
         return Look(
-            RunState.ENDED, None, f"{name.capitalize()} and its supervisor are gone without a word; perhaps the machine was restarted.", started, now
+            RunState.ENDED,
+            None,
+            f"{name.capitalize()} and its supervisor are gone without a word; perhaps the machine was restarted.",
+            started,
+            now,
+            lost=True,
         )
 
     def _see_to(self, place: Path, run: Run, seen: SeenRun, now: datetime) -> None:
@@ -465,14 +556,28 @@ class LocalBackend:
         if seen.why and not run.stopping:
             run.stopping, run.term_at = now.isoformat(), now.isoformat()
             _write(place, run)
+        if not run.stopping:
+            self._see_leavers_off(place, run, seen, now)
         if not run.term_at:
             return
-        asked = datetime.fromisoformat(run.stopping)
-        saved = any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
-        if saved or now >= datetime.fromisoformat(run.term_at):
+        if _has_saved(seen, run.stopping) or now >= datetime.fromisoformat(run.term_at):
             run.term_at = ""
             _write(place, run)
             self._send(place, run, _TERM)
+
+    def _see_leavers_off(self, place: Path, run: Run, seen: SeenRun, now: datetime) -> None:
+        """Workers that a run shrinks by: told to go when the run has saved its work or half of their grace is over, killed after all of it."""
+        for worker in [worker for worker in run.workers if worker.get("leaving")]:
+            if self._worker(place, run, worker, now).state == RunState.ENDED:
+                if len(run.workers) > 1:
+                    run.workers.remove(worker)
+                    _write(place, run)
+            elif now >= datetime.fromisoformat(worker["leaving"]) + timedelta(seconds=int(worker["grace"])):
+                self._send(place, run, _KILL, [worker])
+            elif worker["term_at"] and (_has_saved(seen, worker["leaving"]) or now >= datetime.fromisoformat(worker["term_at"])):
+                worker["term_at"] = ""
+                _write(place, run)
+                self._send(place, run, _TERM, [worker])
 
     def reach(self, *, key: str) -> Reach | None:
         """Jobs share the network of the machine; a shell inside one is its operator's alone."""
@@ -754,6 +859,18 @@ class Look:
     why: str
     started: datetime | None
     ended: datetime | None
+    lost: bool = False  # by no doing of its own
+
+
+def _has_saved(seen: SeenRun, since: str) -> bool:
+    asked = datetime.fromisoformat(since)
+    return any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
+
+
+def _worker_of(order: StartOrder, seat: WorkerSeat, port: int) -> dict[str, Any]:
+    """A worker as its run keeps it."""
+    stated = {"in_place": True} if order.launch.get("in_place") else {}
+    return asdict(seat) | {"port": port, "grace": order.grace_seconds} | stated
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:

@@ -182,7 +182,16 @@ class SimulatedBackend:
             seat.role, seat.index, seat.node, list(seat.gpus), list(seat.gpu_uuids), list(seat.mig_uuids), milli=seat.gpu_milli, speed=speed
         )
 
-    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
+    def resize(
+        self,
+        *,
+        key: str,
+        sequence: int,
+        add: Sequence[WorkerSeat],
+        leave: Sequence[tuple[str, int]],
+        now: datetime,
+        order: StartOrder | None = None,
+    ) -> None:
         def change(_: Turn, life: Life | None) -> Life:
             if life is None:
                 raise NotFound(f"No run {key}.")

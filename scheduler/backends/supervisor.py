@@ -222,7 +222,8 @@ class Log:
     def __init__(self, folder: Path, *, segment: int, segments: int, secrets: list[bytes]) -> None:
         self.folder, self.segment, self.segments = folder, segment, segments
         self.redactor = Redactor(secrets)
-        self.offset = self.begun = 0
+        # Behind what an earlier worker of that name has written.
+        self.offset = self.begun = max((int(path.suffix[1:]) + path.stat().st_size for path in folder.glob("log.*")), default=0)
         self.file = self._open()
         self.held: dict[int, bytes] = {}  # what may be the beginning of a secret
         self.rest: dict[int, bytes] = {}  # lines that have not ended

@@ -112,6 +112,7 @@ SECTIONS = (
             Field("launch.env", "Environment", "pairs", "One KEY=value a line."),
             Field("launch.secrets", "Secrets", "pairs", "One VARIABLE=name-of-the-secret a line; the operator keeps them."),
             Field("launch.port", "Port", "number", "That it listens on, as a notebook does.", placeholder="8888"),
+            Field("launch.in_place", "Resized in place", "choice", "Its processes meet again by themselves, as torchrun's do.", choices=YES_NO),
             Field("launch.idle_end_s", "Ended when idle for", "length", "Such as 1h: no activity of its GPUs for so long."),
         ),
     ),

@@ -138,6 +138,11 @@ class Launch(Part):
         le=86_400,
         description="Ended after so long without activity of its GPUs, in whole minutes. Missing readings never end it.",
     )
+    in_place: bool = Field(
+        default=False,
+        description="Its processes meet again by themselves when a worker joins, leaves or is lost, as torchrun's do. It is resized in place, and "
+        "its healthy workers stay.",
+    )
     simulated: dict[str, Any] | None = Field(default=None, description="For the simulated back-end: how the job behaves.")
 
     @model_validator(mode="after")

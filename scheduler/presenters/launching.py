@@ -21,10 +21,12 @@ class LaunchTold:
     simulated: str
     port: int | None = None
     idle_end_s: int | None = None
+    in_place: bool = False
 
     @property
     def says_nothing(self) -> bool:
-        return not any((self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated, self.port, self.idle_end_s))
+        said = (self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated)
+        return not any((*said, self.port, self.idle_end_s, self.in_place))
 
 
 def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
@@ -40,6 +42,7 @@ def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
         simulated=json.dumps(simulated, ensure_ascii=False) if simulated else "",
         port=launch.get("port"),
         idle_end_s=launch.get("idle_end_s"),
+        in_place=bool(launch.get("in_place")),
     )
 
 

@@ -295,7 +295,16 @@ class SlurmBackend:
             arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
         return arguments, script
 
-    def resize(self, *, key: str, sequence: int, add: Sequence[WorkerSeat], leave: Sequence[tuple[str, int]], now: datetime) -> None:
+    def resize(
+        self,
+        *,
+        key: str,
+        sequence: int,
+        add: Sequence[WorkerSeat],
+        leave: Sequence[tuple[str, int]],
+        now: datetime,
+        order: StartOrder | None = None,
+    ) -> None:
         raise BackendRefused("A Slurm run cannot be resized in place. It is stopped and restarted.")
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:

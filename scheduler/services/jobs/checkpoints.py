@@ -31,6 +31,12 @@ COMPLETE: Prepared[tuple[int, int]] = Prepared(
 )
 
 
+def checkpoint_newest(*, job: int) -> Checkpoint | None:
+    """The one that a job resumes from."""
+    newest = dict(COMPLETE([job]))
+    return Checkpoint.objects.get(pk=newest[job]) if newest else None
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     number: int

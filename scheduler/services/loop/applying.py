@@ -296,10 +296,12 @@ class _Applying:
                 item.fault = "" if item.waits else busy[place]
 
     def _by_restart(self, item: _Item) -> bool:
-        """Whether a run has to be stopped and started to change its size: its back-end can't do it in place."""
+        """Whether a run has to be stopped and started to change its size: its back-end can't do it in place, or can only if the job states it."""
         if item.decision.action not in ("shrink", "grow", "repair") or item.job is None or self._on_its_way(item):
             return False
-        return any(not self.facts.get(cluster, Facts()).resizes_in_place for cluster in self.clusters.of(self.attempts[item.job.pk]))
+        facts = [self.facts.get(cluster, Facts()) for cluster in self.clusters.of(self.attempts[item.job.pk])]
+        restarting = [one for one in facts if not one.resizes_in_place]
+        return bool(restarting) and not (all(one.resizes_stated for one in restarting) and item.job.launch.get("in_place"))
 
     # Writing
 

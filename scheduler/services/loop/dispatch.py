@@ -6,7 +6,7 @@ Killed anywhere here, some orders are told twice and none is lost; a back-end do
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import perf_counter
 from typing import Any
@@ -27,6 +27,7 @@ from scheduler.backends.base import (
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
+from scheduler.services.jobs.checkpoints import checkpoint_newest
 from scheduler.services.jobs.tokens import access_token, attempt_token, token_digest
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
@@ -75,7 +76,7 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
     if not due:
         return Dispatched()
     ready = _whose_turn_it_is(due, now)
-    starts = {order.attempt_id for order in ready if order.kind == OrderKind.START}
+    starts = {order.attempt_id for order in ready if order.kind in (OrderKind.START, OrderKind.RESIZE)}
     orders = _StartOrders([key for key in starts if key is not None])
     sent: dict[datetime, list[int]] = defaultdict(list)
     failed: list[tuple[Order, str]] = []
@@ -223,8 +224,13 @@ def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime)
         case OrderKind.RESIZE:
             add = {(str(role), int(index)) for role, index in payload.get("add", ())}
             leave = [(str(role), int(index)) for role, index in payload.get("leave", ())]
-            seats = [seat for seat in worker_seats(attempt.pk, order.cluster_id) if (seat.role, seat.index) in add]
-            backend.resize(key=key, sequence=sequence, add=seats, leave=leave, now=now)
+            whole = orders.of(attempt, sequence, order.cluster_id)
+            seats = [seat for seat in (whole.workers if whole is not None else ()) if (seat.role, seat.index) in add]
+            # Who joins goes on from what the run has saved by now.
+            newest = checkpoint_newest(job=attempt.job_id) if whole is not None and seats else None
+            if whole is not None and newest is not None:
+                whole = replace(whole, resume_from=newest.location, resume_step=newest.step)
+            backend.resize(key=key, sequence=sequence, add=seats, leave=leave, now=now, order=whole)
         case OrderKind.SIGNAL:
             _signal(backend, key, sequence, Signal(payload["signal"]), now)
         case OrderKind.STOP:
@@ -243,13 +249,8 @@ def _signal(backend: Backend, key: str, sequence: int, signal: Signal, now: date
             backend.stop(key=key, sequence=sequence, force=True, now=now)
 
 
-def worker_seats(attempt: int, cluster: int) -> list[WorkerSeat]:
-    """Where the workers of an attempt sit in one cluster, without those that are leaving."""
-    return seats_of([attempt]).get((attempt, cluster), [])
-
-
 def seats_of(attempts: Sequence[int]) -> dict[tuple[int, int], list[WorkerSeat]]:
-    """By attempt and cluster, in the order of roles and ranks."""
+    """Where workers sit, by attempt and cluster, in the order of roles and ranks, without those that are leaving."""
     found: dict[tuple[int, int], dict[tuple[str, int, str], list[tuple[int | None, str, str, int]]]] = defaultdict(dict)
     for attempt, cluster, role, worker, node, index, uuid, mig, milli in SEATS(attempts):
         found[attempt, cluster].setdefault((role, worker, node), []).append((index, uuid or "", mig or "", milli))
@@ -271,7 +272,7 @@ def seats_of(attempts: Sequence[int]) -> dict[tuple[int, int], list[WorkerSeat]]
 
 
 class _StartOrders:
-    """What the runs that are to begin are to know, read together."""
+    """What the runs that are to begin, or change their size, are to know, read together."""
 
     def __init__(self, attempts: Sequence[int]) -> None:
         self._attempts = {attempt.pk: attempt for attempt in STARTING(attempts)}
@@ -325,12 +326,14 @@ def _put_off(order: Order, fault: str, now: datetime) -> None:
 
 
 def _give_up(order: Order, fault: str, now: datetime) -> None:
-    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words."""
+    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words. One that was to be resized restarts."""
     Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
     log.warning("order %s is refused: %s", order, fault)
     attempt = order.attempt
     if order.kind == OrderKind.REPARTITION:
         split_refused(order=order, fault=fault, now=now)
+    if order.kind == OrderKind.RESIZE and attempt is not None:
+        attempts_stop(stops=[Stop(attempt.job_id, JobState.QUEUED, "lost", fault)], now=now)
     if order.kind == OrderKind.START and attempt is not None:
         stop = Stop(attempt.job_id, JobState.FAILED, "failed", fault, grace_seconds=0)
         attempts_stop(stops=[stop], now=now)

@@ -274,7 +274,8 @@ def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, _Known]], cl
     held = _workers_held([attempt.pk for _, attempt in here], cluster)
     for run, attempt in here:
         alive = {(worker.seat.role, worker.seat.index) for worker in run.workers if worker.state != RunState.ENDED}
-        dead = {(worker.seat.role, worker.seat.index): worker for worker in run.workers if worker.state == RunState.ENDED}
+        # One that has done its part is not missed: what it holds is free with the others'.
+        dead = {(worker.seat.role, worker.seat.index): worker for worker in run.workers if worker.state == RunState.ENDED and worker.exit_code != 0}
         staying, leaving, joining = held.get(attempt.pk, (set(), set(), set()))
         if left := sorted(leaving - alive):
             workers_left(attempt=attempt, workers=left, now=now, news=news)

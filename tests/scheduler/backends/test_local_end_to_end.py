@@ -13,10 +13,11 @@ from gpufleet.core.times import now
 from scheduler.backends.base import NotFound
 from scheduler.backends.local import LocalBackend, Rules
 from scheduler.backends.registry import Backends
-from scheduler.models import HOLDING, Attempt, Checkpoint, Job, JobState, Order, Placement
+from scheduler.models import HOLDING, Attempt, Checkpoint, Health, Job, JobState, Node, Order, Placement
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
+from tests.scheduler.backends.elastic import Gang, grown_shrunk_and_repaired
 from tests.scheduler.loop.worlds import leaf, submit
 from tests.servers import wait_until
 
@@ -101,6 +102,10 @@ class Console:
 
         wait_until(there, seconds=30, what=f"{job.name} is {' or '.join(states)}")
 
+    def end(self) -> None:
+        for run in self.local.observe(now=now()):
+            self.local.stop(key=run.key, sequence=1 << 20, force=True, now=now())
+
     def log(self, job: Job, attempt: int, rank: int) -> str:
         try:
             return self.local.logs(key=f"{job.public_id}.{attempt}", role="worker", index=rank, offset=0, limit=1 << 20).text
@@ -115,8 +120,7 @@ def console(tmp_path: Path, settings: Any) -> Iterator[Console]:
     builders.node("machine", of=cluster, gpus=2)
     console = Console(tmp_path, cluster.pk)
     yield console
-    for run in console.local.observe(now=now()):
-        console.local.stop(key=run.key, sequence=1 << 20, force=True, now=now())
+    console.end()
 
 
 def command(body: str, *arguments: str) -> dict[str, Any]:
@@ -181,3 +185,17 @@ def test_a_console_that_comes_back_finds_what_ran_on_and_what_ended_meanwhile(co
     assert list(Placement.objects.filter(job=long, until__isnull=True).values_list("pk", flat=True)) == held
     assert Attempt.objects.filter(job=long).count() == 1
     assert not fleet_faults()
+
+
+def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_train_on(tmp_path: Path, settings: Any) -> None:
+    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
+    cluster = builders.cluster("here", backend="local")
+    for name in ("a", "b", "c", "d"):
+        builders.node(name, of=cluster, gpus=1, spare=name == "d")
+    console = Console(tmp_path, cluster.pk)
+    gang = Gang(console, lambda job: tmp_path / "checkpoints" / job.public_id / "1", least=2, most=3, gpus=1, guaranteed=3)
+
+    try:
+        grown_shrunk_and_repaired(gang, most=3, lose=lambda node, _: Node.objects.filter(pk=node.pk).update(health=Health.DOWN))
+    finally:
+        console.end()
