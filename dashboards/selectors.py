@@ -3,6 +3,7 @@
 No row becomes an object: 4,000 of those cost more than all else together.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,8 @@ NOBODY = 0
 SEVERAL = -1
 OUTSIDE = -2  # of a job that is not ours
 UNREAD = -1
+
+OTHER_TEAMS, OUTSIDE_TEAMS, NOBODYS = NOT_TEAMS = ("Other teams", "Outside gpufleet", "Not allocated")
 
 Ints = npt.NDArray[np.int64]
 
@@ -166,7 +169,10 @@ class Owner:
 
 
 def owners_named(access: Access) -> dict[int, Owner | None]:
-    """For every quota node whom to name for it; None where this viewer may not know. Archived nodes may still hold GPUs."""
+    """For every quota node whom to name for it; None where this viewer may not know. Archived nodes may still hold GPUs.
+
+    Of several with one title, and of one that is called as those are whom nobody may know, the path is named, too.
+    """
     nodes = list(QuotaNode.objects.order_by("path").values_list("pk", "path", "kind", "title", "name"))
     teams = {path: Owner(pk, title or name) for pk, path, kind, title, name in nodes if kind == NodeKind.TEAM}
     named: dict[int, Owner | None] = {}
@@ -177,7 +183,11 @@ def owners_named(access: Access) -> dict[int, Owner | None]:
         steps = path.split("/")
         above = ("/".join(steps[:depth]) for depth in range(len(steps), 0, -1))
         named[pk] = next((teams[step] for step in above if step in teams), Owner(pk, title or name))
-    return named
+    seen = {owner.team: owner.name for owner in named.values() if owner is not None}
+    called = Counter([*seen.values(), *NOT_TEAMS])
+    paths = {pk: path for pk, path, *_ in nodes if called[seen.get(pk, "")] > 1}
+    told = {pk: Owner(pk, f"{seen[pk]} ({path})") for pk, path in paths.items()}
+    return {pk: owner and told.get(owner.team, owner) for pk, owner in named.items()}
 
 
 @dataclass(frozen=True, slots=True)

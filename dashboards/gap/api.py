@@ -1,18 +1,22 @@
 """The gap over HTTP."""
 
 from datetime import datetime
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field, JsonValue
 
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import Row, gap_by, gap_report
+from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gpus_behind, rows_presented
+from dashboards.gap.rows import Row as Behind
 from dashboards.gap.store import gap_course, span_for
 from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from scheduler.api.lists import listed, parameters_of
 
 router = Router(tags=["Fleet"])
 NAMES: list[JsonValue] = [cause.value for cause in Cause]
@@ -90,6 +94,56 @@ def _row_out(row: Row) -> GapRowOut:
     return GapRowOut(
         name=row.key, gpu_milli=row.milli, gap_hour_micros=row.hour_micros, causes={cause: milli for cause, milli in row.causes.items() if milli}
     )
+
+
+class GapGpuOut(Schema):
+    """What a figure counts of one GPU, and whose it is. Jobs that the caller may not see are left out."""
+
+    gpu: str = Field(description="Id of the GPU.", examples=["g-130"])
+    node: str
+    index: int = Field(description="Its number on the node.", examples=[2])
+    gpu_type: str
+    pool: str | None = Field(description="Name of the pool; null for none.", examples=["train"])
+    teams: list[str] = Field(description="Teams that it counts for, as the caller may name them.", examples=[["Vision"]])
+    classes: list[str] = Field(description="Classes of the jobs that it counts for, likewise.", examples=[["Batch"]])
+    jobs: list[str] = Field(description="Ids of those jobs.", examples=[["j-417"]])
+    gpu_milli: int = Field(description="How much of it is in the figure, in thousandths of a GPU.", examples=[380])
+    hour_micros: int | None = Field(description="What that costs an hour; null for callers who may not see costs.", examples=[None])
+
+
+class GapGpusOut(Schema):
+    at: datetime | None = Field(description="When the snapshot was taken; null before the first.", examples=["2026-03-02T09:41:00Z"])
+    gpu_milli: int = Field(description="What all pages of the list add up to: the figure, in thousandths of GPUs.", examples=[81800])
+    hour_micros: int | None = Field(description="What the figure costs an hour; null for callers who may not see costs.", examples=[None])
+    items: list[GapGpuOut]
+    next: str | None
+    previous: str | None
+
+
+@router.get(
+    "/fleet/gap/gpus", response=GapGpusOut, url_name="gap_gpus", openapi_extra=parameters_of(GAP_GPUS), summary="The GPUs behind a figure of the gap"
+)
+def fleet_gap_gpus(request: HttpRequest) -> HttpResponse:
+    """GPUs of the newest snapshot that have one of the wanted values in each filter. `team` may be a part of a name."""
+    access = access_of(request)
+    found = gap_behind(access, filters_asked(request.GET), now=now())
+    told = {"at": found.at, "gpu_milli": found.milli, "hour_micros": found.hour_micros}
+    return listed(request, GAP_GPUS, gpus_behind(found), _gpu_out, partial(rows_presented, access, found), **told)
+
+
+def _gpu_out(row: Behind) -> dict[str, Any]:
+    return {
+        "gpu": row.gpu.public_id,
+        "node": row.gpu.node.name,
+        "index": row.gpu.index,
+        "gpu_type": row.gpu.gpu_type_id,
+        "pool": row.gpu.node.pool.name if row.gpu.node.pool else None,
+        "teams": row.counted.teams,
+        "classes": row.counted.classes,
+        "jobs": [job.public_id for job in row.jobs],
+        "gpu_milli": row.counted.milli,
+        "hour_micros": row.counted.cost_micros,
+    }
 
 
 class GapHistoryQuery(Schema):

@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import gap_newest, gap_over
-from dashboards.selectors import Owner, owners_named, rates_visible
+from dashboards.selectors import NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, Owner, owners_named, rates_visible
 from dashboards.telemetry.spans import QUARTER, span_begin
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
 from gpufleet.core.rounding import rounded
@@ -103,7 +104,10 @@ def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report |
 
 
 def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: datetime) -> list[Row]:
-    """The newest snapshot by team, class, type or pool, the most that does not compute first. Teams that the viewer may not see are one row."""
+    """The newest snapshot by team, class, type or pool, the most that does not compute first.
+
+    By team and by class, teams that the viewer may not see are one row: the rows behind it are single GPUs, and what runs there is not the viewer's.
+    """
     newest = gap_newest()
     if newest is None:
         return []
@@ -128,30 +132,32 @@ def _of_type(parts: Mapping[Part, int], gpu_type: str) -> dict[Part, int]:
     return {part: amount for part, amount in parts.items() if not gpu_type or part.gpu_type == gpu_type}
 
 
-def part_names(access: Access, dimension: Dimension) -> Callable[[Part], str]:
+def part_names(access: Access, dimension: Dimension, owners: Mapping[int, Owner | None] | None = None) -> Callable[[Part], str]:
+    """How this reader sees a part named. `owners` are those of `owners_named`, where they are known already."""
+    if owners is None and dimension in ("team", "class"):
+        owners = owners_named(access)
+    return partial(_named, dimension, owners or {}, dict(JobClass.choices))
+
+
+def _named(dimension: Dimension, owners: Mapping[int, Owner | None], labels: Mapping[str, str], part: Part) -> str:
     match dimension:
         case "type":
-            return lambda part: part.gpu_type
+            return part.gpu_type
         case "pool":
-            return lambda part: part.pool or "No pool"
-        case "class":
-            labels = dict(JobClass.choices)
-            return lambda part: labels.get(part.job_class, part.job_class) if part.job_class else _nobody(part)
-        case "team":
-            owners = owners_named(access)
-            return lambda part: _team(part, owners)
+            return part.pool or "No pool"
+    if part.quota is None:
+        return _nobody(part)
+    owner = owners.get(part.quota)
+    if owner is None:
+        return OTHER_TEAMS
+    if dimension == "team":
+        return owner.name
+    return labels.get(part.job_class, part.job_class) if part.job_class else _nobody(part)
 
 
 def _nobody(part: Part) -> str:
     """What is held and of no quota is held by a job that is not ours."""
-    return "Outside gpufleet" if part.cause in (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD) else "Not allocated"
-
-
-def _team(part: Part, owners: Mapping[int, Owner | None]) -> str:
-    if part.quota is None:
-        return _nobody(part)
-    owner = owners.get(part.quota)
-    return owner.name if owner is not None else "Other teams"
+    return OUTSIDE_TEAMS if part.cause in (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD) else NOBODYS
 
 
 def cost_of(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int | None:

@@ -13,7 +13,7 @@ from dashboards.gap.causes import Cause, Part, Piece
 from dashboards.gap.figures import CAUSES, DIMENSIONS, Dimension, cost_of, part_names
 from dashboards.gap.models import GapPart
 from dashboards.gap.store import gap_over, pieces_newest
-from dashboards.selectors import owners_named, rates_visible
+from dashboards.selectors import NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, owners_named, rates_visible
 from gpufleet.core.tables import Choice, Column, Table, Text
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Job, JobClass
@@ -61,12 +61,13 @@ def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: date
     if newest is None:
         return Behind(None, {}, 0, None)
     rates = rates_visible(access, now=now)
-    names = {dimension: part_names(access, dimension) for dimension in _dimensions()}
+    owners = owners_named(access)
+    names = {dimension: part_names(access, dimension, owners) for dimension in _dimensions()}
 
     chosen = {key: set(values) for key, values in wanted.items() if values}
     every = {piece.part for piece in newest[1]}
     if "team" in chosen:
-        known = {owner.name for owner in owners_named(access).values() if owner is not None}
+        known = {owner.name for owner in owners.values() if owner is not None}
         chosen["team"] = _teams_meant(chosen["team"], known | {names["team"](part) for part in every})
 
     def is_wanted(part: Part) -> bool:
@@ -122,7 +123,7 @@ def _any(_: object) -> Q:
     return Q()
 
 
-_CLASSES = [(label, label) for label in [*(str(label) for label in JobClass.labels), "Not allocated", "Outside gpufleet"]]
+_CLASSES = [(label, label) for label in [*(str(label) for label in JobClass.labels), NOBODYS, OUTSIDE_TEAMS, OTHER_TEAMS]]
 
 GAP_GPUS = Table(
     name="gap-gpus",

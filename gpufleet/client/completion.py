@@ -40,7 +40,7 @@ WORDS = {
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "fragmentation": "--json --type --plan --apply --reason",
-    "gap": "--json --by --type",
+    "gap": "show rows --json --by --type --cause --team --class --pool --limit",
     "idle": "list show notify reclaim snooze --json --all --team --since --reason --hold --hours --limit",
     "health": "now incidents show --json --all --limit",
     "alerts": "list ack silence --json --all --note --minutes --reason --limit",
@@ -76,6 +76,7 @@ WORDS = {
 VALUES = {
     "fleet --nodes": "sick all",
     "gap --by": "team class type pool",
+    "gap --cause": "computing idle unread starting failed reserved drained wanted fragmented unwanted",
     "ls --phase": "waiting holding ended",
     "ls --state": "draft queued reserved starting running checkpointing preempted resuming degraded completed failed cancelled",
     "notices --quiet-rule": "hold drop",

@@ -1,24 +1,61 @@
 """`gpufleet gap`: what every GPU does now, and what the rest costs."""
 
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.client import DONE
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import gpus, plain, table
+from gpufleet.client.words import gpus, gpus_told, plain, table
+
+CAUSES = ("computing", "idle", "unread", "starting", "failed", "reserved", "drained", "wanted", "fragmented", "unwanted")
 
 
 @ends_well
 def gap(arguments: Sequence[str]) -> int:
-    """Show what every GPU does now by cause, and by team, class, GPU type or pool."""
+    """Show what every GPU does now by cause, and by team, class, GPU type or pool; `rows` lists the GPUs behind a figure."""
     parser = parser_of("gap", gap.__doc__)
+    parser.add_argument("action", nargs="?", default="show", choices=("show", "rows"))
     parser.add_argument("--by", choices=("team", "class", "type", "pool"), default="team", help="what to break it down by (default: team)")
     parser.add_argument("--type", default="", help="one GPU type, such as H100-SXM-80GB")
+    parser.add_argument("--cause", action="append", default=[], choices=CAUSES, help="rows: of this cause (may be repeated)")
+    parser.add_argument("--team", default="", help="rows: of this team, or of those with this in their name")
+    parser.add_argument("--class", dest="job_class", default="", help="rows: of jobs of this class, such as Batch")
+    parser.add_argument("--pool", default="", help="rows: in this pool")
+    parser.add_argument("-n", "--limit", type=int, default=50, help="rows: at most so many (default: 50)")
     asked = parser.parse_args(arguments)
+    if asked.action == "rows":
+        return _rows(asked)
     told = console_meant().get("/fleet/gap", by=asked.by, gpu_type=asked.type)
     if asked.json:
         return print_json(told)
     print("\n".join(_lines(told)))
+    return DONE
+
+
+def _rows(asked: argparse.Namespace) -> int:
+    place = console_meant()
+    chosen = {"cause": asked.cause, "team": asked.team, "class": asked.job_class, "type": asked.type, "pool": asked.pool}
+    rows = list(place.pages("/fleet/gap/gpus", asked.limit, **chosen))
+    whole = place.get("/fleet/gap/gpus", size=1, **chosen)
+    if asked.json:
+        return print_json({**{key: whole[key] for key in ("at", "gpu_milli", "hour_micros")}, "items": rows})
+    heads = ("NODE", "GPU", "TYPE", "POOL", "TEAM", "CLASS", "JOBS", "COUNTED", "AN HOUR")
+    lines = [
+        (
+            plain(row["node"]),
+            str(row["index"]),
+            plain(row["gpu_type"]),
+            plain(row["pool"] or "-"),
+            plain(", ".join(row["teams"])),
+            ", ".join(row["classes"]),
+            " ".join(row["jobs"]) or "-",
+            gpus(row["gpu_milli"]),
+            _money(row["hour_micros"]),
+        )
+        for row in rows
+    ]
+    print("\n".join([*table(heads, lines), "", f"{gpus_told(whole['gpu_milli'], 'counted')}, {_money(whole['hour_micros'])} an hour."]))
     return DONE
 
 

@@ -19,9 +19,17 @@ IdempotencyKey = Annotated[str, Header("", alias="Idempotency-Key", description=
 
 
 def listed(
-    request: HttpRequest, table: Table, queryset: QuerySet[Any, Any], row: Callable[[Any], dict[str, Any]], presented: Presenter | None = None
+    request: HttpRequest,
+    table: Table,
+    queryset: QuerySet[Any, Any],
+    row: Callable[[Any], dict[str, Any]],
+    presented: Presenter | None = None,
+    **whole: Any,
 ) -> HttpResponse:
-    """One page as JSON. What a person would be told above a list is a fault here: a program must not go on with rows that it did not ask for."""
+    """One page as JSON, with what is said of the `whole` list.
+
+    What a person would be told above a list is a fault here: a program must not go on with rows that it did not ask for.
+    """
     known = {"q", "sort", "size", "after", "before", *(item.key for item in table.filters)}
     unknown = {name: [f"Unknown parameter; there are {', '.join(sorted(known))}."] for name in request.GET if name not in known}
     if unknown:
@@ -29,7 +37,7 @@ def listed(
     page = table.page(request.GET, queryset, sizes=SIZES, presented=presented)
     if page.faults:
         raise ValidationError(page.faults)
-    return answered({"items": [row(item) for item in page.rows], "next": page.slice.after or None, "previous": page.slice.before or None})
+    return answered({**whole, "items": [row(item) for item in page.rows], "next": page.slice.after or None, "previous": page.slice.before or None})
 
 
 def answered(value: Any) -> HttpResponse:

@@ -409,6 +409,7 @@ API = [
         tokens=OPERATING,
     ),
     Expect("GET", "api/v1/fleet/gap", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/gap/gpus", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/gap/history", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/map", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas", SEES, tokens=ALL_SCOPES),

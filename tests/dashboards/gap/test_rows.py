@@ -7,6 +7,7 @@ import itertools
 import re
 from datetime import timedelta
 from decimal import Decimal
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
@@ -92,6 +93,50 @@ def test_a_part_of_a_team_s_name_is_enough_and_a_whole_name_means_that_team_alon
 
     wanted = {"sig": 2000, "SIGHT": 2000, "Sight": 1000, "Sight 2": 1000, "sea": 1000, "Sea": 0, "none at all": 0}
     assert {text: gap_behind(access, {"team": [text]}, now=moment).milli for text in wanted} == wanted
+
+
+def test_two_teams_of_one_title_are_two_rows_and_of_others_teams_nothing_is_told(personas: Personas) -> None:
+    """Titles are chosen freely; the class of what a team runs is not for those who may not see its jobs."""
+    moment, access = now(), personas.access("superuser")
+    twins = [personas.nodes["acme/research/nlp"], builders.quota("sight", title="Sight", parent=personas.nodes["acme/product"])]
+    twins[0].title = "Sight"
+    twins[0].save()
+    taken = builders.quota("others", title="Other teams", parent=personas.nodes["acme"])
+    for team, job_class in ((twins[0], "batch"), (twins[0], "batch"), (twins[1], "interactive"), (taken, "batch")):
+        job = builders.job(state=JobState.RUNNING, on=team, job_class=job_class)
+        builders.placement(job, gpus_of(builders.node(gpus=1))[0])
+        job.attempts.update(running_at=moment)
+    gap_turn(now=moment)
+
+    told = {row.key: row.milli for row in gap_by(access, "team", now=moment)}
+    assert told == {"Sight (acme/research/nlp)": 2000, "Sight (acme/product/sight)": 1000, "Other teams (acme/others)": 1000}
+    answer = personas.client("superuser").get("/api/v1/fleet/gap/gpus", {"team": "Sight (acme/product/sight)"}).json()
+    assert (answer["gpu_milli"], [row["classes"] for row in answer["items"]]) == (1000, [["Interactive"]])
+
+    research, stranger = personas.access("viewer"), personas.client("viewer")
+    assert {row.key for row in gap_by(research, "team", now=moment)} == {"Sight", "Other teams"}, "that there is a twin is not told"
+    assert {row.key: row.milli for row in gap_by(research, "class", now=moment)} == {"Batch": 2000, "Other teams": 2000}
+    rows = stranger.get("/api/v1/fleet/gap/gpus", {"class": ["Batch", "Interactive"]}).json()["items"]
+    assert {tuple(row["teams"]) for row in rows} == {("Sight",)}
+
+
+def test_programs_read_the_rows_that_the_page_shows(personas: Personas) -> None:
+    mixed_fleet(personas)
+    gap_turn(now=now())
+    for viewer, asked in (("superuser", "cause=computing&cause=idle"), ("viewer", "team=Other+teams"), ("superuser", "type=A100&class=Batch")):
+        browser = personas.client(viewer)
+        page = rows_at(browser, f"/gap/gpus/?{asked}")
+        first = browser.get(f"/api/v1/fleet/gap/gpus?{asked}&size=3").json()
+        items, after = first["items"], first["next"]
+        while after:
+            more = browser.get(f"/api/v1/fleet/gap/gpus?{asked}&size=3&{urlencode({'after': after})}").json()
+            items, after = items + more["items"], more["next"]
+        assert [(row["node"], row["index"], row["gpu_milli"], " ".join(row["jobs"])) for row in items] == [
+            (row["Node"], int(row["GPU"]), round(1000 * float(row["Counted"])), row["Jobs"]) for row in page
+        ]
+        assert first["gpu_milli"] == sum(row["gpu_milli"] for row in items) > 0
+        assert (first["hour_micros"] is None) == (viewer == "viewer")
+    assert personas.client("superuser").get("/api/v1/fleet/gap/gpus?cause=nothing").status_code == 422
 
 
 @pytest.mark.parametrize(("viewer", "dimension"), [("superuser", "team"), ("viewer", "pool")])

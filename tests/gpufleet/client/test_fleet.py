@@ -7,9 +7,11 @@ import subprocess
 
 import pytest
 
+from dashboards.gap.store import gap_turn
 from gpufleet import cli
 from gpufleet.client import fleet as fleet_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
+from gpufleet.core.times import now
 from quotas.models import ChargeLine, ChargeMonth, QuotaShare
 from scheduler.models import JobState
 from tests.builders import cluster, job, node, placement
@@ -36,6 +38,16 @@ def test_the_fleet_by_type_and_its_sick_nodes(run, busy):
     out = run("fleet", "--nodes", "sick")[1]
     assert "node-sick" in out and "draining" in out and "node-well" not in out
     assert {row["name"] for row in json.loads(run("fleet", "--nodes", "all", "--json")[1])["items"]} == {"node-sick", "node-well"}
+
+
+def test_the_gap_and_the_gpus_behind_one_of_its_figures(run, busy):
+    gap_turn(now=now())
+    assert re.search(r"starting|idle", run("gap")[1])
+    status, out, _ = run("gap", "rows", "--cause", "unread", "--cause", "starting", "--cause", "idle", "--team", "nlp", "--limit", "1")
+    assert status == 0 and re.search(r"node-well +\d+ +H100-SXM-80GB +- +nlp +Batch +j-\S+ +1 ", out) and "1 counted GPU, - an hour." in out
+    told = json.loads(run("gap", "rows", "--json")[1])
+    assert told["gpu_milli"] == sum(row["gpu_milli"] for row in told["items"]) == 4000
+    assert run("gap", "rows", "--class", "nothing")[0] == 5
 
 
 def test_a_drain_is_previewed_and_done(run, busy):
