@@ -2,7 +2,9 @@
 whether that grows. The exporter is a process of its own: `python -m gpufleet.bench.telemetry_drift PORT GPUS`.
 """
 
+import contextlib
 import json
+import os
 import random
 import shutil
 import sys
@@ -17,7 +19,7 @@ from statistics import median
 from time import time
 from typing import Any
 
-from gpufleet.bench import timing
+from gpufleet.bench import percentile, timing
 from gpufleet.throwaway import Manage, Missing, Postgres, Program, accepts, free_port, wait_until
 
 GPUS, EVERY_SECONDS = 4_000, 15
@@ -51,13 +53,15 @@ PrometheusServer.objects.create(public_id="ts-1", name="bench", url="{url}")
 """
 # Begins a round every fifteen seconds by the clock, and the minute's roll-ups as beat does; says of each what it took.
 ROUNDS = """
-import json, resource, time
+import json, os, resource, time
 from ipaddress import ip_network
 from dashboards.models import TelemetryFrame
 from dashboards.prometheus.collect import prometheus_collect
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.times import now
 from scheduler.notify.outgoing import Rules
+if {core} is not None:
+    os.sched_setaffinity(0, [{core}])
 rules, first = Rules((ip_network("127.0.0.0/8"),), http=True), time.time()
 for number in range({rounds}):
     wait = first + number * {every} - time.time()
@@ -81,6 +85,7 @@ def measured_drift(*, postgres: bool, minutes: float, gpus: int) -> Iterator[dic
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-bench-"))
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        core = ends.enter_context(_core_apart())
         server = ends.enter_context(closing(Postgres())) if postgres else None
         manage = Manage(folder, GPUFLEET_LOG_LEVEL="warning", **({"GPUFLEET_DATABASE_URL": server.create_database()} if server else {}))
         port = free_port()
@@ -93,26 +98,47 @@ def measured_drift(*, postgres: bool, minutes: float, gpus: int) -> Iterator[dic
         manage.run("shell", "--verbosity", "0", "-c", FLEET.format(gpus=gpus, url=url))
         wait_until(lambda: _value(url, "count(DCGM_FI_DEV_PCIE_REPLAY_COUNTER)") == gpus, seconds=90, what="the first scrape")
         rounds = max(4, round(minutes * 60 / EVERY_SECONDS))
-        done = manage.run("shell", "--verbosity", "0", "-c", ROUNDS.format(rounds=rounds, every=EVERY_SECONDS), seconds=minutes * 60 + 300)
+        done = manage.run("shell", "--verbosity", "0", "-c", ROUNDS.format(rounds=rounds, every=EVERY_SECONDS, core=core), seconds=minutes * 60 + 300)
         rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        yield told(rows, gpus=gpus, computed=[_value(url, "sum(DCGM_FI_PROF_SM_ACTIVE)", at=row["at"]) for row in rows])
+        yield told(rows, gpus=gpus, core=core, computed=[_value(url, "sum(DCGM_FI_PROF_SM_ACTIVE)", at=row["at"]) for row in rows])
 
 
-def told(rows: Sequence[dict[str, Any]], *, gpus: int, computed: Sequence[float | None]) -> dict[str, Any]:
-    """One case from all rounds. `drift_ms`: by how much the median of the last third is above that of the first. `computed`: by Prometheus itself."""
+@contextlib.contextmanager
+def _core_apart() -> Iterator[int | None]:
+    """A core for ingest alone: what is started meanwhile (exporter, Prometheus, PostgreSQL) has the others. None where there is no other."""
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    if len(before) < 2:
+        yield None
+        return
+    core = min(before)
+    os.sched_setaffinity(0, before - {core})
+    try:
+        yield core
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def told(rows: Sequence[dict[str, Any]], *, gpus: int, computed: Sequence[float | None], core: int | None = None) -> dict[str, Any]:
+    """One case from all rounds. `drift_ms`: by how much the median of the last third is above that of the first. `computed`: by Prometheus itself.
+
+    `core`: the one on which all rounds ran, None: on any. `late_ms_last`: how late the last third began at most.
+    """
     cpu = [row["cpu"] for row in rows]
     took, third = [row["seconds"] for row in rows], max(1, len(rows) // 3)
     off = [abs(row["sm"] / 100 - value) / value * 100 for row, value in zip(rows, computed, strict=True) if value]
     return timing(
         "ingest-drift",
         [took],
+        core=core,
         max_ms=round(1000 * max(took)),
         cpu_ms=round(1000 * median(cpu)),
+        cpu_p95_ms=round(1000 * percentile(cpu, 0.95)),
         rounds=len(rows),
         fields=len(METRICS),
         drift_ms=round(1000 * (median(took[-third:]) - median(took[:third])), 1),
         cpu_drift_ms=round(1000 * (median(cpu[-third:]) - median(cpu[:third])), 1),
         late_ms_max=round(1000 * max(row["late"] for row in rows)),
+        late_ms_last=round(1000 * max(row["late"] for row in rows[-third:])),
         short_rounds=sum(row["read"] != gpus for row in rows),
         memory_mib_first=round(rows[min(3, len(rows) - 1)]["mib"]),
         memory_mib_last=round(rows[-1]["mib"]),

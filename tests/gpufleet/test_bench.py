@@ -50,9 +50,11 @@ def test_a_kind_or_a_case_that_there_is_not_is_said(capsys):
 def test_a_round_that_grows_and_a_sum_that_is_off_are_told():
     alike = {"late": 0.0, "mib": 100, "sm": 200}
     rows = [{"seconds": 1 + 0.1 * number, "cpu": 0.5 + 0.01 * number, "read": 8 if number else 7, **alike} for number in range(9)]
+    rows[1]["late"] = 0.04
 
     found = told(rows, gpus=8, computed=[2.0] * 8 + [None])
     assert (found["drift_ms"], found["cpu_drift_ms"], found["short_rounds"], found["rounds"]) == (600.0, 60.0, 1, 9)
+    assert (found["core"], found["cpu_p95_ms"], found["late_ms_max"], found["late_ms_last"]) == (None, 580, 40, 0)
     assert found["off_promql_percent_max"] == 0.0
     assert told(rows, gpus=8, computed=[1.6] * 9)["off_promql_percent_max"] == 25.0
 
