@@ -11,6 +11,7 @@ from django import forms
 
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.zones import zone_fault
+from quotas.forms import ZonePicker
 from quotas.models import AtStop, Budget, BudgetPeriod, BudgetUnit
 from quotas.selectors.budgets import Standing
 
@@ -93,7 +94,7 @@ class BudgetForm(forms.Form):
     amount = forms.DecimalField(min_value=Decimal("0.001"), max_value=Decimal(10**9), help_text="GPU-hours, or money.")
     gpu_type = forms.CharField(max_length=60, required=False, label="GPU type", help_text="Empty: all types together.")
     period = forms.ChoiceField(choices=BudgetPeriod.choices, initial=BudgetPeriod.MONTH)
-    zone = forms.CharField(max_length=60, initial="UTC", label="Time zone", help_text="By whose clock periods begin.")
+    zone = forms.CharField(max_length=60, initial="UTC", label="Time zone", help_text="By whose clock periods begin.", widget=ZonePicker)
     starts_at = forms.DateTimeField(
         required=False,
         label="Start",

@@ -181,6 +181,13 @@ CLOCK = "%Y-%m-%dT%H:%M"
 CLOCKS = [CLOCK, "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
 
 
+class ZonePicker(forms.TextInput):
+    """A time zone, chosen from a list while one types; `quotas/_field.html` gives the list."""
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__({"list": "zones", "autocomplete": "off", **(attrs or {})})
+
+
 class ApplyAtForm(forms.Form):
     apply_at = forms.DateTimeField(
         label="Apply at (UTC)", input_formats=CLOCKS, widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format=CLOCK)

@@ -57,7 +57,7 @@ PEOPLE = Table(
         Choice("role", "Role", Role.choices, apply=lambda roles: Q(pk__in=User.objects.filter(role_bindings__role__in=roles).values("pk"))),
     ),
     libraries=("shell",),
-    empty="No people yet.",
+    empty="No people yet. They appear with their first sign-in.",
 )
 
 
@@ -200,7 +200,8 @@ AUDIT = Table(
         Moment("to", "To", "at", until=True),
     ),
     libraries=("shell",),
-    empty="Nothing has been written yet.",
+    empty="No change yet. Each change of the console is recorded here.",
+    empty_next=("/quotas/", "Quotas"),
     presented=lambda entries: [AuditLine(entry) for entry in entries],
 )
 

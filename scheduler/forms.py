@@ -5,8 +5,10 @@ from typing import Any
 
 from django import forms
 from django.core.validators import validate_slug
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
 
-from quotas.forms import NodeChoiceField
+from quotas.forms import NodeChoiceField, ZonePicker
 from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
 from scheduler.engine.model.mig import Instance
@@ -15,6 +17,7 @@ from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml
 from scheduler.models import CatchUp, DrainWay, HookForm, Overlap
 from scheduler.notify.happenings import HOOK_KINDS, LABELS, Happened
+from scheduler.schedules.pattern import pattern_of, pattern_sent
 from scheduler.services.hardware.hardware import REASON_LENGTH
 
 
@@ -194,17 +197,42 @@ class JobField(forms.CharField):
         """Those of a text are nothing for what it says."""
 
 
+class WhenWidget(forms.Widget):
+    """Days and a time; what the service gets is the cron expression that says so."""
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        given = attrs or {}
+        context = {"name": name, "id": given.get("id", f"id_{name}"), "when": pattern_of(value or ""), "described_by": given.get("aria-describedby")}
+        return render_to_string("scheduler/_when.html", context | {"invalid": "aria-invalid" in given})
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> str:
+        return pattern_sent(name, data.get, data.getlist).cron
+
+
+class WhenField(forms.CharField):
+    widget = WhenWidget
+
+    def validate(self, value: str) -> None:
+        super().validate(value)
+        if fault := pattern_of(value).fault:
+            raise forms.ValidationError(fault)
+
+
+class MomentUTC(forms.DateTimeField):
+    """A moment by the browser's picker, which knows no zones: in UTC. One that states its zone is taken as well."""
+
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "any"}, format="%Y-%m-%dT%H:%M:%S")
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, **options)
+
+
 class ScheduleForm(forms.Form):
     """When a job is due. The job itself is changed by its owner alone."""
 
     name = forms.CharField(max_length=120)
-    cron = forms.CharField(
-        max_length=100,
-        label="When",
-        help_text=PLAIN["repeat.cron"].hint,
-        widget=forms.TextInput(attrs={"class": "code", "autocomplete": "off", "spellcheck": "false"}),
-    )
-    zone = forms.CharField(max_length=60, label="Time zone", initial="UTC", help_text=PLAIN["repeat.zone"].hint)
+    cron = WhenField(max_length=100, label="When")
+    zone = forms.CharField(max_length=60, label="Time zone", initial="UTC", help_text=PLAIN["repeat.zone"].hint, widget=ZonePicker)
     overlap = forms.ChoiceField(choices=Overlap.choices, initial=Overlap.SKIP, label=PLAIN["repeat.overlap"].label)
     catch_up = forms.ChoiceField(choices=CatchUp.choices, initial=CatchUp.LAST, label=PLAIN["repeat.catch_up"].label)
     start_within_s = forms.IntegerField(
@@ -213,8 +241,8 @@ class ScheduleForm(forms.Form):
         label=PLAIN["repeat.start_within_s"].label,
         help_text="In seconds. Empty: as late as it comes; five minutes where missed runs are skipped.",
     )
-    starts_at = forms.DateTimeField(required=False, label="From", help_text="Such as 2026-11-20T09:00:00Z.")
-    ends_at = forms.DateTimeField(required=False, label="Until", help_text="Not due after.")
+    starts_at = MomentUTC(label="From (UTC)", help_text="Empty: from now on.")
+    ends_at = MomentUTC(label="Until (UTC)", help_text="Not due after. Empty: it has no end.")
     description = JobField(label="The job, as YAML", help_text="As it would be submitted. Its processes find the time in GPUFLEET_DUE_AT.")
     reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)

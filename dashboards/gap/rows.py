@@ -169,6 +169,7 @@ GAP_GPUS = Table(
     ),
     default_sort="node",
     empty="No GPU is counted. The newest snapshot is taken each minute.",
+    empty_next=("/gpus/", "GPUs"),
 )
 
 

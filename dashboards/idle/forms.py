@@ -6,7 +6,7 @@ from typing import Any
 from django import forms
 
 from dashboards.idle.policies import WEEKDAYS, Rules
-from quotas.forms import NodeChoiceField
+from quotas.forms import NodeChoiceField, ZonePicker
 from quotas.models import QuotaNode
 from scheduler.models import JobClass
 
@@ -61,7 +61,7 @@ class PolicyForm(forms.Form):
     )
     hours_from = forms.TimeField(required=False, label="Working hours from", widget=forms.TimeInput(attrs={"type": "time"}, format=TIME_FORM))
     hours_until = forms.TimeField(required=False, label="Working hours until", widget=forms.TimeInput(attrs={"type": "time"}, format=TIME_FORM))
-    zone = forms.CharField(max_length=60, label="Time zone", help_text="Such as Europe/Berlin or UTC.")
+    zone = forms.CharField(max_length=60, label="Time zone", help_text="Such as Europe/Berlin or UTC.", widget=ZonePicker)
     reason = forms.CharField(max_length=300, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 

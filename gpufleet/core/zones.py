@@ -1,6 +1,6 @@
 """Time zones that people name: places of the world and UTC, not what this machine happens to be set to."""
 
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 LONGEST = 60
 # Files beside the zones: the machine's own zone, and rules without a place.
@@ -15,6 +15,11 @@ def zone_named(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (OSError, KeyError) as fault:
         raise ValueError(name) from fault
+
+
+def zones_offered() -> list[str]:
+    """What a field for a zone offers: UTC and the places of the world."""
+    return ["UTC", *sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix", "right")))]
 
 
 class NoTimes(ValueError):

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from scheduler.models import CatchUp, Overlap
@@ -137,8 +138,8 @@ SECTIONS = (
         "when",
         "When, and after what",
         (
-            Field("not_before", "Not before", hint="With its zone: 2026-11-20T09:00:00Z."),
-            Field("deadline", "Deadline", hint="Not started by then, it has failed."),
+            Field("not_before", "Not before (UTC)", "moment"),
+            Field("deadline", "Deadline (UTC)", "moment", "Not started by then, it has failed."),
             Field("after", "After these jobs", "after", "One a line: j-17, or j-17 ended for any end."),
             Field("hold", "Held back", "choice", choices=YES_NO),
             Field("draft", "Only a draft", "choice", choices=YES_NO),
@@ -153,14 +154,13 @@ SECTIONS = (
                 "repeat.cron",
                 "Due",
                 "cron",
-                "Minute, hour, day of the month, month, day of the week: 30 2 * * MON-FRI is half past two on workdays, */15 * * * * each quarter.",
             ),
             Field("repeat.zone", "Time zone", hint="Such as Europe/Berlin; its summer time is kept.", placeholder="UTC"),
             Field("repeat.overlap", "If an earlier run has not ended", "choice", choices=_choices(*Overlap.choices, blank=Overlap.SKIP.label)),
             Field("repeat.catch_up", "Times that were missed", "choice", choices=_choices(*CatchUp.choices, blank=CatchUp.LAST.label)),
             Field("repeat.start_within_s", "Submitted at most so late", "length", "Such as 90m, or seconds. Empty: as late as it comes."),
-            Field("repeat.starts_at", "From", hint="With its zone: 2026-11-20T09:00:00Z."),
-            Field("repeat.ends_at", "Until", hint="Not due after."),
+            Field("repeat.starts_at", "From (UTC)", "moment"),
+            Field("repeat.ends_at", "Until (UTC)", "moment", "Not due after."),
         ),
     ),
     Section(
@@ -349,6 +349,12 @@ def _after(text: str) -> Any:
     return found
 
 
+def _moment(text: str) -> Any:
+    """As the browser's picker says it, which knows no zones: in UTC."""
+    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d)(:\d\d(?:\.\d+)?)?", text, re.ASCII)
+    return f"{found[1]}{found[2] or ':00'}Z" if found else text
+
+
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
@@ -368,6 +374,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "sets": _sets,
     "grid": _grid,
     "after": _after,
+    "moment": _moment,
     "json": _json,
 }
 
@@ -433,9 +440,20 @@ def _written(kind: str, value: Any) -> str:
             return "\n".join(f"{one.get('job', '')} {one.get('if', '')}".strip() if isinstance(one, dict) else str(one) for one in value)
         case "length", int() if value and not isinstance(value, bool):
             return next((f"{value // size}{unit}" for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)) if value % size == 0), str(value))
+        case "moment", _:
+            return _picked(value)
         case "json", _:
             return json.dumps(value, ensure_ascii=False, default=str)
     return _plain(value)
+
+
+def _picked(value: Any) -> str:
+    """A moment as the browser's picker takes it. What is none stays as it is."""
+    try:
+        read = datetime.fromisoformat(str(value))
+        return read.astimezone(UTC).replace(tzinfo=None).isoformat() if read.tzinfo else _plain(value)
+    except (ValueError, OverflowError):
+        return _plain(value)
 
 
 def value_written(path: str, value: Any) -> str:

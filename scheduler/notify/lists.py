@@ -64,7 +64,7 @@ DELIVERIES = Table(
         Moment("from", "From", "made_at"),
         Moment("to", "To", "made_at", until=True),
     ),
-    empty="Nothing was sent yet.",
+    empty="Nothing was sent yet. Send a test, or wait for the first event.",
 )
 
 NOTICE_KINDS = tuple(KIND_LABELS.items())
@@ -110,4 +110,5 @@ SENDINGS = Table(
         Choice("way", "Way", ((Way.EMAIL.value, WAY_LABELS[Way.EMAIL]), (Way.WEBHOOK.value, WAY_LABELS[Way.WEBHOOK]))),
     ),
     empty="Nothing was sent by e-mail or to a webhook of yours.",
+    empty_next=("/notifications/settings/", "Your notifications"),
 )

@@ -4,7 +4,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from gpufleet.core.templatetags.shell import duration, money, plural
 from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, SIMULATED, Field, differences, field_for_fault, roles_of, values_of
@@ -12,8 +14,12 @@ from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import IN_IMAGE
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.yaml_text import Document
-from scheduler.models import Job
+from scheduler.models import Job, Schedule
+from scheduler.schedules.pattern import Pattern, pattern_of
+from scheduler.selectors.schedules import times_ahead
 from scheduler.services.forecasts.presets import PresetFit
+
+DUE_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,10 @@ class Row:
     was: str | None
     locked: bool
     bound: str = ""  # what its template lets it be
+
+    @property
+    def when(self) -> Pattern:
+        return pattern_of(self.value)
 
     @property
     def described_by(self) -> str:
@@ -81,6 +91,13 @@ def form_groups(
         is_hidden = section.key == SIMULATED and not simulates and not used
         groups.append(Group(section.key, section.title, rows, roles, section.is_open or bool(used), is_hidden))
     return groups
+
+
+def due_told(schedule: Schedule, now: datetime) -> dict[str, Any]:
+    """When it would be due next, as the clock of its zone shows it and in UTC."""
+    zone, ahead = ZoneInfo(schedule.zone), times_ahead(schedule, now)[:DUE_SHOWN]
+    shown = [{"at": due, "local": f"{due.astimezone(zone):%a %d %b %Y, %H:%M}"} for due in ahead]
+    return {"recurs": True, "never": not ahead, "zone": schedule.zone, "cron": schedule.cron, "due": shown}
 
 
 def bounds_said(template: Template | None) -> dict[str, str]:

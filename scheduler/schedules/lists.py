@@ -79,6 +79,6 @@ RUNS = Table(
         Moment("to", "Due to", "due_at", until=True),
     ),
     default_sort="-due",
-    empty="It has not been due yet.",
+    empty="It has not been due yet. Run now submits it at once.",
     row_key="pk",
 )

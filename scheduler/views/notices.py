@@ -2,7 +2,6 @@
 
 import re
 from typing import Any
-from zoneinfo import available_timezones
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
@@ -157,7 +156,6 @@ def _settings(request: HttpRequest, typed: dict[str, Any], faults: dict[str, lis
         "quiet_rules": QUIET_RULES,
         "rows": rows,
         "ways": list(WAY_LABELS.values()),
-        "zones": sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix", "right"))),
         "address": user.email if can_mail else "",
         "mail_is_on": mail_is_on(),
         "hook": hook,

@@ -12,14 +12,14 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
-from gpufleet.core.times import now, written
+from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import ReasonForm, faults_of
 from quotas.views.confirm import confirm
 from scheduler.forms import ScheduleForm
 from scheduler.jobs.yaml_text import read_yaml, write_yaml
 from scheduler.models import CatchUp, Overlap, Schedule
-from scheduler.presenters.submitting import description_of_job
+from scheduler.presenters.submitting import description_of_job, due_told
 from scheduler.schedules.lists import RUNS, SCHEDULES
 from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
 from scheduler.selectors.schedules import (
@@ -45,6 +45,7 @@ from scheduler.services.schedules.schedules import (
 )
 
 GIVEN = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "starts_at", "ends_at")
+MOMENTS = ("starts_at", "ends_at")
 
 
 @require_safe
@@ -60,6 +61,8 @@ def schedule_list(request: HttpRequest) -> HttpResponseBase:
 def schedule_new(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     form = ScheduleForm(request.POST if request.method == "POST" else None, initial=_begun(request, access))
+    if _looks(request):
+        return _due(request, access, form)
     if request.method == "POST" and form.is_valid():
         try:
             made = schedule_create(access=access, given=_given(form), now=now())
@@ -83,10 +86,14 @@ def schedule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     schedule = schedule_for(access, public_id)
     must_steer_schedule(access, schedule)
     form = ScheduleForm(request.POST if request.method == "POST" else None, initial=_written(access, schedule), owned=is_owner(access, schedule))
+    if _looks(request):
+        return _due(request, access, form)
     status = 422
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
-        given = _given(form) | {"reason": data["reason"]}
+        # The picker knows no milliseconds: what it did not change stays as it was.
+        given = {name: value for name, value in _given(form).items() if name not in MOMENTS or name in form.changed_data}
+        given |= {"reason": data["reason"]}
         try:
             schedule_change(access=access, schedule=schedule, given=given, revision=data["revision"], now=now())
         except ValidationError as fault:
@@ -192,8 +199,7 @@ def _begun(request: HttpRequest, access: Access) -> dict[str, Any]:
 
 
 def _written(access: Access, schedule: Schedule) -> dict[str, Any]:
-    moments = {name: written(value) if (value := getattr(schedule, name)) else "" for name in ("starts_at", "ends_at")}
-    own = {name: getattr(schedule, name) for name in GIVEN} | moments
+    own = {name: getattr(schedule, name) for name in GIVEN}
     return own | {"description": write_yaml(description_told(access, schedule)), "revision": schedule.revision}
 
 
@@ -213,6 +219,18 @@ def _show_faults(form: ScheduleForm, fault: ValidationError) -> None:
         form.add_error(head if head in form.fields else None, [f"{before}{message}" for message in told])
 
 
+def _looks(request: HttpRequest) -> bool:
+    """Whether the page asks only when it would be due, as somebody chooses."""
+    return request.method == "POST" and "_look" in request.POST
+
+
+def _due(request: HttpRequest, access: Access, form: ScheduleForm) -> HttpResponse:
+    form.is_valid()
+    drawn = schedule_draw(access=access, given={"name": "", "description": {}} | form.cleaned_data, now=now())
+    faulty = any(name in drawn.faults or name in form.errors for name in ("cron", "zone", *MOMENTS))
+    return render(request, "scheduler/_due_next.html", {"recurs": True, "due": []} if faulty else due_told(drawn.schedule, now()))
+
+
 def _form(request: HttpRequest, form: ScheduleForm, *, heading: str, send: str, back: str, status: int = 422) -> HttpResponse:
     context = {"form": form, "heading": heading, "send": send, "back": back}
-    return render(request, "quotas/form.html", context, status=status if form.is_bound else 200)
+    return render(request, "scheduler/schedule_form.html", context, status=status if form.is_bound else 200)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -28,6 +27,7 @@ from scheduler.presenters.submitting import (
     command_line,
     curl_line,
     description_of_job,
+    due_told,
     faults_by_field,
     form_groups,
     other_faults,
@@ -35,10 +35,10 @@ from scheduler.presenters.submitting import (
     presets_of,
     repeat_faults,
 )
+from scheduler.schedules.pattern import pattern_of, pattern_sent
 from scheduler.schedules.schema import schedule_read
 from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
-from scheduler.selectors.schedules import times_ahead
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
 from scheduler.services.forecasts.presets import preset_fits
@@ -48,8 +48,8 @@ from scheduler.services.schedules.schedules import schedule_create, schedule_dra
 
 TEAMS_SHOWN = 300
 PRESETS_SHOWN = 13  # with a blank one two rows on a desk
-DUE_SHOWN = 3
-DUE_BY = ("repeat.cron", "repeat.zone", "repeat.starts_at", "repeat.ends_at")
+CRON = f"{REPEAT}cron"
+DUE_BY = (CRON, "repeat.zone", "repeat.starts_at", "repeat.ends_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,9 @@ def _begun(request: HttpRequest, start: Start) -> Sent:
 
 def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
     typed = {path: str(text) for path, text in request.POST.items() if path.startswith(REPEAT) and field_at(path)}
-    repeat = {path: text for path, text in typed.items() if text.strip()}
+    if CRON in typed:
+        typed[CRON] = pattern_sent(CRON, request.POST.get, request.POST.getlist).cron
+    repeat = {path: text for path, text in typed.items() if text.strip()} if request.POST.get(f"{CRON}-every") != "" else {}
     if "yaml" in (request.POST.get(name) for name in ("_from", "check", "keep")):  # without scripts the button says it
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         document = read_yaml(text)
@@ -258,6 +260,8 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
         given, unread = _given(sent, _said(request, sent))
         drawn = schedule_draw(access=access, given=given, now=now())
         faults = repeat_faults(drawn.faults | unread)
+        if fault := pattern_of(repeat.get(CRON, "")).fault:
+            faults[CRON] = [fault]
         if "name" not in sent.description:
             faults["name"] = ["This field is required."]
         sent.checked, sent.drawn, sent.faults = drawn.checked, drawn.schedule, {**faults, **sent.faults}
@@ -285,13 +289,11 @@ def _given(sent: Sent, said: Mapping[str, Any]) -> tuple[dict[str, Any], Faults]
 
 
 def _due(sent: Sent) -> dict[str, Any]:
-    """When it would be due next, as the clock of its zone shows it and in UTC."""
+    """When it would be due next."""
     drawn = sent.drawn
     if drawn is None or any(path in sent.faults for path in DUE_BY):
         return {"recurs": bool(sent.repeat), "due": []}
-    zone, ahead = ZoneInfo(drawn.zone), times_ahead(drawn, now())[:DUE_SHOWN]
-    shown = [{"at": due, "local": f"{due.astimezone(zone):%a %d %b %Y, %H:%M}"} for due in ahead]
-    return {"recurs": True, "never": not ahead, "zone": drawn.zone, "due": shown}
+    return due_told(drawn, now())
 
 
 def _send(sent: Sent) -> str:

@@ -9,6 +9,7 @@ from django import forms
 
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.zones import zone_fault
+from quotas.forms import ZonePicker
 from quotas.models import Idle, Reservation, Shape
 from scheduler.engine.model.values import CLASSES
 
@@ -48,7 +49,12 @@ class ReservationForm(forms.Form):
     shape = forms.ChoiceField(label="Of", help_text="GPUs anywhere, whole nodes, or GPUs in one block of the topology.")
     start = LocalField(label="Start")
     end = LocalField(required=False, label="End", help_text="Empty: it has no end (standing).")
-    zone = forms.CharField(max_length=60, label="Time zone", help_text="Times and repeats follow this clock, also over daylight saving.")
+    zone = forms.CharField(
+        max_length=60,
+        label="Time zone",
+        help_text="Times and repeats follow this clock, also over daylight saving.",
+        widget=ZonePicker,
+    )
     repeats = forms.ChoiceField(choices=REPEATS, required=False)
     rule = forms.CharField(max_length=300, required=False, label="RFC 5545 rule", help_text="Such as FREQ=WEEKLY;BYDAY=MO,WE;UNTIL=20261231T000000.")
     notice_min = forms.IntegerField(

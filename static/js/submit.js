@@ -126,6 +126,7 @@
     if (side === "yaml" && told.form) holder.replaceChildren(...parsed(told.form));
     else if (side === "yaml") {
       for (const box of form.querySelectorAll("[data-path]")) {
+        if (box.querySelector(".when")) continue; // a schedule's own; no YAML says it
         const input = box.querySelector("input, select, textarea");
         const value = told.values[box.dataset.path] || "";
         if (input.value === value) continue;

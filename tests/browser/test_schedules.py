@@ -25,15 +25,21 @@ def test_a_schedule_is_written_run_and_paused(sites, browser, theme, options):
     visitor.open("/schedules/new/")
     page = visitor.page
     page.get_by_label("Name").fill("nightly")
-    page.get_by_label("When").fill("61 2 * * *")
+    page.get_by_label("When").select_option("cron")
+    page.get_by_label("Cron expression").fill("61 2 * * *")
     page.get_by_label("The job, as YAML").fill("quota: veridia/research/language/instruct\ngpus: 1\n")
     visitor.watch.allowed_statuses = (422,)
     page.get_by_role("button", name="Create schedule").click()
     expect(page.get_by_text("The minute can't be 61.")).to_be_visible()
     assert visitor.axe() == []
-    page.get_by_label("When").fill("30 2 * * MON-FRI")
+    page.get_by_label("When").select_option("week")
+    for day in ("Sat", "Sun"):
+        page.get_by_label(day, exact=True).uncheck()
+    page.get_by_label("Time", exact=True).fill("02:30")
+    expect(page.get_by_role("status").get_by_text("30 2 * * MON-FRI")).to_be_visible()
     page.get_by_role("button", name="Create schedule").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("nightly")
+    expect(page.locator("dd code")).to_have_text("30 2 * * MON-FRI")
     expect(page.locator("dd time")).to_have_count(5)
     page.get_by_role("button", name="Run now").click()
     expect(page.get_by_role("cell", name="By hand by Sam Adeyemi.")).to_be_visible()

@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from gpufleet.core.times import written
 from gpufleet.core.undo import Undo, undo_of
+from gpufleet.core.zones import zones_offered
 
 register = template.Library()
 
@@ -187,6 +188,14 @@ def starts(when: datetime, now: datetime) -> str:
     if late < 0:
         return f"starts {relative(when, now)}"
     return f"starts {ANY_MOMENT}" if late <= LATE_S else f"late by {duration(late // 60 * 60)}"
+
+
+@register.simple_tag
+def zones() -> SafeString:
+    """What a field with `list="zones"` offers; once a page."""
+    return format_html(
+        '<datalist id="zones">{}</datalist>', format_html_join("", '<option value="{}"></option>', ((zone,) for zone in zones_offered()))
+    )
 
 
 @register.filter

@@ -22,12 +22,16 @@ def test_a_schedule_is_written_and_changed_on_a_page(personas, fleet):
     html = answer.content.decode()
     assert "30 2 * * *" in html and "Europe/Berlin" in html and "at most" in html and html.count("</time><br>") == 4
     edit = client.get(f"{page}edit/").content.decode()
-    assert 'value="2040-01-01T00:00:00.000Z"' in edit and f"quota: {TEAM}" in edit
-    changed = form | {"revision": "1", "cron": "45 2 * * *", "description": f"quota: {TEAM}\ngpus: 2\n"}
+    assert 'value="2040-01-01T00:00:00"' in edit and f"quota: {TEAM}" in edit
+    assert '<option value="week" selected>' in edit and 'value="02:30"' in edit
+    due = client.post(f"{page}edit/", form | {"_look": "1", "cron-every": "week", "cron-days": "SUN", "cron-time": "04:00"}).content.decode()
+    assert "0 4 * * SUN" in due and due.count("<li>Sun ") == 3
+    chosen = {"cron-every": "week", "cron-days": ["MON", "TUE"], "cron-time": "02:45"}
+    changed = form | chosen | {"revision": "1", "ends_at": "2040-01-01T00:00", "description": f"quota: {TEAM}\ngpus: 2\n"}
     assert client.post(f"{page}edit/", changed).status_code == 302
     assert client.post(f"{page}edit/", changed).status_code == 409
     schedule.refresh_from_db()
-    assert (schedule.cron, schedule.description) == ("45 2 * * *", {"name": "nightly", "gpus": 2})
+    assert (schedule.cron, schedule.description) == ("45 2 * * MON,TUE", {"name": "nightly", "gpus": 2})
 
 
 def test_who_manages_jobs_changes_its_times_and_sees_no_field_for_the_job(personas, fleet):
@@ -52,6 +56,8 @@ def test_faults_of_the_job_are_told_at_its_field_with_their_line(personas, fleet
     assert "The minute can&#x27;t be 61." in html and "Line 2, gpus: At least 0." in html
     for text, said in (("a: [", "this is not valid YAML"), ("- a", "Keys with values are wanted"), ("", "required")):
         assert said in client.post("/schedules/new/", FORM | {"description": text}).content.decode()
+    half = client.post("/schedules/new/", FORM | {"cron-every": "week", "cron-time": "02:00", "description": f"quota: {TEAM}\ngpus: 1"})
+    assert half.status_code == 422 and "Choose a day." in half.content.decode() and '<option value="week" selected>' in half.content.decode()
     assert not Schedule.objects.exists()
 
 
