@@ -18,21 +18,32 @@ from scheduler.jobs.yaml_text import read_yaml
 from scheduler.models import CatchUp, DrainWay, HookForm, Overlap
 from scheduler.notify.happenings import HOOK_KINDS, LABELS, Happened
 from scheduler.schedules.pattern import pattern_of, pattern_sent
-from scheduler.services.hardware.hardware import REASON_LENGTH
+from scheduler.services.hardware.hardware import REASON_LENGTH, Undone
 
 
 class ReasonForm(forms.Form):
     reason = forms.CharField(max_length=REASON_LENGTH, required=False, strip=True)
 
 
-class HealthForm(ReasonForm):
+class UndoableForm(ReasonForm):
+    """`undone` is there where it takes a step of health back: by its `mark`, and with the reason that stood before."""
+
+    mark = forms.CharField(max_length=200, required=False)
+    stands = forms.CharField(max_length=REASON_LENGTH, required=False)
+
+    def clean(self) -> dict[str, Any]:
+        found: dict[str, Any] = super().clean() or {}
+        return found | {"undone": Undone(found["mark"], found.get("stands", "")) if found.get("mark") else None}
+
+
+class HealthForm(UndoableForm):
     """`seen` is the health that the page showed, so that a newer one is not overwritten."""
 
     to = forms.CharField(max_length=20)
     seen = forms.CharField(max_length=20, required=False)
 
 
-class DrainForm(ReasonForm):
+class DrainForm(UndoableForm):
     """`jobs` is what becomes of running jobs, `at` when; where they finish it says nothing."""
 
     jobs = forms.ChoiceField(choices=DrainWay.choices, initial=DrainWay.FINISH, required=False)

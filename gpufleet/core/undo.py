@@ -28,12 +28,18 @@ def done_with_undo(request: HttpRequest, text: str, undo: Undo | None, *, level:
 
 
 def undone_said(done: int, left: int, names: Sequence[str], noun: str) -> str:
-    """What an Undo of many came to: how many are as before, and how many are not, the first of them by name."""
+    """What an Undo of many came to: how many are as before, and how many are not; the first of those by name, as far as `names` has them."""
     said = f"{done:,} {noun}{' is' if done == 1 else 's are'} as before."
     if not left:
         return said
-    named = ", ".join(names[:NAMED]) + (f" and {left - NAMED:,} more" if left > NAMED else "")
-    return f"{said} {left:,} {noun}{' has' if left == 1 else 's have'} changed since and {'is' if left == 1 else 'are'} left alone: {named}."
+    changed = f"{noun} has changed since and is" if left == 1 else f"{noun}s have changed since and are"
+    return f"{said} {left:,} {changed} left alone{named(names, left)}."
+
+
+def named(names: Sequence[str], count: int) -> str:
+    """The first of them behind a colon, and how many more there are. Nothing where none may be named."""
+    more = count - len(names[:NAMED])
+    return f": {', '.join(names[:NAMED])}{f' and {more:,} more' if more else ''}" if names else ""
 
 
 def undo_of(message: Message | Any) -> Undo | None:

@@ -43,9 +43,9 @@ def tree_outline(access: Access) -> list[Outline]:
     return [Outline(*row) for row in rows]
 
 
-def types_stated(access: Access) -> list[str]:
-    """The GPU types that visible nodes have a share of."""
-    shares = QuotaShare.objects.filter(access.visible(Can.SEE, "node__path"), node__archived_at__isnull=True)
+def types_stated(access: Access, *, archived: bool = False) -> list[str]:
+    """The GPU types that visible nodes have a share of: those in use, or the archived ones."""
+    shares = QuotaShare.objects.filter(access.visible(Can.SEE, "node__path"), node__archived_at__isnull=not archived)
     return list(shares.order_by("gpu_type").values_list("gpu_type", flat=True).distinct())
 
 

@@ -94,8 +94,8 @@ def change_step_page(request: HttpRequest, public_id: str) -> HttpResponse:
         messages.error(request, str(fault))
     else:
         # Undoing is a change of its own: its draft is shown with a preview before it is applied.
-        address = reverse("quota-change-step", args=[public_id])
-        done_with_undo(request, DONE[step], Undo(address, {"step": "revert", "reason": "Undo."}) if step == "apply" else None)
+        address, may_undo = reverse("quota-change-step", args=[public_id]), step == "apply" and after.reverts_id is None
+        done_with_undo(request, DONE[step], Undo(address, {"step": "revert", "reason": "Undo."}) if may_undo else None)
         return redirect("quota-change", after.public_id)
     return redirect("quota-change", public_id)
 

@@ -49,7 +49,7 @@ def tree(request: HttpRequest) -> HttpResponseBase:
         access.must_somewhere(Can.SEE)
     archived = NODES.said(request.GET, "archived") == "yes"
     nodes = tree_list(access, archived=archived)
-    gpu_types = sorted({*gpu_types_known(), *types_stated(access)})
+    gpu_types = sorted({*gpu_types_known(), *types_stated(access, archived=archived)})
 
     def rows_of(found: list[QuotaNode]) -> list[TreeRow]:
         # What runs below a node counts at it, also where the list leaves out the nodes between.

@@ -93,7 +93,7 @@ def bulk_view(preview: Preview, *, faults: Sequence[str] = ()) -> BulkView:
         preview=preview,
         heading=heading.format(number) if sent else "Nothing would change",
         button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent), "job")),
-        told=Told(sentences=(), faults=faults) if faults else _told(preview),
+        told=Told(sentences=(), faults=faults) if faults else steer_told(preview),
         sent=sent,
     )
 
@@ -113,7 +113,8 @@ def preview_sentences(preview: Preview) -> list[str]:
     return sentences
 
 
-def _told(preview: Preview) -> Told:
+def steer_told(preview: Preview) -> Told:
+    """The preview as templates/_change.html shows it."""
     jobs, following = preview.changing, preview.following
     left = _left([(verdict.effect, verdict) for verdict in preview.verdicts])
     own = {one.job.pk: one for one in following.effects} if following else {}

@@ -129,6 +129,12 @@ def faults_at_fields(job: Job, faults: Mapping[str, list[str]], typed: Typed) ->
     return at_fields, others
 
 
+def faults_worded(faults: Mapping[str, list[str]]) -> list[str]:
+    """Each fault behind the label of its field, for where no field stands."""
+    labels = {path: PLAIN[path].label if path in PLAIN else path.removeprefix("workers.").capitalize() for path in faults}
+    return [message if path in ("all", "description") else f"{labels[path]}: {message}" for path, told in faults.items() for message in told]
+
+
 def _field_of(job: Job, path: str, typed: Typed) -> str:
     head = steps_of(path)[0] if path else ""
     if head != "workers":

@@ -19,6 +19,11 @@ def batch_for(access: Access, public_id: str) -> JobBatch:
     return found
 
 
+def batches_of_run(access: Access, run: str) -> list[JobBatch]:
+    """The parts of one action on a whole, in their order; also one that was under way when it was stopped."""
+    return list(JobBatch.objects.filter(user=access.actor.user, key__startswith=f"{run}:").order_by("pk")) if access.actor.user is not None else []
+
+
 def verdicts_seen(access: Access, batch: JobBatch) -> list[Mapping[str, Any]]:
     """What became of each job, of those that the reader may see now: a token may be for less of the tree, and roles end."""
     seen = jobs_named(access, [verdict["id"] for verdict in batch.verdicts])

@@ -1,6 +1,6 @@
 """An array as a whole: how far it is, which of its jobs to look at first, and one action on all that have not ended."""
 
-from collections.abc import Sequence
+import secrets
 from typing import Any
 
 from django.contrib import messages
@@ -20,7 +20,7 @@ from scheduler.presenters.arrays import array_view
 from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
 from scheduler.presenters.jobs import job_lines
 from scheduler.selectors.arrays import array_for, array_rows, elements_left
-from scheduler.selectors.batches import batch_for
+from scheduler.selectors.batches import batches_of_run
 from scheduler.selectors.jobs import job_rows, may_steer
 from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_part_undo, array_preview, array_steer
 from scheduler.services.jobs.bulk import Action, Effect
@@ -30,8 +30,7 @@ from scheduler.views.nodes import messages_by_field
 
 # Of one request: then the page shows how far it is.
 SLICES = 4
-# Of an action that is undone.
-MOST_PARTS = 100
+RUN_LENGTH = 16
 
 
 @require_safe
@@ -59,43 +58,49 @@ def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
         return _page(request, access, public_id, action, priority)
     if "undo" in asked:
         return _undo(request, access, public_id)
-    after, done = _number(asked.get("after", "")), _number(asked.get("done", "")) or 0
-    batches = asked.get("batches", "").split()
+    after, done, run = _number(asked.get("after", "")), _number(asked.get("done", "")) or 0, _run(asked.get("run", ""))
     after = FIRST if after is None else after
+    if "stop" in asked:
+        return _done(request, public_id, action, done, run, "Stopped. ")
+    how: dict[str, Any] = {"action": action, "priority": priority}
     try:
         for _ in range(SLICES):
-            part = array_steer(
-                access=access, array=public_id, action=action, priority=priority, reason=asked.get("reason", ""), now=now(), after=after
-            )
+            part = array_steer(access=access, array=public_id, **how, reason=asked.get("reason", ""), now=now(), after=after, run=run)
             done += part.counts[Effect.CHANGES]
-            batches += [part.batch] if part.batch is not None and part.counts[Effect.CHANGES] else []
             if part.after is None:
-                undo = Undo(reverse("array_steer", args=[public_id]), {"undo": " ".join(batches)}) if action in UNDOES and batches else None
-                done_with_undo(request, f"{WORDS[Action(action)][2].format(plural(done, 'job'))}.", undo)
-                return redirect("array", public_id)
+                return _done(request, public_id, action, done, run)
             after = part.after
     except ValidationError as fault:
-        return _page(
-            request, access, public_id, action, priority, faults=messages_by_field(fault), after=after, done=done, batches=batches, status=422
-        )
+        return _page(request, access, public_id, **how, faults=messages_by_field(fault), after=after, done=done, run=run, status=422)
     except Conflict as fault:
-        return _page(request, access, public_id, action, priority, faults={"all": [str(fault)]}, after=after, done=done, batches=batches, status=409)
-    return _page(request, access, public_id, action, priority, after=after, done=done, batches=batches, going=True)
+        return _page(request, access, public_id, **how, faults={"all": [str(fault)]}, after=after, done=done, run=run, status=409)
+    return _page(request, access, public_id, **how, after=after, done=done, run=run, going=True)
+
+
+def _run(text: str) -> str:
+    """What the parts of one action have in common: as the page before said it, or a new one."""
+    return text if text.isascii() and text.isalnum() and len(text) <= RUN_LENGTH else secrets.token_hex(RUN_LENGTH // 2)
+
+
+def _done(request: HttpRequest, public_id: str, action: str, done: int, run: str, first: str = "") -> HttpResponse:
+    undo = Undo(reverse("array_steer", args=[public_id]), {"undo": run}) if action in UNDOES and done else None
+    said = f"{WORDS[Action(action)][2].format(plural(done, 'job'))}." if action in set(Action) else ""
+    done_with_undo(request, f"{first}{said}", undo)
+    return redirect("array", public_id)
 
 
 def _undo(request: HttpRequest, access: Access, public_id: str) -> HttpResponse:
     """Take an action on the whole back, some of its parts in each request."""
-    given = request.POST
-    parts, done, left = given["undo"].split()[:MOST_PARTS], _number(given.get("done", "")) or 0, _number(given.get("left", "")) or 0
-    names = given.getlist("name")[:NAMED]
+    given, run = request.POST, _run(request.POST["undo"])
+    first, done, left = (max(0, _number(given.get(name, "")) or 0) for name in ("after", "done", "left"))
+    parts, names = [] if "stop" in given else batches_of_run(access, run)[first:], given.getlist("name")[:NAMED]
     for part in parts[:SLICES]:
-        undone = array_part_undo(access=access, batch=batch_for(access, part), now=now())
-        done, left, names = done + undone.done, left + len(undone.left), [*names, *undone.left][:NAMED]
-    address = reverse("array_steer", args=[public_id])
-    if rest := parts[SLICES:]:
+        undone = array_part_undo(access=access, batch=part, now=now())
+        done, left, names = done + undone.done, left + undone.left, [*names, *undone.names][:NAMED]
+    if len(parts) > SLICES:
         context = {"state": array_for(access, public_id, now()), "heading": "Undo", "button": "Go on", "can_be_done": True, "going": True}
-        context |= {"undo": " ".join(rest), "done": done, "left": left, "names": names, "action": address, "reason_optional": True}
-        return render(request, "scheduler/array_steer.html", context)
+        context |= {"undo": run, "after": first + SLICES, "done": done, "left": left, "names": names, "reason_optional": True}
+        return render(request, "scheduler/array_steer.html", context | {"action": reverse("array_steer", args=[public_id])})
     if done:
         messages.success(request, undone_said(done, left, names, "job"))
     else:
@@ -120,7 +125,7 @@ def _page(
     faults: dict[str, list[str]] | None = None,
     after: int = FIRST,
     done: int = 0,
-    batches: Sequence[str] = (),
+    run: str = "",
     going: bool = False,
     status: int = 200,
 ) -> HttpResponse:
@@ -144,7 +149,7 @@ def _page(
         "priority": priority,
         "after": after,
         "done": done,
-        "batches": " ".join(batches),
+        "run": run or _run(""),
         "going": going,
         "reason": request.POST.get("reason", ""),
         "action": reverse("array_steer", args=[public_id]),

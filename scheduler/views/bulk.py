@@ -108,7 +108,7 @@ def batch_undo_write(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         messages.error(request, str(fault))
         return own or redirect("job_batch", public_id)
-    messages.success(request, undone_said(undone.done, len(undone.left), undone.left, "job"))
+    messages.success(request, undone_said(undone.done, undone.left, undone.names, "job"))
     return own or redirect("jobs")
 
 

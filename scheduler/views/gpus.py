@@ -30,6 +30,7 @@ from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_split, gpus_liste
 from scheduler.selectors.holders import gpu_holders, gpu_past_holders
 from scheduler.selectors.nodes import gpu_guests
 from scheduler.services.hardware.geometry import (
+    SPLIT_MODES,
     SplitPlan,
     geometry_of,
     gpu_geometry_cancel,
@@ -40,7 +41,7 @@ from scheduler.services.hardware.geometry import (
     split_text,
 )
 from scheduler.services.hardware.hardware import gpu_health_change
-from scheduler.views.nodes import form_values, health_page, health_undo, messages_by_field
+from scheduler.views.nodes import form_values, health_page, health_said, health_undo, messages_by_field, steps_of
 from scheduler.views.view_tabs import opened_with, views_shown
 
 
@@ -83,8 +84,7 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
         return _health_page(request, gpu, to) if may_follow(gpu.health, to) else redirect("gpu", public_id=public_id)
     try:
         sent = form_values(HealthForm(request.POST))
-        seen, mark = sent["seen"] or None, request.POST.get("mark") or None
-        changed = gpu_health_change(access=access, gpu=gpu, to=sent["to"], reason=sent["reason"], seen=seen, mark=mark, now=now())
+        changed = gpu_health_change(access=access, gpu=gpu, **steps_of(sent), now=now())
     except ValidationError as fault:
         faults, to = messages_by_field(fault), request.POST.get("to", "")
         return (
@@ -94,8 +94,8 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, gpu_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    undo = health_undo(reverse("gpu_health", args=[public_id]), gpu.health, changed)
-    done_with_undo(request, f"GPU {changed.index} of {changed.node.name} is {Health(changed.health).label.lower()} now.", undo)
+    undo = None if sent["undone"] else health_undo(reverse("gpu_health", args=[public_id]), gpu, changed)
+    done_with_undo(request, health_said(f"GPU {changed.index} of {changed.node.name}", changed, sent["undone"]), undo)
     return redirect("gpu", public_id=public_id)
 
 
@@ -140,22 +140,24 @@ def gpu_geometry(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         return _geometry_page(request, gpu_for(access, public_id), board, status=409, faults={"layout": [str(fault)]})
     before = {"mode": gpu.mode, "layout": layout_text(geometry_of(gpu.instances))}  # type: ignore[attr-defined]
-    undo = Undo(reverse("gpu_geometry", args=[public_id]), {"step": "undo", "split": str(split.pk), **before, "reason": "Undo."})
-    done_with_undo(request, f"Repartition to {split_text(split)}: {split_status(split)}.", undo)
+    undo = Undo(reverse("gpu_geometry", args=[public_id]), {"step": "undo", "split": str(split.pk), **before})
+    may_undo = gpu.mode in SPLIT_MODES or split.state == SplitState.DRAINING
+    done_with_undo(request, f"Repartition to {split_text(split)}: {split_status(split)}.", undo if may_undo else None)
     return redirect("gpu", public_id=public_id)
 
 
 def _geometry_undo(request: HttpRequest, gpu: Gpu) -> HttpResponse:
     """Take a repartition back. While its back-end has yet to answer, the button is offered again."""
-    sent, text = form_values(GeometryForm(request.POST)), request.POST.get("split", "")
+    text, mode = request.POST.get("split", ""), request.POST.get("mode", "")
     key = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
-    layout = None if sent["mode"] == GpuMode.WHOLE else sent["layout"]
+    # What was shared by time or MPS comes back only while nothing was done yet, and needs no layout for that.
+    layout = form_values(GeometryForm(request.POST))["layout"] if mode == GpuMode.MIG else None
     try:
-        back = gpu_geometry_undo(access=access_of(request), gpu=gpu, split=key, layout=layout, now=now())
+        back = gpu_geometry_undo(access=access_of(request), gpu=gpu, split=key, mode=mode, layout=layout, now=now())
     except Conflict as fault:
         standing = gpu_split(gpu)
         again = standing is not None and standing.pk == key and standing.state == SplitState.ORDERED
-        fields = {name: request.POST.get(name, "") for name in ("step", "split", "mode", "layout", "reason")}
+        fields = {name: request.POST.get(name, "") for name in ("step", "split", "mode", "layout")}
         done_with_undo(request, str(fault), Undo(reverse("gpu_geometry", args=[gpu.public_id]), fields) if again else None, level=messages.ERROR)
     else:
         given_up = back.state == SplitState.CANCELLED

@@ -11,19 +11,37 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from gpufleet.core.faults import Conflict, Stale
+from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.views.confirm import confirm
 from scheduler.forms import RestartForm
 from scheduler.jobs.reading import change_read
 from scheduler.models import ENDED, HOLDING, Job
-from scheduler.presenters.job_changes import REASON, SEEN, Typed, asked_of, change_rows, changed_words, faults_at_fields, gone_words, texts_of
+from scheduler.presenters.bulk import steer_told
+from scheduler.presenters.job_changes import (
+    REASON,
+    SEEN,
+    Typed,
+    asked_of,
+    change_rows,
+    changed_words,
+    faults_at_fields,
+    faults_worded,
+    gone_words,
+    texts_of,
+)
 from scheduler.selectors.jobs import job_checkpoints, job_for, must_steer
+from scheduler.services.jobs.edit_previews import job_edit_preview
 from scheduler.services.jobs.edits import job_edit, job_restart
+from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.views.nodes import messages_by_field
 
 # What no row has: a form that does not say what it was read at changes nothing.
 NO_REVISION = -1
+UNCHANGED = Preview(sentences=["Nothing is changed so far."])
+NOTHING_GIVEN = {"description": ["No changes given."]}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -42,9 +60,15 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
     before = texts_of(job)
     try:
         change = change_read(asked_of(job, typed))
-        job_edit(access=access, job=job, change=change, now=now(), revision=revision)
+        if "preview" in request.POST:
+            detail = changed_words(before, before | {path: text for path, text in typed.now.items() if path in before})
+            told = steer_told(job_edit_preview(access=access, job=job, change=change, detail=detail, now=now()))
+            return _change_form(request, job, typed, revision=revision, preview=told)
+        edited = job_edit(access=access, job=job, change=change, now=now(), revision=revision)
     except ValidationError as fault:
-        return _change_form(request, job, typed, status=422, faults=messages_by_field(fault), revision=revision)
+        faults = messages_by_field(fault)
+        preview = UNCHANGED if faults == NOTHING_GIVEN else Preview(sentences=(), faults=faults_worded(faults))
+        return _change_form(request, job, typed, status=422, faults=faults, revision=revision, preview=preview)
     except Stale:
         fresh = job_for(access, public_id)
         if fresh.state in ENDED:
@@ -53,9 +77,19 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
         return _change_form(request, fresh, typed.over(texts_of(fresh)), status=409, others=[*said, *gone_words(fresh, typed)])
     except Conflict as fault:
         return _change_form(request, job_for(access, public_id), typed, status=409, others=[str(fault)])
-    fresh = job_for(access, public_id)
-    messages.success(request, f"{fresh.name} is changed: {changed_words(before, texts_of(fresh))}.")
+    after = texts_of(job_for(access, public_id))
+    undoes = "undo" in request.POST
+    said = f"{'Undone: ' if undoes else ''}{job.name} is changed: {changed_words(before, after)}."
+    done_with_undo(request, said, None if undoes else _undo_of(edited, before, after))
     return redirect("job", public_id)
+
+
+def _undo_of(edited: Job, before: Mapping[str, str], after: Mapping[str, str]) -> Undo | None:
+    """What was changed is typed back, as long as nobody has changed the job since."""
+    paths = [path for path in dict.fromkeys([*before, *after]) if before.get(path, "") != after.get(path, "")]
+    fields = {path: before.get(path, "") for path in paths} | {SEEN + path: after.get(path, "") for path in paths}
+    own = {"revision": str(edited.revision), REASON: "Undo of a change.", "undo": "yes"}
+    return Undo(reverse("job_change", args=[edited.public_id]), fields | own) if paths else None
 
 
 def _change_form(
@@ -67,16 +101,21 @@ def _change_form(
     faults: Mapping[str, list[str]] | None = None,
     others: Sequence[str] = (),
     revision: int | None = None,
+    preview: Preview | None = None,
 ) -> HttpResponse:
     at_fields, elsewhere = faults_at_fields(job, faults or {}, typed)
     rows = change_rows(job, typed, at_fields)
     context = {
         "job": job,
         "ended": job.state in ENDED,
+        "idle": job.state in ENDED,
         "rows": [row for row in rows if not row.field.path.startswith("roles[")],
         "roles": [row for row in rows if row.field.path.startswith("roles[")],
         "reason": typed.now.get(REASON, ""),
-        "reason_faults": at_fields.get(REASON, []),
+        "reason_optional": True,
+        "reason_most": REASON_LENGTH,
+        "faults": {REASON: at_fields[REASON]} if at_fields.get(REASON) else {},
+        "preview": preview or UNCHANGED,
         "seen": [(SEEN + row.field.path, typed.seen_at(row.field.path, texts_of(job))) for row in rows],
         "others": [*others, *elsewhere],
         "revision": job.revision if revision is None else revision,

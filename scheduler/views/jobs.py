@@ -190,7 +190,7 @@ def job_hold_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.HOLD)
-    back = Undo(reverse("job_release", args=[public_id]), {"reason": "Undo of a hold."})
+    back = Undo(reverse("job_release", args=[public_id]), {"reason": "Undo of a hold.", "undo": "yes"})
     return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.", back)
 
 
@@ -200,7 +200,7 @@ def job_release_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.RELEASE)
-    back = Undo(reverse("job_hold", args=[public_id]), {"reason": "Undo of a release."})
+    back = Undo(reverse("job_hold", args=[public_id]), {"reason": "Undo of a release.", "undo": "yes"})
     return _steer(request, public_id, job_release_hold, "{} may start again.", back)
 
 
@@ -228,10 +228,11 @@ def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], sa
         return _page(request, job, status=422, faults=list(_worded(fault)))
     except Conflict as fault:
         return _page(request, job_for(access, public_id), status=409, faults=[str(fault)])
+    undoes = "undo" in request.POST
     if undo is not None:
-        same = changed.revision == job.revision
-        undo = None if same else Undo(undo.address, {**undo.fields, "revision": str(changed.revision)})
-    done_with_undo(request, said.format(job.name), undo)
+        unwanted = undoes or changed.revision == job.revision
+        undo = None if unwanted else Undo(undo.address, {**undo.fields, "revision": str(changed.revision)})
+    done_with_undo(request, f"{'Undone: ' if undoes else ''}{said.format(job.name)}", undo)
     return redirect("job", public_id)
 
 

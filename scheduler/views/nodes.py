@@ -23,7 +23,7 @@ from gpufleet.core.previews import Preview
 from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
-from gpufleet.core.undo import Undo, done_with_undo, undone_said
+from gpufleet.core.undo import Undo, done_with_undo, named, undone_said
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
@@ -34,10 +34,11 @@ from scheduler.presenters.node_changes import Way, drain_preview, drain_progress
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
-from scheduler.services.hardware.hardware import health_mark, node_health_change, node_spare_set
+from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
 from scheduler.views.view_tabs import opened_with, views_shown
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+Stands = Annotated[str, msgspec.Meta(max_length=REASON_LENGTH)]
 
 
 @require_safe
@@ -70,10 +71,10 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         return _health_page(request, node, to) if may_follow(node.health, to) else redirect("node", public_id=public_id)
     if request.POST.get("to") == Health.DRAINING:
         return _drain(request, [node], seen={node.public_id: request.POST["seen"]} if request.POST.get("seen") else {})
-    mark = request.POST.get("mark") or None
     try:
         sent = form_values(HealthForm(request.POST))
-        changed = node_health_change(access=access, node=node, to=sent["to"], reason=sent["reason"], seen=sent["seen"] or None, mark=mark, now=now())
+        undone = sent["undone"]
+        changed = node_health_change(access=access, node=node, **steps_of(sent), now=now())
     except ValidationError as fault:
         faults, to = messages_by_field(fault), request.POST.get("to", "")
         return (
@@ -83,7 +84,7 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
         )
     except Conflict as fault:
         return _page(request, node_for(access, public_id), status=409, faults={"to": [str(fault)]})
-    done_with_undo(request, f"{changed.name} is {Health(changed.health).label.lower()} now.", _node_undo(node, changed))
+    done_with_undo(request, health_said(changed.name, changed, undone), None if undone else _node_undo(node, changed))
     return redirect("node", public_id=public_id)
 
 
@@ -115,9 +116,9 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
         if "preview" in request.POST:
             drain_checked(way=sent["jobs"], at=sent["at"], now=now())
             return _drain_page(request, nodes)
-        marks = {nodes[0].public_id: request.POST["mark"]} if len(nodes) == 1 and request.POST.get("mark") else {}
+        undone = sent["undone"] if len(nodes) == 1 else None
         how = {"way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
-        done = nodes_drain(access=access, nodes=nodes, **how, seen=seen, marks=marks, now=now())
+        done = nodes_drain(access=access, nodes=nodes, **how, seen=seen, undone=undone, now=now())
     except ValidationError as fault:
         found = messages_by_field(fault)
         unclear = [text for field in ("jobs", "at") for text in found.get(field, ())]
@@ -126,59 +127,72 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
         return _drain_page(request, [node_for(access, node.public_id) for node in nodes], status=409, faults={"all": [str(fault)]})
     said = f" {plural(done.asked, 'job')} {'is' if done.asked == 1 else 'are'} asked to save and leave." if done.asked else ""
     said += f" Owners of {plural(done.told, 'job')} are notified." if done.told else ""
-    named = f"{nodes[0].name} is" if len(nodes) == 1 else f"{len(nodes)} nodes are"
-    after = {node.pk: node for node in done.nodes}
-    undo = _node_undo(nodes[0], done.nodes[0]) if len(nodes) == 1 else _nodes_undo([(node, after[node.pk]) for node in nodes])
-    done_with_undo(request, f"{named} draining now.{said}", undo)
+    if len(nodes) == 1:
+        first, undo = health_said(nodes[0].name, done.nodes[0], undone), None if undone else _node_undo(nodes[0], done.nodes[0])
+    else:
+        after = {node.pk: node for node in done.nodes}
+        first, undo = f"{len(nodes)} nodes are draining now.", _nodes_undo([(node, after[node.pk]) for node in nodes])
+    done_with_undo(request, f"{first}{said}", undo)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
 
 
-def health_undo(address: str, was: str, after: Node | Gpu) -> Undo | None:
+def steps_of(sent: dict[str, Any]) -> dict[str, Any]:
+    """What a `HealthForm` says of the step."""
+    return {"to": sent["to"], "reason": sent["reason"], "seen": sent["seen"] or None, "undone": sent["undone"]}
+
+
+def health_said(name: str, changed: Node | Gpu, undone: Undone | None) -> str:
+    told = Health(changed.health).label.lower()
+    return f"Undone: {name} is {told} again." if undone else f"{name} is {told} now."
+
+
+def health_undo(address: str, before: Node | Gpu, after: Node | Gpu, **fields: str) -> Undo | None:
     """Back to the health before, where that may follow, and as long as nobody has changed it since."""
     told = Health(after.health).label.lower()
-    fields = {"to": was, "seen": after.health, "mark": health_mark(after), "reason": f"Undo of {told}."}
-    return Undo(address, fields) if may_follow(after.health, was) else None
+    found = {"to": before.health, "seen": after.health, "reason": f"Undo of {told}."} | fields
+    found |= {"mark": health_mark(after), "stands": before.health_reason}
+    return Undo(address, found) if may_follow(after.health, before.health) or found["to"] == after.health else None
 
 
 def _node_undo(before: Node, after: Node) -> Undo | None:
     """Back to the health before; or to how it drained before, as long as its time has not come."""
     address = reverse("node_health", args=[before.public_id])
     if before.health != Health.DRAINING:
-        return health_undo(address, before.health, after)
-    if after.health != Health.DRAINING and not may_follow(after.health, Health.DRAINING):
-        return None
+        return health_undo(address, before, after)
     if before.drain_way not in ("", DrainWay.FINISH) and (before.drain_at is None or before.drain_at <= now()):
         return None
     at = f"{before.drain_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if before.drain_at is not None else ""
     way = before.drain_way or DrainWay.FINISH.value
-    told = "a change of the drain" if after.health == Health.DRAINING else Health(after.health).label.lower()
-    fields = {"to": Health.DRAINING.value, "jobs": way, "at": at, "seen": after.health, "mark": health_mark(after), "reason": f"Undo of {told}."}
-    return Undo(address, fields)
+    told = {"reason": "Undo of a change of the drain."} if after.health == Health.DRAINING else {}
+    return health_undo(address, before, after, jobs=way, at=at, **told)
 
 
 def _nodes_undo(changed: Sequence[tuple[Node, Node]]) -> Undo | None:
-    """Each node of those that can go back, with what it was and the mark that the drain left."""
+    """Each node with what it was and the mark that the drain left; none where no node can go back."""
     rows = []
     for before, after in changed:
-        found = _node_undo(before, after)
-        if found is not None:
-            at = before.drain_at if before.health == Health.DRAINING else None
-            rows.append([before.public_id, found.fields["mark"], before.health, found.fields.get("jobs", ""), at])
-    return Undo(reverse("nodes_drain"), {"undo": orjson.dumps(rows).decode()}) if rows else None
+        way, at = (before.drain_way, before.drain_at) if before.health == Health.DRAINING else ("", None)
+        rows.append([before.public_id, health_mark(after), before.health, way, at, before.health_reason])
+    may = any(_node_undo(before, after) is not None for before, after in changed)
+    return Undo(reverse("nodes_drain"), {"undo": orjson.dumps(rows).decode()}) if may else None
 
 
 def _drain_undo(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     try:
-        rows = msgspec.json.decode(request.POST["undo"], type=list[tuple[str, str, str, str, Moment | None]])[: MOST_NODES + 1]
-        back = [Back(node_for(access, name), mark, health, way, at) for name, mark, health, way, at in rows]
-        done, left = nodes_drain_undo(access=access, back=back, now=now())
+        rows = msgspec.json.decode(request.POST["undo"], type=list[tuple[str, str, str, str, Moment | None, Stands]])[: MOST_NODES + 1]
+        back = [Back(node_for(access, name), mark, health, way, at, reason) for name, mark, health, way, at, reason in rows]
+        went = nodes_drain_undo(access=access, back=back, now=now())
     except msgspec.DecodeError:
         messages.error(request, "This cannot be undone.")
     except (Conflict, ValidationError) as fault:
         messages.error(request, str(fault) if isinstance(fault, Conflict) else " ".join(fault.messages))
     else:
-        messages.success(request, undone_said(len(done), len(left), [node.name for node in left], "node"))
+        said, late = undone_said(len(went.done), len(went.changed), [node.name for node in went.changed], "node"), [node.name for node in went.late]
+        if late:
+            whose = "its" if len(late) == 1 else "their"
+            said += f" {plural(len(late), 'node')} cannot go back, as {whose} earlier deadline has passed{named(late, len(late))}."
+        messages.success(request, said)
     return redirect("nodes")
 
 

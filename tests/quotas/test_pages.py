@@ -45,13 +45,16 @@ def test_the_tree_is_filtered_by_tokens_and_what_runs_below_still_counts(persona
     builders.placement(builders.job(quota=personas.nodes["acme/research/nlp"]), builders.gpu())
     old = builders.quota("old", parent=personas.nodes["acme"])
     QuotaNode.objects.filter(pk=old.pk).update(archived_at=now())
+    QuotaShare.objects.create(node=old, gpu_type="OLD-40", guaranteed_milli=1_000)
     client = personas.client("superuser")
 
-    found = client.get(reverse("quotas"), {"q": "kind:department research"}).content.decode()
-    gone = client.get(reverse("quotas"), {"q": "archived:yes"}).content.decode()
+    present = client.get(reverse("quotas"), {"q": "kind:department research"})
+    past = client.get(reverse("quotas"), {"q": "archived:yes"})
+    found, gone = present.content.decode(), past.content.decode()
 
     assert " ".join(found.split()).count("<b>1</b> of") == 1
     assert ("acme/old" in found, "acme/research<" in found, "acme/old" in gone, "acme/research<" in gone) == (False, True, True, False)
+    assert ["OLD-40" in page.context["gpu_types"] for page in (present, past)] == [False, True], "a type that only an archived node states"
 
 
 def test_the_tree_as_a_file_is_recorded(personas: Personas, h100: None):

@@ -285,6 +285,26 @@ def test_a_change_of_the_whole_is_undone_part_by_part_but_for_jobs_that_have_cha
     assert "Cancelled 3 jobs." in cancelled and UNDO.search(cancelled) is None, "a cancelled job stays so"
 
 
+def test_what_was_done_before_it_was_stopped_can_be_undone(personas, sweep, monkeypatch):
+    monkeypatch.setattr(pages, "SLICES", 1)
+    monkeypatch.setattr(array_steer, "__kwdefaults__", {**array_steer.__kwdefaults__, "size": 2})
+    sweep(*["queued"] * 5)
+    client, steer = personas.client("submitter"), "/jobs/arrays/a-1/steer/"
+
+    def on(html: str) -> dict[str, str]:
+        return {name: unescape(value) for name, value in re.findall(r'type="hidden" name="([a-z]+)" value="([^"]*)"', html)}
+
+    going = client.post(steer, {"action": "priority", "priority": "90", "after": "-1"}).content.decode()
+    assert re.search(r'<button type="submit"[^>]* name="stop"', going)
+    stopped = client.post(steer, {**on(going), "stop": "yes"}, follow=True).content.decode()
+    assert "Stopped. Changed the priority of 2 jobs." in stopped
+    assert list(Job.objects.order_by("array_index").values_list("priority", flat=True)) == [90, 90, 50, 50, 50]
+    found = UNDO.search(stopped)
+    assert found is not None
+    assert "2 jobs are as before." in client.post(steer, on(found[2]), follow=True).content.decode()
+    assert set(Job.objects.values_list("priority", flat=True)) == {50}
+
+
 def test_the_page_says_what_is_wrong_with_what_is_asked(personas, sweep):
     sweep("queued")
     client = personas.client("submitter")

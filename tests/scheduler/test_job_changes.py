@@ -8,9 +8,12 @@ from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
+from quotas.models import QuotaShare
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
+from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.jobs import job_hold, job_stop
 from tests.builders import NOON, attempt, job, node, placement
+from tests.scheduler.test_undo import UNDO, undone
 
 pytestmark = pytest.mark.django_db
 TEAM = "acme/research/nlp"
@@ -262,3 +265,30 @@ def test_what_waits_is_not_restarted(client, mine):
     assert "there is nothing to restart" in asked
     assert "waits already" in send(client, "job_restart", mine, 409, fields_in(asked))
     assert fresh(mine).state == JobState.QUEUED
+
+
+def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(client, personas, mine):
+    """Four GPUs are free: as it waits for eight it can't start, and for two it can. Its preview says so, and writes nothing."""
+    spec = {**ELASTIC, "roles": [{**ELASTIC["roles"][0], "min": 8, "max": 8}]}
+    Job.objects.filter(pk=mine.pk).update(spec=spec, gpus_milli=8000)
+    for path in ("acme", "acme/research", TEAM):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type="H100-SXM-80GB", guaranteed_milli=8000, limit_milli=None)
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+    fields = fields_in(page(client, "job_change", mine))
+    assert "Nothing is changed so far." in page(client, "job_change", mine)
+    smaller = fields | {"roles[0].min": "2", "roles[0].max": "2"}
+
+    told = html.unescape(client.post(reverse("job_change", args=[mine.public_id]), smaller | {"preview": "1"}).content.decode())
+
+    assert "workers at least 8 → 2" in told and "Starts at once" in told and "No owner is notified." in told
+    assert (fresh(mine).gpus_milli, fresh(mine).revision) == (8000, mine.revision)
+    wrong = client.post(reverse("job_change", args=[mine.public_id]), fields | {"preview": "1", "limit_s": "soon"})
+    assert wrong.status_code == 422
+    assert "Time limit: " in html.unescape(wrong.content.decode())
+
+    done = client.post(reverse("job_change", args=[mine.public_id]), smaller, follow=True)
+    assert fresh(mine).gpus_milli == 2000
+    back = undone(client, done).content.decode()
+    assert (fresh(mine).gpus_milli, fresh(mine).spec["roles"][0]["min"]) == (8000, 8)
+    assert "Undone: mine is changed" in html.unescape(back) and UNDO.search(back) is None

@@ -1,10 +1,12 @@
 """After a change the console offers to take it back: that is a new change with its own audit entry, and overwrites nobody."""
 
+import json
 import re
 from datetime import timedelta
 from html import unescape
 from typing import Any
 
+import orjson
 import pytest
 from django.urls import reverse
 
@@ -13,13 +15,17 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaShare, Reservation
 from quotas.services.changes import Wanted, change_draft
+from scheduler.backends.slurm.client import SlurmNode
 from scheduler.models import Gpu, GpuSplit, Health, Job, MigInstance, Node
 from scheduler.services.hardware.geometry import splits_confirm
+from scheduler.services.hardware.hardware import health_mark
+from scheduler.services.hardware.slurm_nodes import _difference
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
 from tests import builders
 from tests.builders import NOON, job, placement
 from tests.scheduler.loop.worlds import H100
+from tests.servers import Manage
 
 pytestmark = pytest.mark.django_db
 UNDO = re.compile(r'<form method="post" action="([^"]+)">((?:(?!</form>).)*)<button type="submit" class="btn btn-small">Undo</button>', re.DOTALL)
@@ -273,3 +279,180 @@ def test_a_drain_that_another_repeats_is_the_others(personas, many):
         assert "1 node is as before. 1 node has changed since and is left alone: first." in told.content.decode()
     else:
         assert told.status_code == 409
+
+
+def test_an_undo_offers_no_undo_of_itself(personas):
+    """What went back is said; to do it again is a new change."""
+    mine = job("mine", on=personas.nodes["acme/research/nlp"])
+    node, lead, operator = builders.node("busy", gpus=1), personas.client("team_lead"), personas.client("operator")
+
+    held = undone(lead, lead.post(reverse("job_hold", args=[mine.public_id]), follow=True)).content.decode()
+    drain = undone(operator, drained(operator, node, jobs="finish")).content.decode()
+    gpu = operator.post(reverse("gpu_health", args=[node.gpus.get().public_id]), {"to": "suspect", "reason": "hot"}, follow=True)
+    gpu_back = undone(operator, gpu).content.decode()
+
+    assert "Undone: mine may start again." in held
+    assert "Undone: busy is healthy again." in drain
+    assert "Undone: GPU 0 of busy is healthy again." in gpu_back
+    assert [UNDO.search(page) for page in (held, drain, gpu_back)] == [None, None, None]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_node_gets_back_the_reason_by_which_slurm_owns_its_drain(personas, many):
+    nodes = [builders.node(name, gpus=1) for name in ("first", "second")]
+    Node.objects.filter(pk=nodes[0].pk).update(health=Health.DRAINING, health_reason="Slurm: fans")
+    client, names = personas.client("operator"), [node.public_id for node in nodes]
+    how = {"jobs": "move", "at": f"{now() + timedelta(hours=6):%Y-%m-%dT%H:00:00}", "reason": "power"}
+
+    done = client.post(reverse("nodes_drain"), {"node": names, **how}, follow=True) if many else drained(client, nodes[0], **how)
+    undone(client, done)
+
+    stands = dict(Node.objects.values_list("name", "health_reason"))
+    assert stands == {"first": "Slurm: fans", "second": ""}
+    assert reasons(nodes[0].public_id)[-1] == "Undo of a change of the drain."
+    resumed = _difference(Node.objects.get(pk=nodes[0].pk), SlurmNode("first", "first", ("IDLE",), "", 1, 1, ""))
+    assert resumed.here_to == (Health.HEALTHY,), "Slurm ends what Slurm began"
+
+
+def test_a_node_whose_earlier_deadline_has_passed_is_named_and_stays(personas):
+    late, free = builders.node("late", gpus=1), builders.node("free", gpus=1)
+    Node.objects.filter(pk=late.pk).update(health=Health.DRAINING, drain_way="move", drain_at=now() - timedelta(hours=1))
+    client = personas.client("operator")
+
+    done = client.post(reverse("nodes_drain"), {"node": [late.public_id, free.public_id], "jobs": "finish", "reason": "power"}, follow=True)
+    told = undone(client, done).content.decode()
+
+    assert "1 node is as before. 1 node cannot go back, as its earlier deadline has passed: late." in told
+    assert dict(Node.objects.values_list("name", "health")) == {"late": "draining", "free": "healthy"}
+
+
+def test_an_undo_of_a_drain_leads_to_no_other_health_than_a_drain_comes_from(personas):
+    node = builders.node("busy", gpus=1)
+    client, many = personas.client("operator"), reverse("nodes_drain")
+    drained(client, node, jobs="finish")
+    mark = health_mark(Node.objects.get(pk=node.pk))
+
+    told = client.post(many, {"undo": orjson.dumps([[node.public_id, mark, "down", "", None, ""]]).decode()}, follow=True).content.decode()
+
+    assert "Nothing was undone." in told
+    assert Node.objects.get(pk=node.pk).health == Health.DRAINING
+
+
+@pytest.mark.parametrize("mode", ["mps", "timeslice"])
+def test_a_repartition_of_a_shared_gpu_is_given_up_while_it_waits_and_stays_once_it_is_done(personas, mode):
+    gpu = builders.node("n1", gpus=1).gpus.get()
+    Gpu.objects.filter(pk=gpu.pk).update(mode=mode)
+    client, page = personas.client("operator"), reverse("gpu_geometry", args=[gpu.public_id])
+    halves = {"step": "apply", "mode": "mig", "layout": "3g.40gb@0 3g.40gb@4", "reason": "small jobs"}
+    there = placement(job("there", state="running"), gpu, gpu_milli=500)
+
+    waits = client.post(page, halves, follow=True)
+    assert "The repartition was cancelled." in undone(client, waits).content.decode()
+    assert Gpu.objects.get(pk=gpu.pk).health == Health.HEALTHY
+    there.delete()
+    assert UNDO.search(client.post(page, halves, follow=True).content.decode()) is None, "nothing leads back to a shared GPU"
+
+
+def test_an_undo_names_only_jobs_that_its_person_may_still_see(personas):
+    ours, theirs = personas.nodes["acme/research/nlp"], builders.quota("moved", parent=personas.nodes["acme"])
+    jobs = [job(name, on=ours, priority=40) for name in ("first", "seen", "hidden")]
+    asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in jobs], priority=80)
+    batch = jobs_steer(access=personas.access("team_lead"), asked=asked, reason="urgent", now=NOON).batch
+    for one in jobs[1:]:
+        job_hold(job=one, now=NOON, actor=SYSTEM)
+    Job.objects.filter(name="hidden").update(quota=theirs, name="secret")
+
+    told = personas.client("team_lead").post(reverse("job_batch_undo", args=[batch.public_id]), follow=True).content.decode()
+
+    assert "1 job is as before. 2 jobs have changed since and are left alone: seen and 1 more." in told
+
+
+# A person edits a job while a drain is undone: he holds the job and wants the feed. Whoever holds the feed by then must not want the job.
+BOTH = """
+import json
+import threading
+import time
+from datetime import timedelta
+from django.db import OperationalError, connection, transaction
+from gpufleet.core.audit import Actor
+from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.models import User
+from gpufleet.core.times import now
+from quotas.permissions import Access, Can, Grant
+from scheduler.models import DrainWay, Health, Job, Node
+from scheduler.services.hardware.draining import Back, nodes_drain, nodes_drain_undo
+from scheduler.services.hardware.hardware import health_mark, node_health_change
+from scheduler.services.jobs.bulk import asked_checked, jobs_steer
+from scheduler.services.jobs.undoing import batch_undo
+from scheduler.services.loop.steps import jobs_locked
+from tests import builders
+
+access = Access(Actor(builders.person("root"), "root", "session"), (Grant("", frozenset(Can)),))
+team = builders.quota("acme")
+free, busy = builders.node("a-free", gpus=1), builders.node("b-busy", gpus=1)
+runs = builders.job("runs", state="running", on=team)
+waits = [builders.job(name, on=team, priority=priority) for name, priority in (("w1", 40), ("w2", 60))]
+builders.placement(runs, busy.gpus.get())
+at = now()
+soon, later = at + timedelta(hours=2), at + timedelta(hours=6)
+
+def drain(**how):
+    return nodes_drain(access=access, nodes=[free, busy], reason="power", now=now(), **how)
+
+def undo():
+    nodes_drain_undo(access=access, back=back, now=now())
+
+def batch():
+    batch_undo(access=access, batch=steered, now=now())
+
+def together(write, key):
+    told = []
+    def other():
+        try:
+            write()
+            told.append("done")
+        except OperationalError as fault:
+            told.append(str(fault).splitlines()[0])
+        finally:
+            connection.close()
+    thread = threading.Thread(target=other)
+    with transaction.atomic():
+        jobs_locked([key])
+        thread.start()
+        until = time.monotonic() + 60
+        with connection.cursor() as cursor:
+            while time.monotonic() < until and thread.is_alive():
+                cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                if cursor.fetchone()[0]:
+                    break
+                time.sleep(0.02)
+        try:
+            feed_publish(changes={"jobs": [{"id": key}]})
+            told.append("edited")
+        except OperationalError as fault:
+            told.append(str(fault).splitlines()[0])
+    thread.join()
+    return sorted(told)
+
+told = {"drain": together(lambda: drain(way="stop", at=soon), runs.pk)}
+done = drain(way="stop", at=later)
+back = [Back(free, health_mark(done.nodes[0]), "healthy", "", None, ""), Back(busy, health_mark(done.nodes[1]), "draining", "stop", soon, "power")]
+told["undo"] = together(undo, runs.pk)
+told["health"] = together(lambda: node_health_change(access=access, node=busy, to="healthy", reason="well", now=now()), runs.pk)
+asked = asked_checked(action="priority", jobs=[(one.public_id, None) for one in waits], priority=80)
+steered = jobs_steer(access=access, asked=asked, reason="", now=now()).batch
+told["batch"] = together(batch, waits[1].pk)
+told["stands"] = [dict(Node.objects.values_list("name", "health")), dict(Job.objects.filter(state="queued").values_list("name", "priority"))]
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.postgres
+def test_a_drain_an_undo_and_an_edit_of_a_job_never_wait_for_each_other_in_a_ring(tmp_path, migrated_postgres):
+    manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres())
+
+    told = json.loads(manage.run("shell", "--verbosity", "0", "-c", BOTH).stdout.splitlines()[-1])
+
+    both = ["done", "edited"]
+    assert {name: told[name] for name in ("drain", "undo", "health", "batch")} == {"drain": both, "undo": both, "health": both, "batch": both}
+    assert told["stands"] == [{"a-free": "healthy", "b-busy": "healthy"}, {"w1": 40, "w2": 60}]

@@ -23,13 +23,23 @@ from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Pla
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
-from scheduler.services.hardware.hardware import check_reason, hardware_record, health_mark, health_step, locked_node, unmarked_or_conflict
+from scheduler.services.hardware.hardware import (
+    Undone,
+    check_reason,
+    hardware_record,
+    health_mark,
+    health_step,
+    jobs_of_nodes_locked,
+    locked_node,
+    unmarked_or_conflict,
+)
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 MOST_NODES = 100
+DRAINED_FROM = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING)
 FARTHEST = timedelta(days=366)
 MOST = 1000
 _BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isnull=True, share_class=ShareClass.BORROWED)
@@ -85,11 +95,11 @@ def nodes_drain(
     reason: str,
     now: datetime,
     seen: Mapping[str, str] | None = None,
-    marks: Mapping[str, str] | None = None,
+    undone: Undone | None = None,
 ) -> Drained:
     """Drain nodes, or change how they drain. `at` None: at once.
 
-    `seen` is the health that was shown, `marks` the `health_mark`, by node; a newer is a conflict.
+    `seen` is the health that was shown, by node; a newer is a conflict, as is another than `undone` where one node's drain comes back.
     """
     access.must_everywhere(Can.OPERATE)
     drain_checked(way=way, at=at, now=now)
@@ -99,19 +109,32 @@ def nodes_drain(
         raise ValidationError({"nodes": [f"Name 1 to {MOST_NODES} nodes; these are {len(nodes):,}."]})
     with transaction.atomic():
         now = usage_moment(now=now)
+        jobs_of_nodes_locked(nodes)
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         for node in locked:
-            unmarked_or_conflict(node, (marks or {}).get(node.public_id))
-        done = _drain(access, locked, way, at, reason, now, seen or {})
+            unmarked_or_conflict(node, undone)
+        done = _drain(access, locked, way, at, reason, now, seen or {}, {node.pk: undone.reason for node in locked} if undone else {})
         lease_want()
     return done
 
 
-def _drain(access: Access, nodes: Sequence[Node], way: str, at: datetime | None, reason: str, now: datetime, seen: Mapping[str, str]) -> Drained:
-    """The same for nodes that the caller has locked. It asks for no plan: the caller does, once all is written."""
+def _drain(
+    access: Access,
+    nodes: Sequence[Node],
+    way: str,
+    at: datetime | None,
+    reason: str,
+    now: datetime,
+    seen: Mapping[str, str],
+    stands: Mapping[int, str],
+) -> Drained:
+    """The same for nodes that the caller has locked, with their jobs. It asks for no plan: the caller does, once all is written.
+
+    `stands` are reasons that are kept on nodes instead of this one.
+    """
     before = deadlines_of(nodes, now)
     for node in nodes:
-        _close(access, node, way, at, reason, now, seen.get(node.public_id))
+        _close(access, node, way, at, reason, now, seen.get(node.public_id), stands.get(node.pk))
     timeline_follow(gpus=Gpu.objects.filter(node__in=nodes, removed_at__isnull=True).values_list("pk", flat=True), at=now)
     asked, told = 0, 0
     deadlines_call_off(access=access, deadlines=before, way=way, at=at, now=now)
@@ -127,55 +150,69 @@ def _drain(access: Access, nodes: Sequence[Node], way: str, at: datetime | None,
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """A node that a drain left at a `health_mark`, and what it was before: a health, or another way and time of draining."""
+    """A node that a drain left at a `health_mark`, and what it was before: a health, or another way and time of draining, and its reason."""
 
     node: Node
     mark: str
     health: str
     way: str
     at: datetime | None
+    reason: str
 
 
-def nodes_drain_undo(*, access: Access, back: Sequence[Back], now: datetime) -> tuple[list[Node], list[Node]]:
-    """Take a drain of many nodes back, for those that nobody has changed since: they, and those that are left alone. A `Conflict` where all are."""
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The nodes that are as before, those that have changed since, and those whose earlier deadline has passed; these two are left alone."""
+
+    done: Sequence[Node]
+    changed: Sequence[Node]
+    late: Sequence[Node]
+
+
+def nodes_drain_undo(*, access: Access, back: Sequence[Back], now: datetime) -> WentBack:
+    """Take a drain of many nodes back, for those that nobody has changed since. A `Conflict` where no node is left."""
     access.must_everywhere(Can.OPERATE)
     if not 1 <= len(back) <= MOST_NODES:
         raise ValidationError({"nodes": [f"Name 1 to {MOST_NODES} nodes; these are {len(back):,}."]})
     with transaction.atomic():
         now = usage_moment(now=now)
         wanted = {one.node.pk: one for one in back}
+        jobs_of_nodes_locked([one.node for one in back])
         fresh = {node.pk: node for node in Node.objects.select_for_update().filter(pk__among=sorted(wanted)).order_by("pk")}
         drains: dict[tuple[str, datetime | None], list[Node]] = defaultdict(list)
-        done, left = [], []
+        done, changed, late = [], [], []
         for key, one in sorted(wanted.items()):
             node = fresh[key]
             is_late = one.way not in ("", DrainWay.FINISH) and (one.at is None or one.at <= now)
-            if node.removed_at is not None or health_mark(node) != one.mark or (one.health == Health.DRAINING and is_late):
-                left.append(node)
+            if node.removed_at is not None or health_mark(node) != one.mark or node.health != Health.DRAINING or one.health not in DRAINED_FROM:
+                changed.append(node)
+                continue
+            if one.health == Health.DRAINING and is_late:
+                late.append(node)
                 continue
             done.append(node)
             if one.health == Health.DRAINING:
                 drains[one.way or DrainWay.FINISH.value, one.at.astimezone(UTC) if one.at is not None else None].append(node)
             else:
-                health_step(access=access, node=node, to=one.health, reason="Undo of draining.", now=now)
+                health_step(access=access, node=node, to=one.health, reason="Undo of draining.", now=now, stands=one.reason)
         if not done:
-            raise Conflict("These nodes have changed since. Nothing was undone.")
+            raise Conflict(f"These nodes {'cannot go back' if late else 'have changed since'}. Nothing was undone.")
         for (way, at), nodes in drains.items():
             drain_checked(way=way, at=at, now=now)
-            _drain(access, nodes, way, at, "Undo of a change of the drain.", now, {})
+            _drain(access, nodes, way, at, "Undo of a change of the drain.", now, {}, {node.pk: wanted[node.pk].reason for node in nodes})
         timeline_follow(gpus=Gpu.objects.filter(node__in=done, removed_at__isnull=True).values_list("pk", flat=True), at=now)
         lease_want()
-    return done, left
+    return WentBack(done, changed, late)
 
 
-def _close(access: Access, node: Node, way: str, at: datetime | None, reason: str, now: datetime, seen: str | None) -> None:
+def _close(access: Access, node: Node, way: str, at: datetime | None, reason: str, now: datetime, seen: str | None, stands: str | None) -> None:
     if seen is not None and seen != node.health:
         raise Conflict(f"{node.name} is {Health(node.health).label.lower()} by now. Look again, then decide.")
     before = {"jobs": node.drain_way or DrainWay.FINISH.value, "at": _written(node.drain_at)} if node.health == Health.DRAINING else {}
     if node.health != Health.DRAINING:
         health_step(access=access, node=node, to=Health.DRAINING, reason=reason, now=now)
     # The drain is the operator's now, also where Slurm began it: its reason says whose it is.
-    node.health_reason = reason.strip()
+    node.health_reason = reason.strip() if stands is None else stands
     node.drain_way, node.drain_at = way, None if way == DrainWay.FINISH else at or now
     node.save(update_fields=["health_reason", "drain_way", "drain_at"])
     after = {"jobs": way, "at": _written(node.drain_at)}

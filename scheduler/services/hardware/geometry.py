@@ -43,6 +43,8 @@ from scheduler.services.hardware.hardware import REASON_LENGTH, hardware_event, 
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
+# Those that a repartition leads to.
+SPLIT_MODES = (GpuMode.WHOLE, GpuMode.MIG)
 SINCE_YOU_LOOKED = "Its geometry was changed since you looked. Look again, then decide."
 # Those that drain, and those whose back-end has answered though nobody has written that down: the console was killed in between.
 UNSETTLED_SPLITS = Prepared[GpuSplit](
@@ -162,8 +164,8 @@ def gpu_geometry_cancel(*, access: Access, gpu: Gpu, now: datetime) -> GpuSplit:
     return split
 
 
-def gpu_geometry_undo(*, access: Access, gpu: Gpu, split: int, layout: Sequence[Instance] | None, now: datetime) -> GpuSplit:
-    """Take back the repartition with the key `split`: give it up while it waits, or repartition to `layout`, which was there before.
+def gpu_geometry_undo(*, access: Access, gpu: Gpu, split: int, mode: str, layout: Sequence[Instance] | None, now: datetime) -> GpuSplit:
+    """Take back the repartition with the key `split`: give it up while it waits, or repartition to the `mode` and `layout` before.
 
     A `Conflict` where the GPU has been repartitioned since, or where jobs use the instances that it made.
     """
@@ -179,6 +181,8 @@ def gpu_geometry_undo(*, access: Access, gpu: Gpu, split: int, layout: Sequence[
             return gpu_geometry_cancel(access=access, gpu=gpu, now=now)
         if found.state == SplitState.ORDERED:
             raise Conflict(f"The back-end of {name} has not answered yet. Undo it once it has.")
+        if mode not in SPLIT_MODES:
+            raise Conflict(f"{name} was shared before, which no repartition brings back. Nothing was undone.")
         present = _present(gpu)
         ordered = found.order.sequence if found.order is not None else 0
         later = Repartition.objects.filter(gpu=gpu, pk__gt=ordered).exists()

@@ -1,6 +1,7 @@
 """Health of nodes and GPUs, and the spare flag: an operator's decisions about hardware."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,10 +14,11 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
 from scheduler.hardware.lifecycle import MUST_BE_EMPTY, may_follow, steps_from
-from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node
+from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node, Placement
 from scheduler.selectors.holders import jobs_on
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of
 from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.steps import jobs_locked
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 REASON_LENGTH = 300
@@ -36,52 +38,63 @@ def _health_event(row: Node | Gpu) -> int:
     return own.filter(kind__in=HEALTH_STEPS).order_by("-at", "-pk").values_list("pk", flat=True).first() or 0
 
 
-def unmarked_or_conflict(row: Node | Gpu, mark: str | None) -> None:
-    if mark is not None and health_mark(row) != mark:
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What an Undo takes back, by its `health_mark`, and the reason that stood before: Slurm knows by it which drains are its own."""
+
+    mark: str
+    reason: str
+
+
+def unmarked_or_conflict(row: Node | Gpu, undone: Undone | None) -> None:
+    if undone is not None and health_mark(row) != undone.mark:
         raise Conflict("Its health has been changed since. Look again, then decide.")
 
 
-def node_health_change(*, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None, mark: str | None = None) -> Node:
-    """Take a node to another health. `seen` is the health that the operator saw; a newer one, or another `health_mark`, is a conflict."""
+def node_health_change(
+    *, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None, undone: Undone | None = None
+) -> Node:
+    """Take a node to another health. `seen` is the health that the operator saw; a newer one is a conflict, as is another than `undone`."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         now = usage_moment(now=now)
+        jobs_of_nodes_locked([node])
         node = locked_node(node)
-        unmarked_or_conflict(node, mark)
+        unmarked_or_conflict(node, undone)
         _check_step(node, to, reason, seen, Q(node=node))
-        _step(access, node, None, to, reason, now)
+        _step(access, node, None, to, reason, now, undone.reason if undone else None)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
         lease_want()
     return node
 
 
-def health_step(*, access: Access, node: Node, to: str, reason: str, now: datetime) -> None:
-    """The same of a node that the caller has locked, in his transaction; the timeline is his, too."""
+def health_step(*, access: Access, node: Node, to: str, reason: str, now: datetime, stands: str | None = None) -> None:
+    """The same of a node that the caller has locked, in his transaction; the timeline is his, too. `stands`: the reason that it keeps."""
     _check_step(node, to, reason, None, Q(node=node))
-    _step(access, node, None, to, reason, now)
+    _step(access, node, None, to, reason, now, stands)
 
 
-def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None, mark: str | None = None) -> Gpu:
+def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: datetime, seen: str | None = None, undone: Undone | None = None) -> Gpu:
     """The same for one GPU: the others of its node stay in service."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         now = usage_moment(now=now)
         gpu = locked_gpu(gpu)
-        unmarked_or_conflict(gpu, mark)
+        unmarked_or_conflict(gpu, undone)
         _check_step(gpu, to, reason, seen, Q(gpu=gpu))
-        _step(access, gpu.node, gpu, to, reason, now)
+        _step(access, gpu.node, gpu, to, reason, now, undone.reason if undone else None)
         timeline_follow(gpus=[gpu.pk], at=now)
         lease_want()
     return gpu
 
 
-def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now: datetime) -> None:
-    """Write another health of a node, or of one of its GPUs."""
+def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now: datetime, stands: str | None) -> None:
+    """Write another health of a node, or of one of its GPUs. `stands` is kept there as its reason instead of the one of this step."""
     row, kind = (node, "node") if gpu is None else (gpu, "gpu")
     before = {"health": row.health, "reason": row.health_reason}
     if gpu is None and to in IN_SERVICE:
         deadlines_call_off(access=access, deadlines=deadlines_of([node], now), now=now)
-    row.health, row.health_since, row.health_reason = to, now, reason.strip()
+    row.health, row.health_since, row.health_reason = to, now, reason.strip() if stands is None else stands
     columns = ["health", "health_since", "health_reason"]
     if gpu is None and node.drain_way and to != Health.DRAINING:
         node.drain_way, node.drain_at = "", None
@@ -105,6 +118,12 @@ def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now:
         hardware_record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
         lease_want()
     return node
+
+
+def jobs_of_nodes_locked(nodes: Iterable[Node]) -> None:
+    """Hold all jobs on nodes, before the nodes themselves: locks are taken in one order (`lease.py`). After the ledger's moment none comes there."""
+    there = Placement.objects.filter(node__in=[node.pk for node in nodes], until__isnull=True)
+    jobs_locked(there.values_list("job_id", flat=True))
 
 
 def locked_node(node: Node) -> Node:

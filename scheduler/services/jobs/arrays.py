@@ -3,6 +3,7 @@
 Who is interrupted goes on from where he was, or does all of it again: a job that is so already stays as it is.
 """
 
+import secrets
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from quotas.permissions import Access
 from scheduler.models import JobBatch
 from scheduler.selectors.arrays import array_for, elements_left
 from scheduler.services.jobs.bulk import MOST, Asked, Preview, asked_checked, effects_counted, jobs_preview, jobs_steer, must_steer_something
-from scheduler.services.jobs.undoing import Undone, batch_undo, names_changed
+from scheduler.services.jobs.undoing import Undone, batch_undo, undone
 
 MOST_ELEMENTS = 10_000
 FIRST = -1
@@ -39,9 +40,9 @@ def array_preview(*, access: Access, array: str, action: str, priority: int | No
 
 
 def array_steer(
-    *, access: Access, array: str, action: str, priority: int | None, reason: str, now: datetime, after: int = FIRST, size: int = MOST
+    *, access: Access, array: str, action: str, priority: int | None, reason: str, now: datetime, after: int = FIRST, size: int = MOST, run: str = ""
 ) -> Slice:
-    """Do it to the jobs behind `after` that have not ended, `size` at most."""
+    """Do it to the jobs behind `after` that have not ended, `size` at most. `run` is common to the parts of one action (`batches_of_run`)."""
     must_steer_something(access)
     array_for(access, array, now)
     asked_checked(action=action, jobs=[(array, None)], priority=priority)
@@ -52,7 +53,7 @@ def array_steer(
     if not some:
         return Slice(Counter(), None, None)
     asked = asked_checked(action=action, jobs=[(name, None) for _, name in some], priority=priority)
-    done = jobs_steer(access=access, asked=asked, reason=reason, now=now)
+    done = jobs_steer(access=access, asked=asked, reason=reason, now=now, key=f"{run}:{secrets.token_hex(6)}" if run else "")
     return Slice(effects_counted(done.batch.verdicts), done.batch.public_id, some[-1][0] if len(found) > size else None)
 
 
@@ -61,4 +62,4 @@ def array_part_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone
     try:
         return batch_undo(access=access, batch=batch, now=now)
     except Conflict:
-        return Undone(0, names_changed(batch))
+        return undone(access, batch)

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -269,7 +269,7 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
         along=len(along),
         following=following,
         freed_micros=_freed_micros(access, jobs, freed, now),
-        notified=_notified(access, jobs if cancels else [], along, following),
+        notified=notified_of(access, jobs if cancels else [], along, following),
         saved_step=_saved_step(jobs[0]) if cancels and preview.loses_work else None,
     )
 
@@ -309,7 +309,7 @@ def _saved_step(job: Job) -> int | None:
     return next((row.checkpoint.step for row in job_checkpoints(job) if row.state == "complete"), None)
 
 
-def _notified(access: Access, cancelled: Sequence[Job], along: set[int], following: Following | None) -> int:
+def notified_of(access: Access, cancelled: Sequence[Job], along: set[int], following: Following | None) -> int:
     """How many of the jobs that are cancelled, also along with others, or preempted then, have an owner other than the reader."""
     preempted = [one.job for one in following.effects if one.effect == "preempted"] if following else []
     me = access.actor.user.pk if access.actor.user is not None else None
@@ -342,17 +342,29 @@ def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime)
     """Who would start at once by what the engine makes of it. People must be able to steer also where that can't be said."""
     if not jobs or asked.action == Action.CHECKPOINT:
         return None
-    free = _free_to_start(jobs, now) if asked.action == Action.RELEASE else []
+    free = free_to_start(jobs, now) if asked.action == Action.RELEASE else []
     named = {job.public_id for job in jobs}
     overtaking = named if asked.action in (Action.PRIORITY, Action.RELEASE) else ()
+    gone = named if asked.action in (Action.CANCEL, Action.HOLD) else ()
+    return following_of(access, lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now, overtaking=overtaking, gone=gone)
+
+
+def following_of(
+    access: Access,
+    change: Callable[[Sequence[Planned], Kinds], Sequence[Planned]],
+    now: datetime,
+    *,
+    overtaking: Collection[str] = (),
+    gone: Collection[str] = (),
+) -> Following | None:
+    """What the engine would decide at once if the fleet's jobs were what `change` makes of them; of jobs that are `gone` nothing is said."""
     try:
-        found = sequel_of(lambda planned, kinds: _instead(asked, jobs, free, planned, kinds), now, overtaking=overtaking)
+        found = sequel_of(change, now, overtaking=overtaking)
     except Exception:
-        log.exception("The starts after %s could not be computed", asked.action)
+        log.exception("What follows from a change could not be computed")
         return None
     if found is None:
         return None
-    gone = named if asked.action in (Action.CANCEL, Action.HOLD) else set()
     effects = [one for one in found.effects if one.job not in gone]
     later = [Difference(name, LATER, f"{plural(by, 'more job')} before it in the queue.") for name, by in found.later.items()]
     shown = [*effects[:MOST], *later[: max(0, MOST - len(effects))]]
@@ -373,7 +385,7 @@ def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:
     return {guest.job.pk: lost_seconds(guest.run, now) for guest in job_guests(access, [job.pk for job in jobs], now=now)} if jobs else {}
 
 
-def _free_to_start(jobs: Sequence[Job], now: datetime) -> list[Job]:
+def free_to_start(jobs: Sequence[Job], now: datetime) -> list[Job]:
     """Those of held jobs that nothing else holds."""
     due = [job for job in jobs if all(moment is None or moment <= now for moment in (job.not_before, job.retry_at))]
     waits = set(Job.objects.filter(unmet_dependencies(), pk__among=[job.pk for job in due]).values_list("pk", flat=True))
@@ -393,11 +405,11 @@ def _instead(asked: Asked, jobs: Sequence[Job], free: Sequence[Job], planned: Se
             for one in planned
         ]
     there = {one.name for one in planned}
-    more = [found for job in free if job.public_id not in there and (found := _planned(job, kinds)) is not None]
+    more = [found for job in free if job.public_id not in there and (found := planned_job(job, kinds)) is not None]
     return sorted([*planned, *more], key=lambda one: (one.submitted, one.name))
 
 
-def _planned(job: Job, kinds: Kinds) -> Planned | None:
+def planned_job(job: Job, kinds: Kinds) -> Planned | None:
     """A waiting job as the engine has it; None where it can't be read, which its own page says."""
     kind = kinds.kind(kind_document(job.spec, job.job_class, job.priority, job.preemptible, job.gpus_milli))
     saving = kinds.saving(job.spec)

@@ -51,11 +51,7 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
     """Change what is named, and nothing else. With a revision only if the job is still as it was read (`Stale` otherwise)."""
     must_steer(access, job)
     cause = reason_given(change.reason, "Changed.")
-    given = change.model_dump(exclude_unset=True, exclude={"reason"})
-    if not given:
-        raise ValidationError({"description": "No changes given."})
-    if wrong := unstorable({key: value for key, value in given.items() if key in ("name", "labels", "cost_centre")}):
-        raise ValidationError(wrong)
+    given = _given(change)
     news = News()
     with transaction.atomic():
         steps = Steps(now=now, actor=access.actor)
@@ -63,12 +59,7 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         unchanged_or_stale(fresh, revision)
         if fresh.state in ENDED:
             raise Conflict(f"{fresh.public_id} has ended; a clone of it can be changed.")
-        after = {COLUMNS[key]: value for key, value in given.items() if key in COLUMNS}
-        _check_times(fresh, given, now)
-        if "workers" in given:
-            after["spec"] = _resized(fresh, change)
-            after["gpus_milli"] = _least_milli(fresh, after["spec"])
-        _check_template(fresh, after, now)
+        after = _changed(fresh, change, given, now)
         before = {column: getattr(fresh, column) for column in after}
         plain = {column: value for column, value in after.items() if column not in ("spec", "labels")}
         steps.note(fresh, cause, detail={"changed": sorted(given)}, **plain)
@@ -91,6 +82,39 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         news.publish()
         lease_want()
     return fresh
+
+
+def job_as_edited(*, access: Access, job: Job, change: JobChange, now: datetime) -> Job:
+    """The job as the change would make it. Nothing is written; a fault is told as `job_edit` tells it."""
+    must_steer(access, job)
+    reason_given(change.reason, "Changed.")
+    if job.state in ENDED:
+        raise Conflict(f"{job.public_id} has ended; a clone of it can be changed.")
+    edited = copy.copy(job)
+    for column, value in _changed(job, change, _given(change), now).items():
+        setattr(edited, column, value)
+    return edited
+
+
+def _given(change: JobChange) -> dict[str, Any]:
+    """What a change names."""
+    given = change.model_dump(exclude_unset=True, exclude={"reason"})
+    if not given:
+        raise ValidationError({"description": "No changes given."})
+    if wrong := unstorable({key: value for key, value in given.items() if key in ("name", "labels", "cost_centre")}):
+        raise ValidationError(wrong)
+    return given
+
+
+def _changed(job: Job, change: JobChange, given: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Columns of the job with their new values."""
+    after = {COLUMNS[key]: value for key, value in given.items() if key in COLUMNS}
+    _check_times(job, given, now)
+    if "workers" in given:
+        after["spec"] = _resized(job, change)
+        after["gpus_milli"] = _least_milli(job, after["spec"])
+    _check_template(job, after, now)
+    return after
 
 
 def _check_template(job: Job, after: Mapping[str, Any], now: datetime) -> None:

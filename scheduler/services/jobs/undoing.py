@@ -11,7 +11,10 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access
 from scheduler.models import Job, JobBatch
+from scheduler.selectors.jobs import jobs_named
 from scheduler.services.jobs.bulk import Action, Effect, asked_checked, jobs_steer
+from scheduler.services.loop.steps import jobs_locked
+from scheduler.services.loop.usage import usage_moment
 
 # What takes an action back. A job that was cancelled stays cancelled.
 UNDOES = {Action.HOLD: Action.RELEASE, Action.RELEASE: Action.HOLD, Action.PRIORITY: Action.PRIORITY}
@@ -19,10 +22,11 @@ UNDOES = {Action.HOLD: Action.RELEASE, Action.RELEASE: Action.HOLD, Action.PRIOR
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """How many jobs are as they were, and the names of those that have changed since."""
+    """How many jobs are as they were, how many have changed since, and the names of those that the reader may see."""
 
     done: int
-    left: tuple[str, ...]
+    left: int
+    names: tuple[str, ...]
 
 
 def may_undo(batch: JobBatch) -> bool:
@@ -31,9 +35,11 @@ def may_undo(batch: JobBatch) -> bool:
     return any(left[name] == revision for name, revision in Job.objects.filter(public_id__among=sorted(left)).values_list("public_id", "revision"))
 
 
-def names_changed(batch: JobBatch, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """The names of the jobs that it changed, without those ids."""
-    return tuple(verdict["name"] for verdict in batch.verdicts if verdict["effect"] == Effect.CHANGES and verdict["id"] not in but)
+def undone(access: Access, batch: JobBatch, back: Collection[str] = ()) -> Undone:
+    """What an Undo of a batch came to: `back` are the ids of its jobs that are as they were."""
+    left = [name for name, _ in _changed(batch) if name not in back]
+    seen = jobs_named(access, left)
+    return Undone(len(back), len(left), tuple(seen[name].name for name in left if name in seen))
 
 
 def _changed(batch: JobBatch) -> list[tuple[str, int]]:
@@ -51,6 +57,9 @@ def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone:
     for name, revision in changed:
         groups[before.get(name)].append((name, revision))
     with transaction.atomic():
+        usage_moment(now=now)
+        # All at once, before anything is told to the pages: each priority is a step of its own.
+        jobs_locked(Job.objects.filter(public_id__among=sorted(name for name, _ in changed)).values_list("pk", flat=True))
         back: set[str] = set()
         for priority, jobs in groups.items():
             asked = asked_checked(action=action, jobs=jobs, priority=priority)
@@ -58,7 +67,7 @@ def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone:
             back |= {name for name, _ in _changed(steered.batch)}
         if not back:
             raise Conflict("These jobs have changed since. Nothing was undone.")
-    return Undone(len(back), names_changed(batch, but=back))
+    return undone(access, batch, back)
 
 
 def _priorities(batch: JobBatch, names: list[str]) -> dict[str, int]:

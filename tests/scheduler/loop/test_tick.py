@@ -246,7 +246,7 @@ def test_a_drain_of_many_that_is_undone_gives_the_nodes_to_jobs_that_wait(person
     job = submit()
     assert not loop.after(seconds=1).tick().decided
 
-    nodes_drain_undo(access=access, back=[Back(node, health_mark(done.nodes[0]), Health.HEALTHY, "", None)], now=loop.after(seconds=1).now)
+    nodes_drain_undo(access=access, back=[Back(node, health_mark(done.nodes[0]), Health.HEALTHY, "", None, "")], now=loop.after(seconds=1).now)
 
     assert loop.tick().decided == 1
     assert state(job) == JobState.STARTING

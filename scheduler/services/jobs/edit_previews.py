@@ -1,0 +1,33 @@
+"""What a change of one job comes to before it is saved: for the job itself, and for others."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from quotas.permissions import Access
+from scheduler.engine.model.values import Job as Planned
+from scheduler.jobs.schema import JobChange
+from scheduler.models import HOLDING, Job
+from scheduler.services.jobs.bulk import Action, Asked, Effect, Preview, Verdict, following_of, free_to_start, notified_of, planned_job
+from scheduler.services.jobs.edits import job_as_edited
+from scheduler.snapshots.jobs import Kinds
+
+
+def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str, now: datetime) -> Preview:
+    """As of an action on the one job, with `detail` said of it. A `ValidationError` names what is wrong with the change. Nothing is written."""
+    edited = job_as_edited(access=access, job=job, change=change, now=now)
+    may_start = edited.state in HOLDING or bool(edited.held_at is None and free_to_start([edited], now))
+
+    def instead(planned: Sequence[Planned], kinds: Kinds) -> Sequence[Planned]:
+        found = planned_job(edited, kinds) if may_start else None
+        others = [one for one in planned if one.name != job.public_id]
+        if found is None:
+            return others
+        run = next((one.run for one in planned if one.name == job.public_id), found.run)
+        return sorted([*others, replace(found, run=run)], key=lambda one: (one.submitted, one.name))
+
+    following = following_of(access, instead, now, overtaking=[job.public_id])
+    # As a change of priority: it frees nothing by itself, and nobody ends along with it.
+    asked = Asked(Action.PRIORITY, ((job.public_id, None),))
+    notified = notified_of(access, [], set(), following)
+    return Preview(asked, (Verdict(job.public_id, job, Effect.CHANGES, detail),), {}, 0, following, notified=notified)
