@@ -144,7 +144,7 @@ _KEEPER = (
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
-    '  [ "$gf_lost" ] || { echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && /bin/mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; }',
+    '  [ "$gf_lost" ] || echo "$gf_code" > "$gf_folder/$gf_name.exit"',
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
     '      [ -z "$gf_lost" ] || echo "$gf_name" > "$gf_folder/lost.$SLURM_JOB_ID"',
@@ -170,19 +170,20 @@ _WAIT = (
 
 # One process, whose exit code is kept in a file as a worker's is: Slurm forgets a job that has ended. The script passes on what it is sent, to the
 # process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
+# Each further program here costs the node a millisecond or two of every start.
 _ALONE = (
     "trap 'kill -TERM \"$gf_pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$gf_pid\" 2>/dev/null' USR1",
     "exec 3<> <(:)",
     "(",
     "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
-    '  /bin/sh -c \'echo $$ >&3; exec 3>&-; exec "$@"\' gpufleet "${gf_program[@]}" 2>&4 4>&-',
+    '  ( echo "$BASHPID" >&3; exec 3>&- 2>&4 4>&-; exec -- "${gf_program[@]}" )',
     "  gf_code=$?; echo >&3  # should it not have come so far",
-    '  echo "$gf_code" > "$gf_folder/$gf_name.exit.new" && /bin/mv "$gf_folder/$gf_name.exit.new" "$gf_folder/$gf_name.exit"; exit "$gf_code"',
+    '  echo "$gf_code" > "$gf_folder/$gf_name.exit"; exit "$gf_code"',
     ") &",
     "gf_keeper=$!",
     "read -r gf_pid <&3; exec 3>&-",
     'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
-    'read -r gf_code < "$gf_folder/$gf_name.exit"; exit "$gf_code"',
+    'read -r gf_left < "$gf_folder/$gf_name.exit"; exit "${gf_left:-$gf_code}"',
 )
 
 
