@@ -8,7 +8,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import threading
 import time
 from collections import Counter, defaultdict
@@ -164,29 +163,29 @@ def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) 
 
     rows = site.ask("SELECT name, public_id, state FROM job")
     assert sorted((name, key) for name, key, _ in rows) == sorted(load.answered.items()), "lost or doubled"
-    assert {str(state) for *_, state in rows} <= {"completed"}, Counter(str(state) for *_, state in rows)
+    assert {str(state) for *_, state in rows} <= {"completed"}, site.ask("SELECT job_id, number, cause FROM attempt WHERE outcome = 'failed'")
     done = site.ask("SELECT job_id, count(*) FROM attempt WHERE outcome = 'completed' GROUP BY job_id HAVING count(*) <> 1")
     assert done == [], "completed twice"
     told = site.slurm.sh("sacct", "-c", "-f", site.completed, "-n", "-P", "-o", "JobName,State,ElapsedRaw,JobID,Start,End").splitlines()
     # A controller that is killed may write one end down twice.
     ran: dict[str, set[str]] = defaultdict(set)
-    took: dict[str, int] = {}
+    took: dict[str, set[int]] = defaultdict(set)
     for line in told:
         name, state, seconds, number, *_ = line.split("|")
-        took[name] = int(seconds)
+        took[name].add(int(seconds))
         if state == "COMPLETED" and int(seconds):
             ran[name].add(number)
     twice = [name for name, numbers in ran.items() if len(numbers) > 1]
     assert [line for line in told if line.split("|")[0] in twice] == [], "ran twice in Slurm"
     # Slurm counts whole seconds. An end that a killed controller had not written down yet is in no account of it.
     charged = {str(key): float(str(seconds)) for key, seconds in site.ask(LEDGER)}
-    apart = {key: (seconds, took[key]) for key, seconds in charged.items() if key in took and abs(seconds - took[key]) > WITHIN_S}
-    assert apart == {}, "the ledger is not what Slurm accounts"
+    apart = {key: min(abs(charged[key] - seconds) for seconds in took[key]) for key in charged.keys() & took.keys()}
+    differ = {key: (charged[key], took[key]) for key, seconds in apart.items() if seconds > WITHIN_S}
+    print(f"{len(apart)} of {len(charged)} attempts held against sacct: {max(apart.values()):.1f} s apart at most; {differ}")
+    assert differ == {}, "the ledger is not what Slurm accounts"
     assert ran.keys() <= charged.keys(), "Slurm counted seconds that are not in the ledger"
     outcomes = Counter(str(outcome) for (outcome,) in site.ask("SELECT outcome FROM attempt"))
     print(f"{KILLS} kills, {len(rows)} jobs, attempts {dict(outcomes)}: 0 partial gangs, 0 GPUs twice, 0 jobs lost or doubled")
-    both = sorted(abs(seconds - took[key]) for key, seconds in charged.items() if key in took)
-    print(f"{len(both)} of {len(charged)} attempts held against sacct: {statistics.median(both):.1f} s apart in the middle, {both[-1]:.1f} s at most")
     found: list[str] = []
 
     def content() -> bool:

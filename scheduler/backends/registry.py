@@ -1,5 +1,6 @@
 """Which back-end a cluster has. One object a cluster and process, so that what a back-end remembers between calls is kept."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Settings
+from scheduler.backends.slurm.client import KnownGpus, Settings
 from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
@@ -50,6 +51,7 @@ class Backends(Mapping[int, Backend]):
         self._steps: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
         self.silent: dict[int, Silence] = {}  # clusters whose back-end does not answer
+        self.outside: dict[int, KnownGpus] = defaultdict(dict)  # of jobs beside ours, by cluster
 
     def __getitem__(self, cluster: int) -> Backend:
         return self._by_cluster[cluster]

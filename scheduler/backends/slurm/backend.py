@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -38,8 +38,8 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, ROLE
 from scheduler.backends.manifests import Looker
-from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
-from scheduler.backends.slurm.outcomes import opened, outcome, refusals_of
+from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.outcomes import log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
@@ -72,7 +72,7 @@ class SlurmBackend:
         self.secrets, self.report_url = secrets, report_url
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
-        self._gpus: dict[tuple[int, datetime | None], Mapping[str, tuple[int, ...]]] = {}  # of jobs that run, by number and start
+        self._gpus: KnownGpus = {}
         self._looker = Looker()
         self._waits_left = 0.0
 
@@ -267,9 +267,8 @@ class SlurmBackend:
         """Arguments of `sbatch`, and the script."""
         secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
-        log_file = (
-            f"{places.run}/{part.seats[0].role}-{part.seats[0].index}.log" if is_single(order, part) else f"{places.run}/batch-{part.number}.log"
-        )
+        single, first = is_single(order, part), part.seats[0]
+        log_file = f"{places.run}/{log_name(single=single, seat=f'{first.role}-{first.index}', part=part.number)}"
         arguments = [
             "--hold",
             "--no-requeue",
@@ -277,8 +276,8 @@ class SlurmBackend:
             f"--comment=gpufleet {self.settings.tag} {order.key} {part.number} {order.sequence} {part.promise}",
             f"--nodes={len(part.nodes)}",
             f"--nodelist={','.join(part.nodes)}",
-            f"--ntasks-per-node={1 if is_single(order, part) else max(1, part.cpus)}",
-            f"--cpus-per-task={part.cpus if is_single(order, part) else 1}",
+            f"--ntasks-per-node={1 if single else max(1, part.cpus)}",
+            f"--cpus-per-task={part.cpus if single else 1}",
             f"--chdir={places.run}",
             f"--output={log_file}",
             "--open-mode=append",
@@ -432,12 +431,10 @@ class SlurmBackend:
         return tuple(sorted(found, key=lambda run: run.key))
 
     def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
-        """Which GPUs a job holds stays as it is for as long as it runs, so that is asked until Slurm has told it once."""
-        running = {(job.id, job.started_at): job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))}
-        fresh = self.client.with_gpus([job for place, job in running.items() if place not in self._gpus][:GPUS_A_LOOK])
-        known = self._gpus | {(job.id, job.started_at): job.gpus for job in fresh if job.gpus}
-        self._gpus = {place: known[place] for place in running if place in known}
-        return [replace(job, gpus=self._gpus.get((job.id, job.started_at), job.gpus)) for job in jobs]
+        """Those of our own jobs that run."""
+        ours = [job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))]
+        told = {job.id: job for job in self.client.with_known_gpus(ours, self._gpus, most=GPUS_A_LOOK)}
+        return [told.get(job.id, job) for job in jobs]
 
     def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
         """All of it: one question to the controller, whatever it is about."""

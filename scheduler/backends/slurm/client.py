@@ -109,6 +109,10 @@ class SlurmNode:
     version: str = ""  # of slurmd
 
 
+# GPUs by node of jobs that run, each known by number, start, nodes and how many they are: for so long they stay the same.
+KnownGpus = dict[tuple[int, datetime | None, tuple[str, ...], int], Mapping[str, tuple[int, ...]]]
+
+
 def mark_of(comment: str, tag: str) -> tuple[str, int]:
     """The run and the number of its part that a job of this console says in its comment; nothing of anybody else's."""
     words = comment.split(" ")
@@ -277,6 +281,18 @@ class SlurmClient:
             answers = f"\n{printed}".split(f"\n{begin}\n")[1:]
             found |= {job.id: _gpus_held(job, answer) for job, answer in zip(part, answers, strict=False)}
         return [replace(job, gpus=found.get(job.id, job.gpus)) for job in jobs]
+
+    def with_known_gpus(self, jobs: Sequence[SlurmJob], known: KnownGpus, *, most: int) -> list[SlurmJob]:
+        """As `with_gpus`, but only for those of which `known` does not tell yet, and for at most so many of them. What is learnt is added to it, and
+        what is over is dropped."""
+        running = {(job.id, job.started_at, job.nodes, job.gpu_count): job for job in jobs if job.running}
+        fresh = self.with_gpus([job for place, job in running.items() if place not in known][:most])
+        told = {job.id: job.gpus for job in fresh if job.gpus}
+        kept = {place: gpus for place, job in running.items() if (gpus := known.get(place) or told.get(job.id))}
+        known.clear()
+        known.update(kept)
+        by_id = {place[0]: gpus for place, gpus in kept.items()}
+        return [replace(job, gpus=by_id.get(job.id, job.gpus)) for job in jobs]
 
     def nodes(self) -> list[SlurmNode]:
         document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")

@@ -33,8 +33,8 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     nodes = ", ".join(part["nodes"])
     if run.withdrawn and job.state == "CANCELLED":
         return None, run.withdrawn, True
-    if not run.stopping and not run.killed and _was_refused(job):
-        return None, f"Slurm withdrew job {job.id} while {nodes} started it.", True
+    if not run.stopping and not run.killed and _never_ran(run, part, job):
+        return None, f"Slurm withdrew job {job.id} {f'while {nodes} started it' if job.nodes else 'before it had nodes'}.", True
     if name := _not_started(run, job):
         return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
     if job.reason == "Prolog":
@@ -80,11 +80,20 @@ def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
     return next((code for code in codes if code), 0)
 
 
-def _was_refused(job: SlurmJob) -> bool:
-    """Whether its node's slurmd did not take it, as where it still runs a job of that number: Slurm cancels it, and no process ever had a code."""
-    if job.state != "CANCELLED" or not job.nodes or job.exit_code or job.started_at is None or job.ended_at is None:
+def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
+    """Whether Slurm itself cancelled it before a process ran, which would have had a code. A controller that forgot its last jobs gives their numbers
+    to others, and what a node says of such a number ends the wrong one: the node's slurmd does not take it, or its end is taken for this one's."""
+    if job.state != "CANCELLED" or job.exit_code:
         return False
-    return job.ended_at - job.started_at <= AT_ITS_START
+    if not job.nodes or job.started_at is None or job.ended_at is None or job.ended_at - job.started_at <= AT_ITS_START:
+        return True
+    seat = part["seats"][0]
+    return not os.path.lexists(Path(run.folder) / log_name(single=run.single, seat=f"{seat['role']}-{seat['index']}", part=part["number"]))
+
+
+def log_name(*, single: bool, seat: str, part: int) -> str:
+    """The file that a node makes when it starts the script."""
+    return f"{seat}.log" if single else f"batch-{part}.log"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
-from scheduler.backends.registry import slurm_settings
+from scheduler.backends.registry import backends_all, slurm_settings
 from scheduler.backends.slurm.client import SlurmClient, SlurmNode, mark_of
 from scheduler.models import IN_SERVICE, Health, Node, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
@@ -46,12 +46,13 @@ class Difference:
 def slurm_nodes_reconcile(*, now: datetime) -> int:
     """Make both sides of every Slurm cluster say the same of each node, and follow the jobs there that are not ours. Returns how many nodes and
     such jobs changed. A controller that is silent says nothing."""
-    changed = 0
+    changed, known = 0, backends_all().outside
     for row in SlurmCluster.objects.select_related("cluster").order_by("cluster_id"):
         client = SlurmClient(slurm_settings(row))
         try:
             found = differences(row, client.nodes())
-            others = client.with_gpus([job for job in client.jobs() if not mark_of(job.comment, client.settings.tag)[0]])
+            others = [job for job in client.jobs() if not mark_of(job.comment, client.settings.tag)[0]]
+            others = client.with_known_gpus(others, known[row.cluster_id], most=len(others))
         except BackendError as fault:
             log.warning("the nodes and jobs of %s could not be read from Slurm: %s", row.cluster.name, fault)
             continue

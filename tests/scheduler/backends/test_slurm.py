@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -493,18 +494,29 @@ def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_
     assert "no longer knows" in run.why
 
 
-def test_a_job_that_slurm_cancels_while_a_node_starts_it_is_lost_and_one_that_somebody_cancels_is_not(site, monkeypatch):
-    """slurmd takes no job whose number it still runs; Slurm cancels that one, and drains the node."""
-    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+def test_a_job_that_slurm_cancels_before_it_runs_is_lost_and_one_that_somebody_cancels_is_not(site, monkeypatch):
+    """slurmd takes no job whose number it still runs; Slurm cancels that one, and drains the node. Where the other ends first, its end is taken for
+    that of the one that waits."""
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("echo up; sleep 300"))
     site.until(RunState.RUNNING)
+    wait_until(lambda: "up" in site.log(), what="it to be up")
     (job,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
-    withdrawn = replace(job, state="CANCELLED", exit_code=0, ended_at=job.started_at)
-    monkeypatch.setattr(site.client, "jobs", lambda: [withdrawn])
-    run = site.seen()
+    at_once = replace(job, state="CANCELLED", exit_code=0, ended_at=job.started_at)
+    late = replace(at_once, ended_at=job.started_at + timedelta(seconds=10))
+
+    def told(job: SlurmJob) -> tuple[Any, ...]:
+        monkeypatch.setattr(site.client, "jobs", lambda: [job])
+        run = site.seen()
+        return run.state, run.exit_code, run.node_lost
+
+    lost = (RunState.ENDED, None, True)
+    assert [told(at_once), told(replace(at_once, nodes=())), told(late)] == [lost, lost, (RunState.ENDED, 1, False)]
+    log = Path(SlurmRun.objects.get().state["folder"]) / "worker-0.log"
+    log.rename(log.with_suffix(".away"))
+    assert told(late) == lost, "no node has begun with it"
+    log.with_suffix(".away").rename(log)
     monkeypatch.undo()
     site.slurm.sh("scancel", job.id)
-
-    assert (run.state, run.exit_code, run.node_lost) == (RunState.ENDED, None, True)
     assert not site.until(RunState.ENDED).node_lost
 
 

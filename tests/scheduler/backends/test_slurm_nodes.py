@@ -78,7 +78,7 @@ def test_a_node_that_slurm_lost_is_down_here_and_comes_back(fleet):
     comes_back("gpu003")
 
 
-def test_a_job_that_slurm_runs_by_itself_is_seen_and_left_alone(fleet):
+def test_a_job_that_slurm_runs_by_itself_is_seen_and_left_alone(fleet, monkeypatch):
     number = int(fleet.sh("sbatch", "--parsable", "--nodelist=gpu001", "--gres=gpu:3", "--chdir=/", "--output=/dev/null", "--wrap=sleep 300"))
     seats = OutsideSeat.objects.filter(job__until__isnull=True, gpu__isnull=False)
 
@@ -86,7 +86,10 @@ def test_a_job_that_slurm_runs_by_itself_is_seen_and_left_alone(fleet):
     assert set(seats.values_list("job__number", "node__name")) == {(number, "gpu001")}
     assert seats.count() == 3
     assert OutsideSeat.objects.get(gpu__isnull=True).cpus >= 1
+    asked, ask = [], SlurmClient.with_gpus
+    monkeypatch.setattr(SlurmClient, "with_gpus", lambda client, jobs: asked.append(list(jobs)) or ask(client, jobs))
     assert slurm_nodes_reconcile(now=now()) == 0, "nothing more to say"
+    assert asked == [[]], "for as long as it runs Slurm is not asked again which GPUs it holds"
     assert f"{number} RUNNING" in fleet.sh("squeue", "--noheader", "--format=%i %T")
     fleet.sh("scancel", str(number))
     wait_until(lambda: slurm_nodes_reconcile(now=now()) and not seats.exists(), seconds=30, what="its end to be seen")
