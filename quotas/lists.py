@@ -236,7 +236,7 @@ LEDGER = Table(
             lambda row: gpu_hours(row.milli_millis),
             cell="{{ row.milli_millis|hours_milli }}",
             numeric=True,
-            hint="Within the time that is filtered by",
+            hint="Within the time that is filtered by; 0 while starting",
         ),
         Column("milli_millis", "Milli-GPU-milliseconds", "milli_millis", on_page=False),
         Column("node", "Node", "entry.node", optional=True),

@@ -67,7 +67,7 @@ def may_change_from(*, gpus: Mapping[int, Collection[int]], at: datetime) -> tup
     entries, uses, steps = together(SINCE_OF.asking(gpus), SINCE_ON.asking({gpu for held in gpus.values() for gpu in held}), LAST_STEP.asking())
     first = at - LATE
     since = dict(uses)
-    found = {attempt: max((first, *(since[gpu] for gpu in held if gpu in since))) for attempt, held in gpus.items()}
+    found = {attempt: max((first, *(since.get(gpu, at) for gpu in held))) for attempt, held in gpus.items()}
     for attempt, moment in entries:
         found[attempt] = max(found[attempt], moment)
     return found, max((first, *steps))
