@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -44,7 +45,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,bf_continue,sched_min_interval=100000,batch_sched_delay=0
-GresTypes=gpu
+GresTypes=gpu{kinds}
 TopologyPlugin=topology/tree
 SlurmdParameters=config_overrides
 ReturnToService=2
@@ -55,7 +56,7 @@ DefMemPerCPU=100
 JobRequeue=0
 PropagateResourceLimits=NONE
 NodeName={nodes} NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] \
-SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=1000000 Gres=gpu:h100:{gpus} Feature=h100 State=UNKNOWN
+SocketsPerBoard=2 CoresPerSocket=16 ThreadsPerCore=1 RealMemory=1000000 Gres={gres} Feature=h100 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -66,7 +67,10 @@ def missing() -> str:
 
 
 class Slurm:
-    def __init__(self, *, nodes: int = 4, gpus: int = 8, leaf: int = 2, more: str = "") -> None:
+    def __init__(
+        self, *, nodes: int = 4, gpus: int = 8, leaf: int = 2, more: str = "", mig: Mapping[str, int] | None = None, shares: str = ""
+    ) -> None:
+        """`mig`: so many instances of each profile besides the whole GPUs of a node. `shares`: mps or shard, so that whole GPUs can be shared."""
         # Not pytest's folder: a socket's path may have 108 bytes.
         self.dir = d = Path(tempfile.mkdtemp(prefix="gf-"))
         d.chmod(0o755)
@@ -81,20 +85,34 @@ class Slurm:
         for key in ("munge.key", "jwt.key"):
             (d / "etc" / key).chmod(0o600)
         range_of = f"gpu[{self.names[0][3:]}-{self.names[-1][3:]}]"
+        numbers = iter(range(sum((mig or {}).values())))
+        lines = [f"NodeName={range_of} Name=gpu Type=h100 File={d}/dev/nvidia[0-{gpus - 1}]"]
+        gres = [f"gpu:h100:{gpus}"]
+        for profile, count in (mig or {}).items():
+            files = [f"{d}/dev/mig{next(numbers)}" for _ in range(count)]
+            for file in files:
+                Path(file).symlink_to("/dev/null")
+            lines += [f"NodeName={range_of} Name=gpu Type={profile} File={file}" for file in files]
+            gres.append(f"gpu:{profile}:{count}")
+        if shares:
+            count = gpus * {"mps": 100, "shard": 4}[shares]
+            lines.append(f"NodeName={range_of} Name={shares} Count={count} File={d}/dev/nvidia[0-{gpus - 1}]")
+            gres.append(f"{shares}:{count}")
         text = CONF.format(
             d=d,
+            gres=",".join(gres),
+            kinds=f",{shares}" if shares else "",
             port=port,
             first=ports[0],
             last=ports[-1],
             user=pwd.getpwuid(os.getuid()).pw_name,
             nodes=range_of,
-            gpus=gpus,
             more=more,
             jwt=f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={d}/etc/jwt.key\n" if self.has_jwt() else "",
         )
         text = text.replace(f"Port=[{ports[0]}-{ports[-1]}]", f"Port=[{','.join(map(str, ports))}]")
         (d / "etc/slurm.conf").write_text(text)
-        (d / "etc/gres.conf").write_text(f"NodeName={range_of} Name=gpu Type=h100 File={d}/dev/nvidia[0-{gpus - 1}]\n")
+        (d / "etc/gres.conf").write_text("\n".join(lines) + "\n")
         leaves = [self.names[first : first + leaf] for first in range(0, nodes, leaf)]
         lines = [f"SwitchName=leaf{number} Nodes={','.join(group)}" for number, group in enumerate(leaves)]
         (d / "etc/topology.conf").write_text("\n".join([*lines, f"SwitchName=spine Switches=leaf[0-{len(leaves) - 1}]"]) + "\n")

@@ -52,6 +52,8 @@ class WorkerSeat:
     gpu_uuids: tuple[str, ...] = ()
     mig_uuids: tuple[str, ...] = ()
     gpu_milli: int = 1000  # of each GPU
+    mig: tuple[str, ...] = ()  # profiles of its MIG instances, one for each of `gpus`
+    sharing: str = ""  # of a share: how (mps, timeslice)
 
 
 class Signal(StrEnum):
@@ -98,6 +100,9 @@ class SeenWorker:
     seat: WorkerSeat
     state: RunState
     exit_code: int | None = None
+    # What it has where the back-end numbers the parts of a node and not its GPUs: each the MIG profile, empty of a whole GPU, and its number among
+    # those of the node. It says more than the seat's `gpus`.
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

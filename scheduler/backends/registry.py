@@ -120,6 +120,12 @@ def runs_images(kind: str) -> bool:
     return kind in known and known[kind].runs_images
 
 
+def shares(kind: str, way: str) -> bool:
+    """Whether back-ends of that kind share a GPU that way, wherever it stands. One that is unknown here runs nothing at all."""
+    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
+    return kind in known and (way != "mps" or known[kind].runs_mps)
+
+
 def clusters_without_images() -> tuple[str, ...]:
     """Names of the clusters where nothing runs in an image."""
     return tuple(cluster.name for cluster in CLUSTERS() if not runs_images(cluster.backend))

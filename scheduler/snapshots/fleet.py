@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
-from scheduler.backends.registry import exists, runs_images
+from scheduler.backends.registry import SLURM, exists, runs_images, shares
 from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Node, Topology
 from scheduler.engine.model.values import MigInstance as Slice
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
@@ -21,6 +21,9 @@ ONE_FOR_ALL = "-"
 ONLY = "only "
 # An attribute of nodes whose cluster's back-end runs images, so that the engine places jobs with an image nowhere else.
 RUNS_IMAGES = "runs_images"
+# The same for shares of GPUs. On Slurm it depends on the node: the import notes what it offers as labels.
+SHARES = {"mps": "mps", "timeslice": "time_slices"}
+SLURM_SHARES = {"mps": "slurm/mps", "timeslice": "slurm/shard"}
 # How far back `repartition_per_hour` looks.
 RATE_COUNTS = timedelta(hours=1)
 LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi", "is_rail_level")
@@ -106,6 +109,7 @@ def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, outside_rows, splits = rows
     cluster_names = {key: name for key, name, _, _ in clusters}
     with_images = {key for key, _, backend, _ in clusters if runs_images(backend)}
+    backends = {key: backend for key, _, backend, _ in clusters}
     # Nobody would carry out what is placed there. What runs goes on, as on a node that is drained.
     without_backend = {key for key, _, backend, silent_since in clusters if silent_since is not None or not exists(backend)}
     topology = _topology(levels)
@@ -128,7 +132,7 @@ def fleet_view(rows: Rows) -> FleetView:
         kind = row[3] or _usual(gpu[3] for gpu in gpus[row[0]])
         if kind:
             path = trails.path(row[4], cluster_names[row[1]], row[2])
-            node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], path, images=row[1] in with_images)
+            node = _node(row, kind, gpus[row[0]], slices, cluster_names[row[1]], path, images=row[1] in with_images, backend=backends[row[1]])
             if row[1] in without_backend and node.health != "down":
                 node = replace(node, health="draining")
             if row[0] in used:
@@ -236,6 +240,7 @@ def _node(
     path: tuple[str, ...],
     *,
     images: bool,
+    backend: str,
 ) -> Node:
     _, _, name, _, _, island, cpus, memory, pcie, nvme, labels, spare, health, pool, hbm = row
     size = max((gpu[2] for gpu in gpus), default=-1) + 1
@@ -248,6 +253,8 @@ def _node(
     if pool:
         stated.setdefault("pool", pool)
     known = {"hbm_gbps": hbm or None, "pcie_gbps": pcie, "nvme_gbps": nvme, RUNS_IMAGES: int(images)}
+    for way, label in SLURM_SHARES.items():
+        known[SHARES[way]] = int(label in stated if backend == SLURM else shares(backend, way))
     return Node(
         name=full,
         gpu_type=kind,

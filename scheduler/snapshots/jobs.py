@@ -22,7 +22,7 @@ from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
 from scheduler.models import Job as JobRow
 from scheduler.models import Promise as PromiseRow
-from scheduler.snapshots.fleet import RUNS_IMAGES
+from scheduler.snapshots.fleet import RUNS_IMAGES, SHARES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.
 SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput")
@@ -149,6 +149,9 @@ def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemp
     if spec.get(IN_IMAGE):
         document["needs"] = {**document.get("needs", {}), RUNS_IMAGES: 1}
     document["roles"] = [_role(role, spec.get("gpu_types")) for role in spec.get("roles") or _plain_roles(gpus_milli)]
+    shared = any(role.get("gpu_share") or role.get("gpu_memory_gb") for role in document["roles"])
+    if shared and (way := SHARES.get(document.get("sharing") or "mps")):
+        document["needs"] = {**document.get("needs", {}), way: 1}
     return document
 
 

@@ -39,13 +39,14 @@ from scheduler.backends.base import (
 from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, ROLE
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
-FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=1500)
+FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_images=False, latency_ms=1500)
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
@@ -107,7 +108,7 @@ class SlurmBackend:
             if order.key in told or not KEY.fullmatch(order.key):
                 continue
             try:
-                parts = parts_of(order)
+                parts = parts_of(order, self._gres)
                 run = self._new(order, parts, now)
                 places = self._places(order, run)
                 fresh.append((run, [self._submission(order, part, places) for part in parts]))
@@ -209,7 +210,7 @@ class SlurmBackend:
                 if fault := self._held.announced[order.key]:
                     raise fault
                 return
-            parts = parts_of(order)
+            parts = parts_of(order, self._gres)
             run, fresh = self._begun(order, parts, now)
             if run is None:
                 return
@@ -283,8 +284,8 @@ class SlurmBackend:
             "--open-mode=append",
             f"--time={-(-order.limit_seconds // 60) + 1 + -(-order.grace_seconds // 60) if order.limit_seconds else 'UNLIMITED'}",
         ]
-        if part.gpus:
-            arguments.append(f"--gres=gpu:{part.gpus}")
+        if part.gres:
+            arguments.append(f"--gres={part.gres}")
         if part.memory_mib:
             arguments.append(f"--mem={part.memory_mib}")
         arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(self.settings, name))]
@@ -544,13 +545,17 @@ class SlurmBackend:
         found = []
         for kept in part["seats"]:
             node, count = kept["node"], len(kept["gpus"])
-            gpus = tuple(kept["gpus"])
+            gpus: tuple[int, ...] = tuple(kept["gpus"])
+            parts: tuple[tuple[str, int], ...] = ()
             if job is not None and (shown := job.gpus.get(node)):
                 first = taken.get(node, 0)
-                if len(shown) >= first + count:
+                if part.get("types"):
+                    parts = _own_parts(Gres(tuple(map(tuple, part["types"]))).named(shown), kept, taken)
+                elif len(shown) >= first + count:
                     gpus = tuple(shown[first : first + count])
                 taken[node] = first + count
-            found.append(SeenWorker(WorkerSeat(kept["role"], kept["index"], node, gpus), state, job.exit_code if job is not None else None))
+            seat = WorkerSeat(kept["role"], kept["index"], node, gpus, gpu_milli=kept.get("gpu_milli", 1000), mig=tuple(kept.get("mig") or ()))
+            found.append(SeenWorker(seat, state, job.exit_code if job is not None else None, parts))
         return found
 
     def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
@@ -710,13 +715,33 @@ class SlurmBackend:
 
     def _address(self, node: str) -> str:
         """Where the first rank is reached: the name of a node need not resolve."""
+        return self._node(node).address or node
+
+    def _gres(self, node: str) -> str:
+        return self._node(node).gres
+
+    def _node(self, node: str) -> SlurmNode:
         read, known = self._nodes
         if node not in known or monotonic() - read > NODES_FOR:
+            if silent := getattr(self._held, "silent", None):
+                raise BackendError(str(silent))
             known = {one.name: one for one in self.client.nodes()}
             self._nodes = (monotonic(), known)
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")
-        return known[node].address or node
+        return known[node]
+
+
+def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Of what a job has on a node what one of its workers has: of each kind the next. Nothing where Slurm shows too little."""
+    found = []
+    for profile in kept.get("mig") or [""] * len(kept["gpus"]):
+        own = [one for one in shown if one[0] == profile]
+        place = taken.get(key := f"{kept['node']} {profile}", 0)
+        if place < len(own):
+            found.append(own[place])
+        taken[key] = place + 1
+    return tuple(found) if len(found) == len(kept["gpus"]) else ()
 
 
 __all__ = ["FACTS", "SlurmBackend"]

@@ -307,6 +307,10 @@ class SlurmClient:
         pairs = (line.partition("=") for line in self.run("scontrol", "show", "config").splitlines())
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
+    def accounting(self, what: str, fields: Sequence[str], *where: str) -> str:
+        """What slurmdbd has, a line each with `|` between."""
+        return self.run("sacctmgr", "--noheader", "--parsable2", "show", what, *(["where", *where] if where else []), f"format={','.join(fields)}")
+
     def topology(self) -> str:
         return self.run("scontrol", "show", "topology")
 

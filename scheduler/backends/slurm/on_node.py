@@ -17,20 +17,26 @@ import sys
 import time
 from pathlib import Path
 
-VERSION = "1"
+VERSION = "2"
 # Why a node refuses a job; docs/reasons.md has an entry for each.
 REFUSALS = {
     "promise": "The job states a promise that this version cannot read.",
     "devices": "The GPUs of the job are not the promised ones, or Slurm does not confine jobs to their GPUs.",
-    "mig": "A GPU is split with MIG although whole GPUs are promised.",
-    "mps": "An MPS daemon shares the GPUs of the job.",
+    "mig": "A GPU is split with MIG although whole GPUs are promised, or the MIG instances are not the promised ones.",
+    "mps": "An MPS daemon shares the GPUs of the job, or the MPS limit is not the promised one.",
     "cores": "The job has fewer processors than promised, or Slurm does not pin it to them.",
     "leftover": "Processes or GPU memory of an earlier job are left on the node.",
     "scratch": "The scratch folder of an ended job could not be removed.",
     "check": "A check could not be carried out.",
 }
 COMMENT = re.compile(r"gpufleet (?P<tag>[0-9a-f]+) [\w.-]+ [0-9]+ [0-9]+(?: (?P<promise>\S+))?")
-KNOWN = re.compile(r"v1:gpus=(?P<gpus>[0-9]+):cpus=(?P<cpus>[0-9]+)")
+KNOWN = re.compile(
+    r"v[12]:gpus=(?P<gpus>[0-9]+):cpus=(?P<cpus>[0-9]+)(?P<mig>(?::mig=[0-9]+g\.[0-9]+gb(?:\+me)?\*[0-9]+)*)(?::(?P<way>mps|shard)=(?P<share>[0-9]+))?"
+)
+# GPUs of the node by type, as Slurm numbers them through, and MIG instances as the driver lists them.
+GPU_TYPES = re.compile(r"(?:^|,)gpu(?::([^:,()]+))?:([0-9]+)(?=[,(]|$)")
+MIG_TYPE = re.compile(r"(?:^|_)([0-9]+g\.[0-9]+gb(?:\+me)?)$")
+MIG_LISTED = re.compile(r"\s*MIG ([0-9]+g\.[0-9]+gb(?:\+me)?)\s+Device\s+[0-9]+: \(UUID: (\S+)\)")
 YES = ("yes", "true", "up", "1")  # as Slurm reads them, in any case
 IDLE_MIB = 1024  # a driver keeps some memory of a GPU for itself
 SECONDS = 5.0  # for what was killed to be gone
@@ -91,14 +97,19 @@ def check_confined(env):
 
 def asked(config, *query):
     """Rows of what nvidia-smi says, cell by cell."""
-    command = [config["nvidia_smi"], *query, "--format=csv,noheader,nounits"]
+    text = answer(config, *query, "--format=csv,noheader,nounits")
+    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+
+
+def answer(config, *query):
+    command = [config["nvidia_smi"], *query]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as fault:
         raise Refused("check", f"{config['nvidia_smi']}: {fault}") from None
     if done.returncode:
         raise Refused("check", f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:100]}")
-    return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    return done.stdout
 
 
 def check_gpus(config, gpus, *, after):
@@ -144,6 +155,62 @@ def check_mps(gpus):
             raise Refused("mps", f"An MPS daemon (process {pid}) shares GPUs of the job.")
 
 
+def kinds_given(env):
+    """The MIG profile of each GPU that Slurm gave, empty of a whole one, and which it is of the node's own of that kind."""
+    each: list[tuple[str, int]] = []
+    seen: dict[str, int] = {}
+    for kind, count in GPU_TYPES.findall(called("sinfo", "--noheader", "--Node", f"--nodes={env.get('SLURMD_NODENAME', '')}", "--format=%G").strip()):
+        found = MIG_TYPE.search(kind)
+        profile = found[1] if found else ""
+        first = seen.get(profile, 0)
+        each += [(profile, first + number) for number in range(int(count))]
+        seen[profile] = first + int(count)
+    given = gpus_given(env)
+    if any(index >= len(each) for index in given):
+        raise Refused("devices", f"Slurm gave GPUs {','.join(map(str, given))}; the node has {len(each)}.")
+    return [each[index] for index in given]
+
+
+def check_mig(config, given, wanted):
+    """That Slurm gave so many instances of each profile, that the driver has them, and that nobody uses one."""
+    for profile, count in wanted.items():
+        had = sum(one == profile for one, _ in given)
+        if had != count:
+            raise Refused("mig", f"{count} MIG instances {profile} are promised, Slurm gave {had}.")
+    if not config.get("nvidia_smi"):
+        return
+    there: dict[str, list[str]] = {}
+    for line in answer(config, "-L").splitlines():
+        if found := MIG_LISTED.fullmatch(line.rstrip()):
+            there.setdefault(found[1], []).append(found[2])
+    running = {row[0]: row[-1] for row in asked(config, "--query-compute-apps=gpu_uuid,pid")}
+    for profile, number in given:
+        own = there.get(profile, [])
+        if profile and number >= len(own):
+            raise Refused("mig", f"MIG instance {profile} number {number} does not exist; the node has {len(own)}.")
+        if profile and own[number] in running:
+            raise Refused("leftover", f"Process {running[own[number]]} already uses the MIG instance {own[number]}.")
+
+
+def check_share(config, env, gpus, way, share):
+    """A share of one GPU. A limit of MPS holds only where the daemon of the node runs; shards have no limit that could be checked."""
+    if len(gpus) != 1:
+        raise Refused("devices", f"A share of one GPU is promised, Slurm gave {len(gpus)} GPUs.")
+    if config.get("nvidia_smi"):
+        devices = {row[0]: row for row in asked(config, "--query-gpu=index,uuid,mig.mode.current,memory.used") if len(row) == 4}
+        if str(gpus[0]) not in devices:
+            raise Refused("devices", f"GPU {gpus[0]} does not answer.")
+        if devices[str(gpus[0])][2] == "Enabled":
+            raise Refused("mig", f"GPU {gpus[0]} is split with MIG; a share of a whole one is promised.")
+    if way != "mps":
+        return
+    limit = env.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+    if limit != share:
+        raise Refused("mps", f"A limit of {share}% is promised, Slurm set {limit or 'none'}.")
+    if config.get("confined", True) and not any(name.startswith("nvidia-cuda-mps") for _, name, _ in processes()):
+        raise Refused("mps", "No MPS daemon runs on the node: nothing keeps jobs to their limits.")
+
+
 def ours(config, env, tag):
     """Whether a job with such a comment runs as the user of gpufleet's jobs, and is of a console that the settings name, if they name any."""
     return env.get("SLURM_JOB_USER", "") in config["users"] and (not config["tags"] or tag in config["tags"])
@@ -156,17 +223,24 @@ def prolog(config, env, text):
     if promise is None:
         raise Refused("promise", f"{text[:60]!r} is not of version {VERSION}: write the prolog again with this console's gpufleet.")
     gpus, wanted = gpus_given(env), int(promise["gpus"])
-    if len(gpus) != wanted:
-        raise Refused("devices", f"{wanted} GPUs are promised, Slurm gave {len(gpus)}.")
+    mig = {profile: int(count) for profile, count in re.findall(r":mig=([^*:]+)\*([0-9]+)", promise["mig"])}
+    given = kinds_given(env) if mig else [("", index) for index in gpus]
+    whole = [number for profile, number in given if not profile]
+    if not promise["way"] and len(whole) != wanted:
+        raise Refused("devices", f"{wanted} GPUs are promised, Slurm gave {len(whole)}.")
     if cpus_given(env) < int(promise["cpus"]):
         raise Refused("cores", f"{promise['cpus']} processors are promised, Slurm gave {cpus_given(env)}.")
     if (os.cpu_count() or 1) < int(promise["cpus"]):
         raise Refused("cores", f"{promise['cpus']} processors are promised, the node has {os.cpu_count()}.")
     if config.get("confined", True):
         check_confined(env)
+    if promise["way"]:
+        check_share(config, env, gpus, promise["way"], promise["share"])
+        return
     if gpus:
         check_mps(gpus)
-    check_gpus(config, gpus, after=False)
+    check_mig(config, given, mig)
+    check_gpus(config, [] if mig else gpus, after=False)  # beside instances Slurm's numbers are not those of the driver
 
 
 def left(env):
@@ -177,7 +251,9 @@ def left(env):
             yield pid
 
 
-def epilog(config, env):
+def epilog(config, env, text):
+    # Of a part of a GPU others use the rest: what its GPU holds is not this job's alone.
+    whole = [] if ":mig=" in text or ":mps=" in text or ":shard=" in text else gpus_given(env)
     until = time.monotonic() + SECONDS
     while pids := list(left(env)):
         for pid in pids:
@@ -190,7 +266,7 @@ def epilog(config, env):
         time.sleep(0.1)
     while True:
         try:
-            check_gpus(config, gpus_given(env), after=True)
+            check_gpus(config, whole, after=True)
             break
         except Refused as fault:
             if fault.code != "leftover" or time.monotonic() > until:
@@ -247,7 +323,7 @@ def main(env):
         if not ours(config, env, found["tag"]):
             return 0
         if is_epilog(env):
-            epilog(config, env)
+            epilog(config, env, found["promise"] or "")
         else:
             prolog(config, env, found["promise"])
     except Refused as fault:

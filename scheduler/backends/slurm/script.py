@@ -6,12 +6,13 @@ value can add an option. Variables of the script's own begin with `gf_`: a job m
 
 import shlex
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local import NAME
+from scheduler.backends.slurm.gres import Gres, is_share, promised
 
 PORTS = range(10_240, 20_000)
 # A task's own ranks: Slurm numbers the tasks of a step from 0. No signal is ignored for the job: a shell could never trap it again.
@@ -28,11 +29,14 @@ class Part:
     gpus: int
     cpus: int
     memory_mib: int
+    gres: str = ""  # what is asked of each node
+    types: tuple[tuple[str, int], ...] = ()  # of GPUs of each node with MIG instances: what its numbers stand for
 
     @property
     def promise(self) -> str:
         """What each of its nodes is to have, in the words that a node reads before the start (`on_node`)."""
-        return f"v1:gpus={self.gpus}:cpus={self.cpus}"
+        whole, parts = promised(self.gres)
+        return f"v2:gpus={whole}:cpus={self.cpus}:{parts}" if parts else f"v1:gpus={self.gpus}:cpus={self.cpus}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +50,29 @@ class Places:
     report_url: str = ""
 
 
-def parts_of(order: StartOrder, *, first: int = 0) -> list[Part]:
-    """The seats of a run as Slurm jobs: nodes with equal needs together, in the order of their first rank."""
+def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: int = 0) -> list[Part]:
+    """The seats of a run as Slurm jobs: nodes with equal needs together, in the order of their first rank. `gres_of` tells the GRES of a node.
+
+    A share is a job of its own, as Slurm takes all shares of a job from one GPU.
+    """
     roles = {str(role.get("name") or "worker"): role for role in order.spec.get("roles") or ()}
-    by_node: dict[str, list[WorkerSeat]] = {}
+    sharing = str(order.spec.get("sharing") or "mps")
+    by_place: dict[tuple[str, str], list[WorkerSeat]] = {}
     for seat in sorted(order.workers, key=lambda seat: (seat.role, seat.index)):
-        if seat.mig_uuids or seat.gpu_milli != 1000:
-            raise BackendRefused("The Slurm back-end places whole GPUs only; parts of GPUs are not built yet.")
-        by_node.setdefault(seat.node, []).append(seat)
-    alike: dict[tuple[int, int, int, int], list[str]] = {}
-    for node, seats in by_node.items():
+        alone = f"{seat.role}-{seat.index}" if is_share(seat) else ""
+        by_place.setdefault((seat.node, alone), []).append(replace(seat, sharing=sharing) if alone else seat)
+    alike: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    for (node, alone), seats in by_place.items():
         cpus = sum(_cpus(order, seat) for seat in seats)
         memory = sum(int((roles.get(seat.role, {}).get("host_memory_gb") or 0) * 1024) for seat in seats)
-        alike.setdefault((sum(len(seat.gpus) for seat in seats), cpus, memory, len(seats)), []).append(node)
+        gpus = 0 if alone else sum(len(seat.gpus) for seat in seats)
+        there = Gres.read(gres_of(node))
+        gres = there.asked(seats) if any(seat.gpus for seat in seats) else ""
+        types = there.types if gres and there.profiles else ()
+        alike.setdefault((gpus, cpus, memory, len(seats), gres, types, alone), []).append((node, alone))
     return [
-        Part(number, tuple(nodes), tuple(seat for node in nodes for seat in by_node[node]), gpus, cpus, memory)
-        for number, ((gpus, cpus, memory, _), nodes) in enumerate(alike.items(), first)
+        Part(number, tuple(node for node, _ in places), tuple(seat for place in places for seat in by_place[place]), *what[:3], *what[4:6])
+        for number, (what, places) in enumerate(alike.items(), first)
     ]
 
 
@@ -113,7 +124,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
-        gres = f"--gres=gpu:{len(seat.gpus)}" if seat.gpus else "--gres=none"
+        gres = f"--gres={Gres(part.types).asked([seat])}" if seat.gpus else "--gres=none"
         name, node, tasks = shlex.quote(f"{seat.role}-{seat.index}"), shlex.quote(seat.node), tasks_of(order, seat)
         lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {shlex.join(argv)} &")
         lines.append("gf_pids+=($!)")

@@ -9,7 +9,8 @@ from django.db import transaction
 
 from gpufleet.core.live.feed import feed_publish
 from scheduler.backends.slurm.client import SlurmJob
-from scheduler.models import Gpu, Node, OutsideJob, OutsideSeat, Placement
+from scheduler.backends.slurm.gres import Gres
+from scheduler.models import Gpu, GpuMode, MigInstance, Node, OutsideJob, OutsideSeat, Placement
 from scheduler.services.loop.lease import lease_want
 
 
@@ -21,15 +22,18 @@ class Seat:
     memory_mib: int = 0
 
 
-def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime) -> int:
-    """Write down what the jobs hold now, and that the others of the cluster hold nothing any more. Returns how many jobs began, ended or changed."""
+def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime, gres: Mapping[str, str] | None = None) -> int:
+    """Write down what the jobs hold now, and that the others of the cluster hold nothing any more. Returns how many jobs began, ended or changed.
+
+    `gres` is what each node has: where a GPU is split, Slurm's numbers are of instances, too. A part that is held takes the whole GPU.
+    """
     holding = sorted((job for job in jobs if job.running and job.nodes), key=lambda job: job.id)
     with transaction.atomic():
         open_jobs = {job.number: job for job in OutsideJob.objects.select_for_update().filter(cluster=cluster, until__isnull=True)}
         if not holding and not open_jobs:
             return 0
         held = _held(open_jobs.values())
-        seats = _seats(cluster, holding, {number: held[job.pk] for number, job in open_jobs.items()})
+        seats = _seats(cluster, holding, gres or {}, {number: held[job.pk] for number, job in open_jobs.items()})
         over = [job for number, job in open_jobs.items() if seats.get(number) != held[job.pk]]
         begun = [job for job in holding if job.id not in open_jobs or seats[job.id] != held[open_jobs[job.id].pk]]
         for job in over:
@@ -63,13 +67,16 @@ def _held(jobs: Iterable[OutsideJob]) -> Mapping[int, frozenset[Seat]]:
     return {key: frozenset(seats) for key, seats in found.items()}
 
 
-def _seats(cluster: int, jobs: Sequence[SlurmJob], before: Mapping[int, frozenset[Seat]]) -> dict[int, frozenset[Seat]]:
+def _seats(cluster: int, jobs: Sequence[SlurmJob], gres: Mapping[str, str], before: Mapping[int, frozenset[Seat]]) -> dict[int, frozenset[Seat]]:
     """By number of the job. Where Slurm does not tell which GPUs of a node they are: those of before, else the last that nobody is known to hold."""
     names = {name for job in jobs for name in job.nodes}
     nodes = dict(Node.objects.filter(cluster=cluster, removed_at__isnull=True, name__in=names).values_list("name", "pk"))
     gpus: dict[int, dict[int, int]] = defaultdict(dict)
     for key, node, index in Gpu.objects.filter(node__in=nodes.values(), removed_at__isnull=True).values_list("pk", "node_id", "index"):
         gpus[node][index] = key
+    for name, text in gres.items():
+        if name in nodes and (there := Gres.read(text)).profiles:
+            gpus[nodes[name]] = _numbered(nodes[name], there)
     taken = set(Placement.objects.filter(until__isnull=True, node__in=nodes.values(), gpu__isnull=False).values_list("gpu_id", flat=True))
     for job in jobs:
         taken |= {gpus[nodes[name]][index] for name, told in job.gpus.items() if name in nodes for index in told if index in gpus[nodes[name]]}
@@ -90,3 +97,15 @@ def _seats(cluster: int, jobs: Sequence[SlurmJob], before: Mapping[int, frozense
             mine.update(Seat(node, key) for key in told)
         found[job.id] = frozenset(mine)
     return found
+
+
+def _numbered(node: int, gres: Gres) -> dict[int, int]:
+    """GPUs by Slurm's numbers, of a node where some are split."""
+    parts: dict[str, list[int]] = defaultdict(list)
+    rows = Gpu.objects.filter(node=node, removed_at__isnull=True)
+    parts[""] = list(rows.exclude(mode=GpuMode.MIG).order_by("index").values_list("pk", flat=True))
+    instances = MigInstance.objects.filter(gpu__in=rows, removed_at__isnull=True).order_by("gpu__index", "start")
+    for profile, gpu in instances.values_list("profile", "gpu_id"):
+        parts[profile].append(gpu)
+    every = gres.named(range(sum(count for _, count in gres.types)))
+    return {place: parts[profile][number] for place, (profile, number) in enumerate(every) if number < len(parts[profile])}

@@ -4,8 +4,9 @@ import os
 import pwd
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.conf import settings
@@ -17,9 +18,9 @@ from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import slurm_settings
-from scheduler.backends.slurm.client import Settings, SlurmClient
-from scheduler.hardware.slurm import KnownType, document_of, gpus_of
-from scheduler.models import Cluster, GpuType, SlurmCluster
+from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmNode
+from scheduler.hardware.slurm import KnownType, document_of, types_of
+from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 
 KEPT = ("conf", "partition", "account", "user", "folder", "rest_url")
 
@@ -134,22 +135,25 @@ def slurm_users() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GresTypes:
-    """The types of GRES of a cluster's nodes, those among them that the inventory has under the same name, and the inventory's own types."""
+    """The types of GRES of a cluster's nodes, and the inventory's own types."""
 
     found: tuple[str, ...]
     known: tuple[str, ...]
+    given: frozenset[str] = frozenset()  # those whose nodes were imported before
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        return tuple(name for name in self.found if name not in self.known)
+        return tuple(name for name in self.found if name not in self.known and name not in self.given)
 
 
 def slurm_types(*, access: Access, cluster: str) -> GresTypes:
     """What GPUs a connected cluster says it has. Raises BackendError where it does not answer."""
     access.must_everywhere(Can.OPERATE)
-    nodes = SlurmClient(slurm_settings(slurm_row(cluster))).nodes()
-    found = {gres for gres, count in (gpus_of(node.gres) for node in nodes) if count}
-    return GresTypes(tuple(sorted(found)), tuple(GpuType.objects.order_by("name").values_list("name", flat=True)))
+    row = slurm_row(cluster)
+    nodes = SlurmClient(slurm_settings(row)).nodes()
+    found = {gres for node in nodes for gres in types_of(node.gres)}
+    names = tuple(GpuType.objects.order_by("name").values_list("name", flat=True))
+    return GresTypes(tuple(sorted(found)), names, frozenset(types_given(row, nodes)))
 
 
 def slurm_row(cluster: str) -> SlurmCluster:
@@ -162,7 +166,33 @@ def slurm_row(cluster: str) -> SlurmCluster:
 def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
     """A connected cluster as an import file."""
     row = slurm_row(cluster)
-    known = {name: KnownType(name) for name in GpuType.objects.values_list("name", flat=True)}
+    known = {name: KnownType(name, board=board) for name, board in GpuType.objects.values_list("name", "board")}
     client = SlurmClient(slurm_settings(row))
-    wanted = {gres: replace(one, memory_mib=None) if one.name in known else one for gres, one in types.items()}
-    return document_of(client.nodes(), client.topology(), cluster=cluster, types={**known, **wanted}, new_cluster=False)
+    wanted = {gres: known.get(one.name, one) for gres, one in types.items()}
+    nodes, topology = client.nodes(), client.topology()
+    given = {gres: known[name] for gres, name in types_given(row, nodes).items()}
+    return document_of(nodes, topology, cluster=cluster, types={**known, **given, **wanted}, new_cluster=False, split=_split(row.cluster_id))
+
+
+def types_given(row: SlurmCluster, nodes: Sequence[SlurmNode]) -> dict[str, str]:
+    """The type of the inventory for each type of GRES, as the nodes that were imported have it. One that they have differently is not told."""
+    have = dict(Node.objects.filter(cluster=row.cluster, removed_at__isnull=True, gpu_type__isnull=False).values_list("name", "gpu_type_id"))
+    found: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        if node.name in have and len(types := types_of(node.gres)) == 1:
+            found[types.pop()].add(have[node.name])
+    return {gres: names.pop() for gres, names in found.items() if len(names) == 1}
+
+
+def _split(cluster: int) -> dict[str, tuple[int, Counter[str]]]:
+    """Of nodes of the inventory with MIG instances: whole GPUs, and instances by profile."""
+    instances: dict[str, Counter[str]] = defaultdict(Counter)
+    there = {"gpu__node__cluster": cluster, "gpu__node__removed_at__isnull": True, "gpu__removed_at__isnull": True, "removed_at__isnull": True}
+    for node, profile in MigInstance.objects.filter(**there).values_list("gpu__node__name", "profile"):
+        instances[node][profile] += 1
+    whole = Counter(
+        Gpu.objects.filter(node__cluster=cluster, node__name__in=list(instances), node__removed_at__isnull=True, removed_at__isnull=True)
+        .exclude(mode=GpuMode.MIG)
+        .values_list("node__name", flat=True)
+    )
+    return {node: (whole[node], found) for node, found in instances.items()}

@@ -50,14 +50,15 @@ def slurm_nodes_reconcile(*, now: datetime) -> int:
     for row in SlurmCluster.objects.select_related("cluster").order_by("cluster_id"):
         client = SlurmClient(slurm_settings(row))
         try:
-            found = differences(row, client.nodes())
+            nodes = client.nodes()
+            found = differences(row, nodes)
             others = [job for job in client.jobs() if not mark_of(job.comment, client.settings.tag)[0]]
             others = client.with_known_gpus(others, known[row.cluster_id], most=len(others))
         except BackendError as fault:
             log.warning("the nodes and jobs of %s could not be read from Slurm: %s", row.cluster.name, fault)
             continue
         changed += sum(_agree(client, one, now) for one in found)
-        changed += outside_follow(cluster=row.cluster_id, jobs=others, now=now)
+        changed += outside_follow(cluster=row.cluster_id, jobs=others, now=now, gres={node.name: node.gres for node in nodes})
     return changed
 
 

@@ -57,7 +57,9 @@ SEATS: Prepared[tuple[Any, ...]] = Prepared(
     lambda attempts: (
         Placement.objects.filter(attempt__among=attempts, until__isnull=True, leaving_since__isnull=True)
         .order_by("attempt_id", "role", "worker", "gpu__index", "id")
-        .values_list("attempt_id", "node__cluster_id", "role", "worker", "node__name", "gpu__index", "gpu__uuid", "mig__uuid", "gpu_milli")
+        .values_list(
+            "attempt_id", "node__cluster_id", "role", "worker", "node__name", "gpu__index", "gpu__uuid", "mig__uuid", "gpu_milli", "mig__profile"
+        )
     )
 )
 
@@ -251,19 +253,20 @@ def _signal(backend: Backend, key: str, sequence: int, signal: Signal, now: date
 
 def seats_of(attempts: Sequence[int]) -> dict[tuple[int, int], list[WorkerSeat]]:
     """Where workers sit, by attempt and cluster, in the order of roles and ranks, without those that are leaving."""
-    found: dict[tuple[int, int], dict[tuple[str, int, str], list[tuple[int | None, str, str, int]]]] = defaultdict(dict)
-    for attempt, cluster, role, worker, node, index, uuid, mig, milli in SEATS(attempts):
-        found[attempt, cluster].setdefault((role, worker, node), []).append((index, uuid or "", mig or "", milli))
+    found: dict[tuple[int, int], dict[tuple[str, int, str], list[tuple[int | None, str, str, int, str]]]] = defaultdict(dict)
+    for attempt, cluster, role, worker, node, index, uuid, mig, milli, profile in SEATS(attempts):
+        found[attempt, cluster].setdefault((role, worker, node), []).append((index, uuid or "", mig or "", milli, profile or ""))
     return {
         place: [
             WorkerSeat(
                 role=role,
                 index=worker,
                 node=node,
-                gpus=tuple(index for index, _, _, _ in parts if index is not None),
-                gpu_uuids=tuple(uuid for _, uuid, _, _ in parts if uuid),
-                mig_uuids=tuple(mig for _, _, mig, _ in parts if mig),
+                gpus=tuple(index for index, *_ in parts if index is not None),
+                gpu_uuids=tuple(uuid for _, uuid, *_ in parts if uuid),
+                mig_uuids=tuple(mig for _, _, mig, _, _ in parts if mig),
                 gpu_milli=parts[0][3],
+                mig=tuple(profile for *_, profile in parts if profile),
             )
             for (role, worker, node), parts in workers.items()
         ]

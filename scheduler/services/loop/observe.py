@@ -12,18 +12,19 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, Max, OuterRef, QuerySet
 from django.dispatch import Signal
 
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
-from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, attempt_key
+from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
-from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, JobState, Node, Order, OrderKind, Placement
+from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, GpuMode, JobState, MigInstance, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
+from scheduler.services.loop.holds import WHOLE_MILLI
 from scheduler.services.loop.lease import Fenced, lease_want
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
@@ -80,11 +81,11 @@ WORKERS: Prepared[tuple[Any, ...]] = Prepared(
     )
 )
 # Which GPUs each worker sits on, as it is written down.
-SITTING: Prepared[tuple[int, str, int, int]] = Prepared(
+SITTING: Prepared[tuple[int, str, int, int, int, int | None]] = Prepared(
     lambda attempts, cluster: (
         Placement.objects.filter(attempt__among=attempts, node__cluster=cluster, until__isnull=True, gpu__isnull=False)
         .order_by()
-        .values_list("attempt_id", "role", "worker", "gpu__index")
+        .values_list("attempt_id", "role", "worker", "gpu__index", "gpu_id", "mig_id")
     )
 )
 # Read in each tick: another process may have led since the last one, and have written it.
@@ -311,58 +312,116 @@ def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
     return found
 
 
+Place = tuple[int, int | None]  # a GPU, or an instance of it
+
+
 def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime) -> None:
     """A back-end that chooses the GPUs of a node itself has the last word on which they are."""
     written: dict[tuple[int, str, int], set[int]] = defaultdict(set)
-    for key, role, index, gpu in SITTING([attempt.pk for _, attempt in here], cluster):
-        written[key, role, index].add(gpu)
+    places: dict[tuple[int, str, int], set[Place]] = defaultdict(set)
+    for key, role, index, number, gpu, mig in SITTING([attempt.pk for _, attempt in here], cluster):
+        written[key, role, index].add(number)
+        places[key, role, index].add((gpu, mig))
+    told = _places_told(here, cluster)
     for run, attempt in here:
-        if not _sits_elsewhere(run, attempt, written):
+        if not _sits_elsewhere(run, attempt, written, places, told):
             continue
         with transaction.atomic():
             moment = usage_moment(now=now)
             touched: list[int] = []
             for worker in run.workers:
-                seat = worker.seat
-                if worker.state == RunState.ENDED or not seat.gpus:
-                    continue
-                rows = list(
-                    Placement.objects.select_for_update(of=("self",))
-                    .filter(attempt=attempt.pk, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
-                    .select_related("gpu")
-                    .order_by("gpu__index")
-                )
-                have = {row.gpu.index for row in rows if row.gpu is not None}
-                if have == set(seat.gpus) or len(rows) != len(seat.gpus):
-                    continue
-                free = sorted(set(seat.gpus) - have)
-                gpus = Gpu.objects.filter(node__name=seat.node, node__cluster=cluster, index__in=free, removed_at__isnull=True).in_bulk(
-                    field_name="pk"
-                )
-                by_index = {gpu.index: gpu for gpu in gpus.values()}
-                wrong = [row for row in rows if row.gpu is not None and row.gpu.index not in seat.gpus]
-                for row, index in zip(wrong, free, strict=True):
-                    taken = Placement.objects.filter(gpu=by_index[index], until__isnull=True).exclude(attempt=attempt.pk).exists()
-                    if not taken and row.gpu_id is not None:
-                        touched += [row.gpu_id, by_index[index].pk]
-                        _take_seat(row, by_index[index], moment)
+                if worker.state != RunState.ENDED and worker.seat.gpus:
+                    parts = told.get((attempt.pk, worker.seat.role, worker.seat.index)) if worker.parts else _gpus_named(worker, cluster)
+                    touched += _adopt(worker, attempt.pk, cluster, parts, moment)
             usage_follow(attempts=[attempt.pk] if touched else [], gpus=touched, at=moment)
 
 
-def _sits_elsewhere(run: SeenRun, attempt: _Known, written: Mapping[tuple[int, str, int], set[int]]) -> bool:
-    """Whether any worker uses other GPUs than those that are written down. Looked at first, as it hardly ever is so."""
-    return any(
-        worker.state != RunState.ENDED
-        and worker.seat.gpus
-        and written.get((attempt.pk, worker.seat.role, worker.seat.index), set()) != set(worker.seat.gpus)
-        for worker in run.workers
+def _places_told(here: Sequence[tuple[SeenRun, _Known]], cluster: int) -> dict[tuple[int, str, int], list[Place]]:
+    """What workers have whose back-end numbers the parts of a node: its third instance of a profile is the third by GPU and by place on it."""
+    numbered = [(attempt.pk, worker) for run, attempt in here for worker in run.workers if worker.parts and worker.state != RunState.ENDED]
+    if not numbered:
+        return {}
+    nodes = sorted({worker.seat.node for _, worker in numbered})
+    there: dict[tuple[str, str], list[Place]] = defaultdict(list)
+    gpus = Gpu.objects.filter(node__name__in=nodes, node__cluster=cluster, removed_at__isnull=True)
+    for node, gpu in gpus.exclude(mode=GpuMode.MIG).order_by("index").values_list("node__name", "pk"):
+        there[node, ""].append((gpu, None))
+    instances = MigInstance.objects.filter(gpu__in=gpus, removed_at__isnull=True).order_by("gpu__index", "start")
+    for node, profile, gpu, mig in instances.values_list("gpu__node__name", "profile", "gpu_id", "pk"):
+        there[node, profile].append((gpu, mig))
+    found = {}
+    for attempt, worker in numbered:
+        own = [there[worker.seat.node, profile][number] for profile, number in worker.parts if number < len(there[worker.seat.node, profile])]
+        if len(own) == len(worker.parts):  # else the inventory has other parts than the back-end
+            found[attempt, worker.seat.role, worker.seat.index] = own
+    return found
+
+
+def _gpus_named(worker: SeenWorker, cluster: int) -> list[Place]:
+    seat = worker.seat
+    gpus = Gpu.objects.filter(node__name=seat.node, node__cluster=cluster, index__in=seat.gpus, removed_at__isnull=True)
+    return [(gpu, None) for gpu in gpus.order_by("index").values_list("pk", flat=True)]
+
+
+def _adopt(worker: SeenWorker, attempt: int, cluster: int, told: Sequence[Place] | None, moment: datetime) -> list[int]:
+    """Write down that a worker has these places. Returns the GPUs that changed. One that somebody else is known to hold stays theirs."""
+    seat = worker.seat
+    rows = list(
+        Placement.objects.select_for_update(of=("self",))
+        .filter(attempt=attempt, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
+        .select_related("mig")
+        .order_by("gpu__index", "mig__start", "pk")
     )
+    if told is None or len(told) != len(rows):
+        return []
+    fresh = [place for place in told if place not in {(row.gpu_id, row.mig_id) for row in rows}]
+    profiles = dict(MigInstance.objects.filter(pk__in=[mig for _, mig in fresh if mig is not None]).values_list("pk", "profile"))
+    touched: list[int] = []
+    for row in rows:
+        if row.gpu_id is None or (row.gpu_id, row.mig_id) in told:
+            continue
+        same = row.mig.profile if row.mig is not None else None
+        place = next((one for one in fresh if profiles.get(one[1] or 0) == same), None)
+        if place is None:
+            continue
+        fresh.remove(place)
+        gpu, mig = place
+        others = Placement.objects.filter(gpu=gpu, until__isnull=True).exclude(attempt=attempt)
+        taken = others.filter(mig=mig).exists() if mig is not None else _milli(others) + row.gpu_milli > WHOLE_MILLI
+        if not taken:
+            touched += [row.gpu_id, gpu]
+            _take_seat(row, gpu, mig, moment)
+    return touched
 
 
-def _take_seat(row: Placement, gpu: Gpu, moment: datetime) -> None:
-    """From now on it holds another GPU. That it held this one until now stays written, as nobody else could have it."""
+def _milli(rows: "QuerySet[Placement]") -> int:
+    return sum(rows.values_list("gpu_milli", flat=True))
+
+
+def _sits_elsewhere(
+    run: SeenRun,
+    attempt: _Known,
+    written: Mapping[tuple[int, str, int], set[int]],
+    places: Mapping[tuple[int, str, int], set[Place]],
+    told: Mapping[tuple[int, str, int], Sequence[Place]],
+) -> bool:
+    """Whether any worker uses other GPUs than those that are written down. Looked at first, as it hardly ever is so."""
+    for worker in run.workers:
+        key = attempt.pk, worker.seat.role, worker.seat.index
+        if worker.state == RunState.ENDED or not worker.seat.gpus:
+            continue
+        if worker.parts:
+            if key in told and set(told[key]) != places.get(key, set()):
+                return True
+        elif written.get(key, set()) != set(worker.seat.gpus):
+            return True
+    return False
+
+
+def _take_seat(row: Placement, gpu: int, mig: int | None, moment: datetime) -> None:
+    """From now on it holds another GPU, or instance. That it held this one until now stays written, as nobody else could have it."""
     Placement.objects.filter(pk=row.pk).update(until=moment)
-    row.pk, row.gpu, row.since = None, gpu, moment
+    row.pk, row.gpu_id, row.mig_id, row.since = None, gpu, mig, moment
     row.save(force_insert=True)
 
 

@@ -170,7 +170,7 @@ def test_the_doctor_compares_what_is_installed(verified):
     assert "verification on nodes" not in said()
     program = verified.folder / "etc/verify"
     text = program.read_text()
-    program.write_text(text.replace('VERSION = "1"', 'VERSION = "0"'))
+    program.write_text(text.replace(f'VERSION = "{on_node.VERSION}"', 'VERSION = "0"'))
     try:
         assert "verify is of another version of gpufleet" in said()
     finally:
