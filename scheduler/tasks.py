@@ -20,6 +20,7 @@ from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
@@ -138,6 +139,12 @@ def backends_tidy() -> int:
 def slurm_nodes() -> int:
     """Let Slurm and the inventory agree on the health of nodes."""
     return slurm_nodes_reconcile(now=now())
+
+
+@shared_task
+def slurm_imports() -> int:
+    """Import the Slurm clusters that are due by themselves."""
+    return imports_turn(now=now())
 
 
 @shared_task

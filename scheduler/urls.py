@@ -116,5 +116,7 @@ urlpatterns = [
     path("inventory/import/<slug:public_id>/", imports.inventory_preview, name="inventory_preview"),
     path("inventory/slurm/", connecting.slurm_connect_page, name="slurm_connect"),
     path("inventory/slurm/<slug:name>/", connecting.slurm_import_page, name="slurm_import"),
+    path("inventory/slurm/<slug:name>/every/", connecting.slurm_every_page, name="slurm_every"),
+    path("inventory/slurm/<slug:name>/accounts/", connecting.slurm_accounts_page, name="slurm_accounts"),
     path("inventory/discover/", imports.inventory_discover, name="inventory_discover"),
 ]

@@ -24,6 +24,8 @@ def checks_of(name: str) -> dict[str, Check]:
         return {"connection": partial(_unknown, name)}
     steps = slurm_check(slurm_settings(row))
     checks: dict[str, Check] = {step.name: partial(_step, step) for step in steps}
+    if row.import_minutes:
+        checks["periodic import"] = partial(_imports, row)
     if steps[0].ok:
         client = SlurmClient(slurm_settings(row))
         checks["health of nodes"] = partial(_nodes, row)
@@ -45,6 +47,19 @@ def _unknown(name: str) -> Iterator[Finding]:
 def _step(step: Step) -> Iterator[Finding]:
     if not step.ok:
         yield Finding(f"{step.name}: {step.seen}", "Jobs for this cluster do not start until this works.", DO)
+
+
+def _imports(row: SlurmCluster) -> Iterator[Finding]:
+    if row.import_fault:
+        told = f"The last import of {row.cluster.name} failed: {row.import_fault}"
+        yield Finding(told, "The inventory may lag behind Slurm.", "Import it by hand: gpufleet inventory slurm.")
+    if (waits := row.import_waits) is not None and waits.applied_at is None:
+        yield Finding(
+            f"Changes of {row.cluster.name} wait for an operator (preview {waits.public_id}).",
+            "They move nodes, or change GPUs or how they are split.",
+            "Look at the preview and apply it: the page of the cluster, Import from Slurm.",
+            note=True,
+        )
 
 
 def _nodes(row: SlurmCluster) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 capacity held by the calendar (`windows`), of budgets (`budgets`), and of files of months (`exports`)."""
 
 from quotas.models.budgets import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit
-from quotas.models.changes import ChangeState, QuotaChange, QuotaVersion
+from quotas.models.changes import OPEN_STATES, ChangeState, QuotaChange, QuotaVersion
 from quotas.models.charges import (
     ChargeIdle,
     ChargeIdleDay,
@@ -25,6 +25,7 @@ from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Wi
 __all__ = [
     "CHARGED",
     "EXPORTING",
+    "OPEN_STATES",
     "AtStop",
     "Budget",
     "BudgetDay",

@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
-from scheduler.models.inventory import Cluster, Gpu, GpuMode
+from scheduler.models.inventory import Cluster, Gpu, GpuMode, InventoryImport
 from scheduler.models.jobs import Attempt, Job
 
 
@@ -145,6 +145,17 @@ class SlurmCluster(models.Model):
     rest_url = models.CharField(max_length=300, blank=True, help_text="Of slurmrestd, for reading; empty: Slurm's own commands.")
     tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's jobs in Slurm.")
     changed_at = MomentField(default=now)
+    import_minutes = models.PositiveIntegerField(default=0, help_text="Its nodes are imported so often by themselves; 0: never.")
+    imported_at = MomentField(null=True, blank=True)
+    import_fault = models.CharField(max_length=300, blank=True, help_text="Why the last import by itself changed nothing.")
+    import_waits = models.ForeignKey(
+        InventoryImport,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text="A preview that an operator is to look at.",
+    )
 
     class Meta:
         db_table = "slurm_cluster"

@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
@@ -16,7 +16,9 @@ from scheduler.forms import SlurmForm, SlurmTypesForm
 from scheduler.hardware.slurm import KnownType
 from scheduler.selectors.clusters import cluster_for
 from scheduler.services.hardware.imports import import_preview
-from scheduler.services.hardware.slurm import GresTypes, Step, slurm_check, slurm_connect, slurm_document, slurm_types, slurm_users
+from scheduler.services.hardware.slurm import GresTypes, Step, slurm_check, slurm_connect, slurm_document, slurm_row, slurm_types, slurm_users
+from scheduler.services.hardware.slurm_accounts import accounts_propose, accounts_read
+from scheduler.services.hardware.slurm_imports import import_every
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -66,9 +68,48 @@ def slurm_import_page(request: HttpRequest, name: str) -> HttpResponse:
     return _import_page(request, cluster, types, form, status=422 if preview.faults else 200, faults=preview.faults, same=not preview.faults)
 
 
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def slurm_every_page(request: HttpRequest, name: str) -> HttpResponse:
+    """How often a cluster is imported by itself."""
+    cluster_for(access_of(request), name)
+    text = request.POST.get("minutes", "")
+    try:
+        minutes = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
+        row = import_every(access=access_of(request), cluster=name, minutes=minutes, now=now())
+    except ValidationError as fault:
+        messages.error(request, " ".join(fault.messages))
+    else:
+        messages.success(request, f"Imported every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
+    return redirect("slurm_import", name=name)
+
+
+@require_POST
+@requires(Can.EDIT_QUOTA)
+def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
+    """Accounts of a cluster as a draft of a change of quotas, which its own page previews and applies."""
+    access = access_of(request)
+    cluster_for(access, name)
+    try:
+        read = accounts_read(access=access, cluster=name, under=request.POST.get("under", "").strip("/ "))
+        draft = accounts_propose(access=access, cluster=name, read=read, now=now())
+    except ValidationError as fault:
+        messages.error(request, " ".join(fault.messages))
+    except BackendError as fault:
+        messages.error(request, f"Slurm's accounts cannot be read: {fault}")
+    else:
+        for line in read.left_out:
+            messages.warning(request, f"Left out: {line}.")
+        if draft is not None:
+            return redirect("quota-change", draft.public_id)
+        messages.success(request, "Nothing to change: the quotas match Slurm's accounts.")
+    return redirect("slurm_import", name=name)
+
+
 def _connect_page(request: HttpRequest, form: SlurmForm, *, status: int = 200, steps: list[Step] | None = None) -> HttpResponse:
     return render(request, "scheduler/slurm_connect.html", {"form": form, "steps": steps, "may_run": bool(slurm_users())}, status=status)
 
 
 def _import_page(request: HttpRequest, cluster: Any, types: GresTypes, form: SlurmTypesForm, *, status: int = 200, **more: Any) -> HttpResponse:
-    return render(request, "scheduler/slurm_import.html", {"cluster": cluster, "types": types, "form": form, **more}, status=status)
+    shown = {"cluster": cluster, "slurm": slurm_row(cluster.name), "types": types, "form": form}
+    return render(request, "scheduler/slurm_import.html", shown | more, status=status)

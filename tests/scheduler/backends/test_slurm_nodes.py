@@ -1,15 +1,20 @@
 """The health of nodes of a real Slurm and of the inventory: each side learns of the other, and whoever set something ends it."""
 
+from datetime import timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import call_command
+from django.urls import reverse
 
+from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
-from scheduler.models import Health, Node, OutsideSeat, SlurmCluster
+from scheduler.models import Gpu, Health, InventoryImport, Node, OutsideSeat, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.imports import import_apply
+from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import ITSELF, slurm_nodes_reconcile
 from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.backends.test_slurm_end_to_end import connect, inventory, shared  # noqa: F401 - a fixture
@@ -111,3 +116,42 @@ def test_the_doctor_names_nodes_on_which_they_differ(fleet):
     assert not healthy
     assert "Slurm and the inventory differ on gpu004 (draining here, idle in Slurm)." in said
     assert "not connected to Slurm" in doctor("south")[0]
+
+
+def test_a_cluster_is_imported_by_itself_as_far_as_that_is_safe(fleet, personas):
+    operator, moment = personas.client("operator"), now()
+    assert imports_turn(now=moment) == 0, "off unless somebody asks for it"
+    page = operator.post(reverse("slurm_every", args=["hpc"]), {"minutes": "30"}, follow=True).content.decode()
+    assert "Imported every 30 minutes." in page
+    entries, uploads = AuditEntry.objects.count(), InventoryImport.objects.count()
+
+    assert imports_turn(now=moment) == 0
+    assert (AuditEntry.objects.count(), InventoryImport.objects.count()) == (entries, uploads), "an unchanged cluster leaves no trace"
+    # A node that is new, and one of which Slurm has other figures by now.
+    Node.objects.filter(name="gpu004").update(removed_at=moment)
+    Gpu.objects.filter(node__name="gpu004").update(removed_at=moment)
+    Node.objects.filter(name="gpu003").update(cpus=1)
+    assert imports_turn(now=moment + timedelta(minutes=29)) == 0, "not due yet"
+    moment += timedelta(minutes=30)
+    assert imports_turn(now=moment) == 1
+    assert Gpu.objects.filter(node__name="gpu004", removed_at__isnull=True).count() == 8
+    assert node("gpu003").cpus == 32
+    assert AuditEntry.objects.filter(action="inventory.import").last().actor_name == ITSELF.actor.name
+
+    # Where a node stands decides where gangs fit: an operator looks at that first, and is shown one preview however often it is found.
+    Node.objects.filter(name="gpu001").update(domain=node("gpu003").domain)
+    for _ in range(2):
+        moment += timedelta(minutes=30)
+        assert imports_turn(now=moment) == 0
+    waits = InventoryImport.objects.get(applied_at__isnull=True)
+    assert reverse("inventory_preview", args=[waits.public_id]) in operator.get(reverse("slurm_import", args=["hpc"])).content.decode()
+    out = StringIO()
+    call_command("doctor", "--cluster", "hpc", stdout=out)
+    assert f"Changes of hpc wait for an operator (preview {waits.public_id})." in out.getvalue()
+    import_apply(access=personas.access("operator"), upload=waits, now=moment)
+    assert imports_turn(now=moment + timedelta(minutes=30)) == 0
+    assert SlurmCluster.objects.get().import_waits is None
+
+    SlurmCluster.objects.update(conf="/none/slurm.conf")
+    assert imports_turn(now=moment + timedelta(minutes=60)) == 0
+    assert SlurmCluster.objects.get().import_fault

@@ -1,4 +1,4 @@
-"""`gpufleet inventory import|discover|connect-slurm|slurm`: hardware from files, from this machine and from Slurm, without a browser."""
+"""`gpufleet inventory import|discover|connect-slurm|slurm|slurm-accounts`: hardware from files, this machine and Slurm, without a browser."""
 
 import getpass
 import sys
@@ -23,6 +23,8 @@ from scheduler.presenters.hardware import difference_lines
 from scheduler.services.hardware.discovery import machine_document
 from scheduler.services.hardware.imports import Preview, import_apply, import_preview
 from scheduler.services.hardware.slurm import slurm_check, slurm_connect, slurm_document
+from scheduler.services.hardware.slurm_accounts import accounts_propose, accounts_read
+from scheduler.services.hardware.slurm_imports import import_every
 
 
 class Command(BaseCommand):
@@ -51,7 +53,13 @@ class Command(BaseCommand):
         slurm.add_argument("--cluster", required=True)
         slurm.add_argument("--gpu-type", action="append", default=[], metavar="GRES=NAME[:MIB]", help="type of the inventory for a type of GRES")
         slurm.add_argument("--remove-missing", action="store_true", help="take out of the fleet what Slurm no longer has and nothing runs on")
+        slurm.add_argument("--every", type=int, metavar="MINUTES", help="from now on import it by itself so often; 0: never")
         slurm.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
+        accounts = actions.add_parser("slurm-accounts", help="show what accounts of a Slurm cluster would change of the quotas")
+        accounts.add_argument("--cluster", required=True)
+        accounts.add_argument("--under", default="", metavar="PATH", help="quota node that the accounts lie below; by default they are at the top")
+        accounts.add_argument("--propose", action="store_true", help="keep that as a draft of a change of quotas, to be previewed and applied there")
+        accounts.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
         for action in (read, look, slurm):
             action.add_argument("--apply", action="store_true", help="make the changes that are shown")
             action.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
@@ -59,6 +67,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if options["action"] == "connect-slurm":
             self._connect(options)
+            return
+        if options["action"] == "slurm-accounts":
+            self._accounts(options)
             return
         if options["action"] == "import":
             source, text, form = self._file(options)
@@ -129,6 +140,12 @@ class Command(BaseCommand):
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory slurm --cluster {options['cluster']}")
 
     def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
+        if options["every"] is not None:
+            try:
+                row = import_every(access=command_line_access(), cluster=options["cluster"], minutes=options["every"], now=now())
+            except ValidationError as fault:
+                raise CommandError("\n".join(fault.messages), returncode=2) from fault
+            self.stdout.write(f"Imported by itself every {row.import_minutes} minutes." if row.import_minutes else "Not imported by itself.")
         types = {}
         for word in options["gpu_type"]:
             gres, equals, known = word.partition("=")
@@ -144,6 +161,27 @@ class Command(BaseCommand):
             raise CommandError(str(fault), returncode=3) from fault
         return f"Slurm of {options['cluster']}", text, "yaml"
 
+    def _accounts(self, options: dict[str, Any]) -> None:
+        access = command_line_access(Can.ADMINISTER, Can.EDIT_QUOTA)
+        try:
+            read = accounts_read(access=access, cluster=options["cluster"], under=options["under"])
+            for edit in read.edits:
+                said = ", ".join(f"{name}: {value}" for name, value in edit.set.items())
+                self.stdout.write(f"{edit.op:8} {edit.name or edit.node} {said}".rstrip())
+            for line in read.left_out:
+                self.stdout.write(f"left out {line}")
+            draft = accounts_propose(access=access, cluster=options["cluster"], read=read, now=now()) if options["propose"] else None
+        except ValidationError as fault:
+            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        except BackendError as fault:
+            raise CommandError(str(fault), returncode=3) from fault
+        if not read.edits:
+            self.stdout.write("Nothing to change.")
+        elif draft is None:
+            self.stdout.write("Nothing was changed. Run it again with --propose to keep this as a draft.")
+        else:
+            self.stdout.write(f"Draft {draft.public_id}: preview and apply it on the page Quota changes.")
+
     def _tell(self, preview: Preview, source: str) -> None:
         if preview.faults:
             lines = "\n".join(f"{source}:{fault}" for fault in preview.faults)
@@ -156,7 +194,7 @@ class Command(BaseCommand):
         self.stdout.write(counts or "Nothing to change.")
 
 
-def command_line_access() -> Access:
+def command_line_access(*more: Can) -> Access:
     """Whoever may run programs as the console's own user may operate the fleet; the audit log names that account."""
     actor = Actor(user=None, name=f"{getpass.getuser()} (command line)", via="command")
-    return Access(actor, (Grant("", frozenset({Can.SEE, Can.OPERATE})),))
+    return Access(actor, (Grant("", frozenset({Can.SEE, Can.OPERATE, *more})),))

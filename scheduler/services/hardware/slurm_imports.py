@@ -1,0 +1,96 @@
+"""Imports of Slurm clusters by themselves: what is safe is applied, anything else is kept as a preview for an operator."""
+
+import logging
+from datetime import datetime, timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from gpufleet.core.audit import SYSTEM, audit_record
+from gpufleet.core.faults import Conflict
+from quotas.permissions import Access, Can, Grant
+from scheduler.backends.base import BackendError
+from scheduler.hardware.slurm import UnknownType
+from scheduler.imports.plan import Change, Plan
+from scheduler.models import InventoryImport, SlurmCluster
+from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
+from scheduler.services.hardware.slurm import slurm_document, slurm_row
+
+log = logging.getLogger(__name__)
+ITSELF = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
+LEAST_MINUTES, MOST_MINUTES = 5, 7 * 24 * 60
+# Slurm enforces these whatever the inventory says: with other figures the scheduler would plan what Slurm never starts.
+FOLLOWED = frozenset({"cpus", "host_memory_mib", "labels"})
+FAULT_LENGTH = 300
+
+
+def import_every(*, access: Access, cluster: str, minutes: int, now: datetime) -> SlurmCluster:
+    """Import a cluster by itself so often; 0: never."""
+    access.must_everywhere(Can.OPERATE)
+    if minutes and not LEAST_MINUTES <= minutes <= MOST_MINUTES:
+        raise ValidationError({"minutes": f"State 0, or {LEAST_MINUTES} to {MOST_MINUTES} minutes."})
+    with transaction.atomic():
+        row = SlurmCluster.objects.select_for_update().get(pk=slurm_row(cluster).pk)
+        before, row.import_minutes = row.import_minutes, minutes
+        if before != minutes:
+            row.imported_at, row.import_fault, row.import_waits = None, "", None
+            row.save(update_fields=["import_minutes", "imported_at", "import_fault", "import_waits"])
+            audit_record(
+                actor=access.actor,
+                action="slurm.import_every",
+                kind="cluster",
+                object_id=row.cluster.public_id,
+                before={"import_minutes": before},
+                after={"import_minutes": minutes},
+            )
+    return row
+
+
+def imports_turn(*, now: datetime) -> int:
+    """Import the clusters that are due. Returns of how many something was applied. A doubled call finds that they were begun."""
+    applied = 0
+    for row in SlurmCluster.objects.select_related("cluster").filter(import_minutes__gt=0).order_by("cluster_id"):
+        last = row.imported_at
+        if last is not None and timedelta() <= now - last < timedelta(minutes=row.import_minutes):
+            continue
+        if not SlurmCluster.objects.filter(pk=row.pk, imported_at=last, import_minutes=row.import_minutes).update(imported_at=now):
+            continue
+        fault, waits, done = "", None, False
+        try:
+            waits, done = _import(row.cluster.name, now)
+        except (BackendError, UnknownType, ValidationError, Conflict) as told:
+            fault = " ".join(told.messages) if isinstance(told, ValidationError) else str(told)
+            log.warning("%s was not imported by itself: %s", row.cluster.name, fault)
+        SlurmCluster.objects.filter(pk=row.pk).update(import_fault=fault[:FAULT_LENGTH], import_waits=waits)
+        applied += done
+    return applied
+
+
+def _import(cluster: str, now: datetime) -> tuple[InventoryImport | None, bool]:
+    """The preview that is to be looked at, if any, and whether one was applied."""
+    text, source = slurm_document(cluster=cluster, types={}), f"Slurm of {cluster}, by itself"
+    plan = import_plan(text=text, form="yaml", remove_missing=False)
+    if plan.faults:
+        raise ValidationError("; ".join(fault.message for fault in plan.faults[:3]))
+    if not plan.effective:
+        return None, False
+    if not is_safe(plan):
+        known = InventoryImport.objects.filter(source=source, applied_at__isnull=True, digest=plan.digest).order_by("-pk").first()
+        if known is not None:
+            return known, False
+    upload = import_preview(access=ITSELF, text=text, form="yaml", source=source, remove_missing=False, now=now).upload
+    if upload is None or not is_safe(plan):
+        return upload, False
+    import_apply(access=ITSELF, upload=upload, now=now)
+    return None, True
+
+
+def is_safe(plan: Plan) -> bool:
+    """Whether it only adds, or follows what Slurm enforces anyway: nothing that runs, waits or is reserved stands elsewhere than before."""
+    return all(map(_is_safe, plan.effective))
+
+
+def _is_safe(change: Change) -> bool:
+    if change.kind == "added":
+        return True
+    return change.kind == "changed" and change.what == "node" and {difference.field for difference in change.differences} <= FOLLOWED
