@@ -7,6 +7,7 @@ what is not written down is never released. Slurm never requeues a job by itself
 import logging
 import os
 import pwd
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,17 +37,17 @@ from scheduler.backends.base import (
     WorkerSeat,
     whole_characters,
 )
-from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, ROLE
+from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, ROLE
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.outcomes import log_name, opened, outcome, refusals_of
+from scheduler.backends.slurm.outcomes import forget_code, log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
-FACTS = Facts(pins_gpus=False, resizes_in_place=False, creates_mig=False, runs_images=False, latency_ms=1500)
+FACTS = Facts(pins_gpus=False, resizes_in_place=False, resizes_stated=True, creates_mig=False, runs_images=False, latency_ms=1500)
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its controller takes them one by one
@@ -54,6 +55,8 @@ STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm h
 ROWS_A_CALL = 100
 GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
 KEPT = 2_000  # runs that are over, for their logs
+NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
+SIGKILLED = 128 + signal.SIGKILL
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
 Submission = tuple[list[str], str]
 
@@ -164,8 +167,9 @@ class SlurmBackend:
                 if (row := rows.get(run.key)) is None:
                     continue  # forgotten meanwhile
                 kept = self._of_row(row)
-                for part, made in zip(kept.parts, run.parts, strict=False):
-                    part["id"] = part.get("id") or made.get("id")
+                made = {part["number"]: part.get("id") for part in run.parts}
+                for part in kept.parts:
+                    part["id"] = part.get("id") or made.get(part["number"])
                 row.state = state_of(kept)
                 if kept.ids == run.ids and not kept.stopping and not kept.killed:
                     to_begin.add(run.key)
@@ -223,7 +227,7 @@ class SlurmBackend:
                     if (job := by_id.of(run.key, kept)) is not None and not job.ended:
                         due.append(job.id)
                 else:
-                    kept["id"] = known.get(part.number) or self._submit(order, part, places)
+                    kept["id"] = known.get(kept["number"]) or self._submit(order, replace(part, number=kept["number"]), places)
                     due.append(kept["id"])
                     if run.key not in self._keep_numbers([run]):
                         return
@@ -233,6 +237,10 @@ class SlurmBackend:
         """The run as it is written down before Slurm hears of it; None where it is not to begin (any more). And whether it is new."""
         with transaction.atomic():
             run = self._read(order.key)
+            if run is not None and run.in_place and run.sequence == order.sequence:
+                here = {(seat.role, seat.index) for seat in order.workers}
+                run.parts = [part for part in run.parts if seat_of(part) in here]  # others were lost before it was all told
+                self._keep(run)
             if run is not None:
                 return (None if run.never_begun or run.stopping or run.killed or run.sequence > order.sequence else run), False
             run = self._new(order, parts, now)
@@ -241,7 +249,7 @@ class SlurmBackend:
 
     def _new(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> Run:
         run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))
-        run.parts = [asdict(part) | {"id": None} for part in parts]
+        run.parts = [part_of(order, part) for part in parts]
         run.single = len(parts) == 1 and is_single(order, parts[0])
         run.folder, run.checkpoints = (str(path) for path in self._folders(order))
         return run
@@ -305,7 +313,70 @@ class SlurmBackend:
         now: datetime,
         order: StartOrder | None = None,
     ) -> None:
-        raise BackendRefused("A Slurm run cannot be resized in place. It is stopped and restarted.")
+        """Of a run each of whose workers is a Slurm job of its own: further ones are submitted, and those that go are signalled."""
+        with self.together():
+            run = self._resized(key, sequence, add, set(leave), order, now)
+            if run is None or order is None:
+                return
+            seats = {(seat.role, seat.index): seat for seat in order.workers}
+            known = None
+            for kept in run.parts:
+                seat = seats.get(seat_of(kept))
+                if kept.get("id") or kept.get("leaving") or seat is None:
+                    continue
+                known = self._submitted(key) if known is None else known
+                part = parts_of(replace(order, workers=(seat,)), self._gres, first=kept["number"])[0]
+                kept["id"] = known.get(part.number) or self._submit(order, part, self._places(order, run))
+                if key not in self._keep_numbers([run]):
+                    return
+                self._held.release.append(kept["id"])
+
+    def _resized(
+        self, key: str, sequence: int, add: Sequence[WorkerSeat], leave: set[tuple[str, int]], order: StartOrder | None, now: datetime
+    ) -> Run | None:
+        """The run as it is to be, written down before Slurm hears of those who join; None where there is nothing to do (any more)."""
+        with transaction.atomic():
+            run = self._read(key)
+            if run is None:
+                raise NotFound(f"No run {key}.")
+            if run.never_begun or run.stopping or run.killed or run.sequence > sequence:
+                return None
+            if not run.in_place:
+                raise BackendRefused("The job does not state that it can be resized in place (launch.in_place). It is stopped and restarted.")
+            if run.sequence == sequence:
+                return run
+            self._ask_some_to_leave(run, leave, now)
+            if order is not None:
+                self._join(run, add, order, sequence, now)
+            run.sequence = sequence
+            self._keep(run)
+            return run
+
+    def _ask_some_to_leave(self, run: Run, leave: set[tuple[str, int]], now: datetime) -> None:
+        """All of the run save their work first, so that nothing is lost with those who go. `_see_to` does the rest."""
+        going = [part for part in run.parts if seat_of(part) in leave and not part.get("leaving")]
+        if going and run.saves:
+            self._send(run, "USR1")
+        for part in going:
+            part.update(leaving=now.isoformat(), term_at=(now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat())
+
+    def _join(self, run: Run, add: Sequence[WorkerSeat], order: StartOrder, sequence: int, now: datetime) -> None:
+        """Write down who joins. What stands elsewhere than the scheduler says was lost, and is cancelled: its node may be cut off and not dead."""
+        joining = {(seat.role, seat.index) for seat in add}
+        nodes = {(seat.role, seat.index): seat.node for seat in order.workers}
+        if any(part.get("leaving") and seat_of(part) in joining for part in run.parts):
+            raise BackendError(f"A worker of {run.key} that is to come back has not ended yet.")
+        gone = [part for part in run.parts if not part.get("leaving")]
+        gone = [part for part in gone if seat_of(part) in joining or nodes.get(seat_of(part)) != part["nodes"][0]]
+        self._cancel([part["id"] for part in gone if part.get("id")], named(run.key))
+        lost = {seat_of(part): part.get("lost", 0) + 1 for part in gone}
+        run.parts = [part for part in run.parts if part not in gone]
+        for place, seat in enumerate(sorted(add, key=lambda seat: (seat.role, seat.index))):
+            name = (seat.role, seat.index)
+            part = parts_of(replace(order, workers=(seat,)), self._gres, first=sequence * NUMBERS + place)[0]
+            run.parts.append(part_of(order, part) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
+            forget_code(run, name)
+        run.parts.sort(key=seat_of)
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
@@ -368,7 +439,14 @@ class SlurmBackend:
 
     def _ask_to_save(self, run: Run) -> None:
         if run.saves:
-            self._cancel(run.ids, named(run.key), "--signal=USR1", *(["--batch"] if run.single else []))
+            self._send(run, "USR1")
+
+    def _send(self, run: Run, name: str, ids: Sequence[int] | None = None) -> None:
+        """`ids`: of these jobs of it alone."""
+        some = run.ids if ids is None else list(ids)
+        alone = {part["id"] for part in run.parts if part.get("single", run.single)}
+        for flags in (["--batch"], []):
+            self._cancel([one for one in some if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
 
     def _cancel(self, ids: Sequence[int], *flags: str) -> None:
         """Of a controller that is silent the orders of a block wait once, not each of them."""
@@ -459,13 +537,23 @@ class SlurmBackend:
         workers: list[SeenWorker] = []
         states, starts, ends, wrong, refusals = [], [], [], [], []
         forgotten = False
+        looks = []
         for part in run.parts:
             job = by_id.of(run.key, part)
             if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
                 job = found[0]
-            look = self._part_state(run, part, job, now)
+            looks.append((part, job, self._part_state(run, part, job, now)))
+        # Of a run that is resized in place those who were asked to leave and have are missed by nobody.
+        looks = [(part, job, look) for part, job, look in looks if not part.get("leaving") or look != RunState.ENDED] or looks
+        goes_on = run.in_place and any(look == RunState.RUNNING for _, _, look in looks)
+        for part, job, look in looks:
+            code = None
+            if goes_on and look == RunState.STARTING and self._stuck(run, part, job, nodes, now):
+                look = RunState.ENDED  # lost: another joins in its place, and then it is cancelled
+                workers += self._workers(run, part, job, look, None)
+                continue
             states.append(look)
-            if job is not None and job.started_at is not None:
+            if job is not None and job.started_at is not None and not (goes_on and look == RunState.ENDED):
                 starts.append(job.started_at)
             if look == RunState.ENDED:
                 forgotten = forgotten or job is None or job.ended_at is None
@@ -475,16 +563,19 @@ class SlurmBackend:
                 code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
                 if code != 0:
                     # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
-                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost))
+                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, is_victim(part, code, lost=lost)))
             elif why := self._stuck(run, part, job, nodes, now):
-                wrong.append((now, None, why, True))
-            workers += self._workers(run, part, job, look)
+                wrong.append((now, None, why, True, True))
+            workers += self._workers(run, part, job, look, code)
         if states and set(states) == {RunState.ENDED}:
             state = RunState.ENDED
         elif run.stopping or run.killed:
             state = RunState.STOPPING
         else:
             state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
+        if run.in_place and not (run.stopping or run.killed) and len(wrong) < len(looks):
+            # The others go on without one that was lost, and another joins them; or they have completed it without.
+            wrong = [one for one in wrong if not one[4]] if goes_on or all(one[4] for one in wrong) else wrong
         bad = min(wrong, key=lambda one: one[0], default=None)
         checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
         # Since when a forgotten part is over nobody knows, so that a wait for it would never end.
@@ -495,7 +586,7 @@ class SlurmBackend:
             sequence=run.sequence,
             state=state,
             workers=tuple(workers),
-            started_at=max(starts) if len(starts) == len(run.parts) else None,
+            started_at=max(starts) if len(starts) == sum(not (goes_on and state == RunState.ENDED) for state in states) else None,
             ended_at=max(ends) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
@@ -525,7 +616,8 @@ class SlurmBackend:
 
     def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]], now: datetime) -> str:
         """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost."""
-        if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - datetime.fromisoformat(run.at) < AGREED:
+        since = datetime.fromisoformat(part.get("at") or run.at)
+        if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - since < AGREED:
             return ""
         for name in part["nodes"]:
             try:
@@ -540,7 +632,7 @@ class SlurmBackend:
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
         return ""
 
-    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState) -> list[SeenWorker]:
+    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None) -> list[SeenWorker]:
         taken: dict[str, int] = {}
         found = []
         for kept in part["seats"]:
@@ -555,7 +647,7 @@ class SlurmBackend:
                     gpus = tuple(shown[first : first + count])
                 taken[node] = first + count
             seat = WorkerSeat(kept["role"], kept["index"], node, gpus, gpu_milli=kept.get("gpu_milli", 1000), mig=tuple(kept.get("mig") or ()))
-            found.append(SeenWorker(seat, state, job.exit_code if job is not None else None, parts))
+            found.append(SeenWorker(seat, state, code, parts))
         return found
 
     def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
@@ -568,10 +660,10 @@ class SlurmBackend:
             self.client.cancel(self._all_ids(run), named(run.key))
             return
         if run.stopping:
-            if run.term_at and self._is_time(run, seen, now):
+            if run.term_at and is_time(seen, run.stopping, run.term_at, now):
                 pending = [number for number in alive if not there[number].running]
                 self.client.cancel(pending)
-                self.client.cancel([number for number in alive if number not in pending], "--signal=TERM", *(["--batch"] if run.single else []))
+                self._send(run, "TERM", [number for number in alive if number not in pending])
                 run.term_at = ""
                 self._keep(run)
             return
@@ -582,23 +674,37 @@ class SlurmBackend:
             self._keep(run)
             self.client.cancel(alive)
             return
+        self._see_leavers_off(run, seen, by_id, now)
         if all(part.get("id") for part in run.parts):
             held = [number for number in alive if there[number].held]
             if held:
                 self.client.release(held)
 
-    def _is_time(self, run: Run, seen: SeenRun, now: datetime) -> bool:
-        asked = datetime.fromisoformat(run.stopping)
-        saved = any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
-        return saved or now >= datetime.fromisoformat(run.term_at)
+    def _see_leavers_off(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
+        """Workers that a run shrinks by: told to go when the run has saved its work or half of their grace is over, cancelled after all of it."""
+        for part in [part for part in run.parts if part.get("leaving")]:
+            job = by_id.of(run.key, part)
+            if job is None or job.ended:
+                if len(run.parts) > 1:
+                    run.parts.remove(part)
+                    self._keep(run)
+            elif not job.running or now >= datetime.fromisoformat(part["leaving"]) + timedelta(seconds=run.grace):
+                self._cancel([job.id], named(run.key))
+            elif part["term_at"] and is_time(seen, part["leaving"], part["term_at"], now):
+                self._send(run, "TERM", [job.id])
+                part["term_at"] = ""
+                self._keep(run)
 
     def _end_doubles(self, runs: Sequence[Run], ours: Mapping[tuple[str, int], Sequence[SlurmJob]]) -> None:
         """A submission whose answer was lost and that came to be after all, beside the one that was made instead. It was never released."""
         kept = {(run.key, part["number"]): part.get("id") for run in runs for part in run.parts}
+        resized = {run.key for run in runs if run.in_place}
         for place, jobs in ours.items():
             number = kept.get(place)
             if number:
                 self.client.cancel([job.id for job in jobs if job.id != number])
+            elif place not in kept and place[0] in resized:  # a worker that was lost, and whose place another took
+                self.client.cancel([job.id for job in jobs])
 
     def reach(self, *, key: str) -> Reach | None:
         row = SlurmRun.objects.filter(cluster_id=self.cluster, attempt_key=key, forgotten_at__isnull=True).first()
@@ -742,6 +848,29 @@ def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken:
             found.append(own[place])
         taken[key] = place + 1
     return tuple(found) if len(found) == len(kept["gpus"]) else ()
+
+
+def part_of(order: StartOrder, part: Part) -> dict[str, Any]:
+    """A part as its run keeps it."""
+    stated = {"in_place": True} if order.launch.get("in_place") else {}
+    return asdict(part) | {"id": None, "single": is_single(order, part)} | stated
+
+
+def seat_of(part: Mapping[str, Any]) -> tuple[str, int]:
+    """The worker of a part that is a worker."""
+    return part["seats"][0]["role"], part["seats"][0]["index"]
+
+
+def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool) -> bool:
+    """Whether a worker of a run that is resized in place ended by no doing of its own."""
+    return lost or code is None or (code == SIGKILLED and part.get("lost", 0) < MOST_KILLED - 1)
+
+
+def is_time(seen: SeenRun, asked: str, term_at: str, now: datetime) -> bool:
+    """Whether a run has saved its work since it was asked to, or has had the time for it."""
+    since = datetime.fromisoformat(asked)
+    saved = any(len(one.shards) == one.shards_expected and one.at >= since for one in seen.checkpoints)
+    return saved or now >= datetime.fromisoformat(term_at)
 
 
 __all__ = ["FACTS", "SlurmBackend"]

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,20 @@ def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
 def log_name(*, single: bool, seat: str, part: int) -> str:
     """The file that a node makes when it starts the script."""
     return f"{seat}.log" if single else f"batch-{part}.log"
+
+
+def forget_code(run: Run, worker: tuple[str, int]) -> None:
+    """The exit code that an earlier worker of that name has left says nothing of the one that takes its place."""
+    role, index = worker
+    try:
+        descriptor = os.open(run.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return  # there is no folder, and so no code
+    try:
+        with suppress(OSError):
+            os.unlink(f"{role}-{index}.exit", dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -30,6 +30,11 @@ class Run:
         return not self.parts
 
     @property
+    def in_place(self) -> bool:
+        """Whether it is resized in place, and goes on without a worker that was lost: each worker is a Slurm job of its own then."""
+        return any(part.get("in_place") for part in self.parts)
+
+    @property
     def ids(self) -> list[int]:
         return [part["id"] for part in self.parts if part.get("id")]
 

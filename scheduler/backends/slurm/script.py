@@ -53,9 +53,13 @@ class Places:
 def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: int = 0) -> list[Part]:
     """The seats of a run as Slurm jobs: nodes with equal needs together, in the order of their first rank. `gres_of` tells the GRES of a node.
 
-    A share is a job of its own, as Slurm takes all shares of a job from one GPU.
+    A share is a job of its own, as Slurm takes all shares of a job from one GPU. Of a run that is resized in place each worker is one, so that it
+    comes and goes by itself.
     """
     roles = {str(role.get("name") or "worker"): role for role in order.spec.get("roles") or ()}
+    if order.launch.get("in_place") and len(order.workers) > 1:
+        ranks = sorted(order.workers, key=lambda seat: (seat.role, seat.index))
+        return [part for place, seat in enumerate(ranks, first) for part in parts_of(replace(order, workers=(seat,)), gres_of, first=place)]
     sharing = str(order.spec.get("sharing") or "mps")
     by_place: dict[tuple[str, str], list[WorkerSeat]] = {}
     for seat in sorted(order.workers, key=lambda seat: (seat.role, seat.index)):

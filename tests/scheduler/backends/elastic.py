@@ -194,7 +194,7 @@ def grown_shrunk_and_repaired(gang: Gang, *, most: int, lose: Callable[[Node, in
     gang.saved(gang.steps()[-1])
     least = min(shrunk)
     worker = int(least.rpartition("-")[2])
-    node = Placement.objects.get(job=gang.job, worker=worker, until__isnull=True).node
+    node = Node.objects.filter(placements__job=gang.job, placements__worker=worker, placements__until__isnull=True).distinct().get()
     lose(node, shrunk[least])
     moved = gang.until(most - 1, lost=shrunk[least], what="a spare to join")
     assert {**moved, least: shrunk[least]} == shrunk

@@ -268,6 +268,51 @@ def test_a_submission_whose_answer_was_lost_is_found_again_and_never_doubled(sit
     assert [job.id for job in site.client.jobs() if site.settings.tag in job.comment] == lost
 
 
+def test_a_worker_joins_once_leaves_alone_and_is_cancelled_where_it_was_given_up(site, monkeypatch):
+    told = replace(start_order("j-1.1"), launch=shell("trap 'exit 0' TERM; while :; do sleep 0.1; done", in_place=True), spec={})
+    first, second, third = (seat(index, f"gpu00{index + 1}", 4) for index in range(3))
+    elsewhere = seat(1, "gpu004", 4)
+
+    def resized(sequence: int, workers: Sequence[WorkerSeat], *, add: Sequence[WorkerSeat] = (), leave: Sequence[int] = ()) -> None:
+        names = [("worker", index) for index in leave]
+        order = replace(told, workers=tuple(workers))
+        site.backend.resize(key="j-1.1", sequence=sequence, add=add, leave=names, now=now(), order=order)
+
+    def jobs() -> dict[str, int]:
+        return {job.nodes[0]: job.id for job in site.client.jobs() if site.settings.tag in job.comment and not job.ended and job.nodes}
+
+    site.backend.start(replace(told, workers=(first, second)), now=now())
+    site.until(RunState.RUNNING)
+    begun = jobs()
+    submit = SlurmClient.submit
+
+    def lost(self: SlurmClient, *submission: Any) -> int:
+        submit(self, *submission)
+        raise SlurmSilent("The answer was lost.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SlurmClient, "submit", lost)
+        with pytest.raises(BackendError):
+            resized(2, (first, second, third), add=[third])
+    for _ in range(2):
+        site.restart()
+        resized(2, (first, second, third), add=[third])
+    wait_until(lambda: len(jobs()) == 3 and site.seen().state == RunState.RUNNING, seconds=60, what="worker 2 to run")
+    grown = jobs()
+    assert begun.items() <= grown.items()
+    assert [worker.state for worker in site.seen().workers] == [RunState.RUNNING] * 3
+
+    resized(3, (first, second), leave=[2])
+    resized(2, (first, second, third), add=[third])  # late
+    wait_until(lambda: site.seen() and jobs() == begun, seconds=60, what="worker 2 alone to leave")
+    assert [worker.seat.index for worker in site.seen().workers] == [0, 1]
+
+    resized(4, (first, elsewhere), add=[elsewhere])
+    wait_until(lambda: site.seen().state == RunState.RUNNING and set(jobs()) == {"gpu001", "gpu004"}, seconds=60, what="worker 1 to move")
+    assert jobs()["gpu001"] == begun["gpu001"]
+    assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
+
+
 def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_another(site, monkeypatch):
     """One can never run, and of one the answer is lost: those are told, the others run, and being told again doubles none."""
     orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("sleep 300")) for number in range(1, 6)]

@@ -29,6 +29,7 @@ from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
+from tests.scheduler.backends.elastic import Gang, grown_shrunk_and_repaired
 from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.loop.worlds import leaf, submit
 from tests.servers import PROJECT, wait_until
@@ -157,6 +158,30 @@ def test_a_gang_goes_on_from_its_checkpoints_after_a_preemption_and_without_a_no
     assert middle in ("lost", "moved")  # Slurm's word of the job, or the scheduler's of the node, whichever comes first
     assert gone not in Placement.objects.filter(attempt=attempts[2]).values_list("node__name", flat=True)
     assert not fleet_faults()
+
+
+def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_train_on(console):
+    values = {name: getattr(console.settings, name) for name in ("conf", "user", "folder", "tag")}
+    SlurmCluster.objects.create(cluster_id=console.cluster, changed_at=now(), **values)
+    Node.objects.filter(name=console.slurm.names[-1]).update(spare=True)
+    top = Path(console.settings.folder) / f"gpufleet-{console.settings.tag}" / "checkpoints"
+    gang = Gang(console, lambda job: top / job.public_id / "1", least=2, most=3, gpus=8, guaranteed=24)
+    gone = []
+
+    def lose(node: Node, process: int) -> None:
+        """The machine is off: its slurmd is gone, and so is what ran there."""
+        gone.append(node.name)
+        console.slurm.end(f"slurmd.{node.name}", signal.SIGKILL)
+        console.slurm.sh("scontrol", "update", f"NodeName={node.name}", "State=DOWN", "Reason=gone")
+        os.kill(process, signal.SIGKILL)
+        wait_until(lambda: slurm_nodes_reconcile(now=now()), seconds=30, what="the loss of its node to be known")
+
+    try:
+        grown_shrunk_and_repaired(gang, most=3, lose=lose)
+    finally:
+        for name in gone:
+            console.slurm.start_node(name)
+            console.slurm.sh("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
 
 
 def test_each_of_an_array_of_200_runs_once_and_one_that_fails_is_told(console):
