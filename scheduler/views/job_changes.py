@@ -41,7 +41,6 @@ from scheduler.views.nodes import messages_by_field
 # What no row has: a form that does not say what it was read at changes nothing.
 NO_REVISION = -1
 UNCHANGED = Preview(sentences=["Nothing is changed so far."])
-NOTHING_GIVEN = {"description": ["No changes given."]}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -53,22 +52,17 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
     must_steer(access, job)
     if request.method != "POST":
         # An address may say what a field begins with; nothing is changed before it is saved.
-        return _change_form(request, job, Typed.of(request.GET.items()))
+        return _looked(request, access, job, Typed.of(request.GET.items()), None)
     typed = Typed.of(request.POST.items())
     text = request.POST.get("revision", "")
     revision = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION
     before = texts_of(job)
     try:
-        change = change_read(asked_of(job, typed))
         if "preview" in request.POST:
-            detail = changed_words(before, before | {path: text for path, text in typed.now.items() if path in before})
-            told = steer_told(job_edit_preview(access=access, job=job, change=change, detail=detail, now=now()))
-            return _change_form(request, job, typed, revision=revision, preview=told)
-        edited = job_edit(access=access, job=job, change=change, now=now(), revision=revision)
+            return _looked(request, access, job, typed, revision)
+        edited = job_edit(access=access, job=job, change=change_read(asked_of(job, typed)), now=now(), revision=revision)
     except ValidationError as fault:
-        faults = messages_by_field(fault)
-        preview = UNCHANGED if faults == NOTHING_GIVEN else Preview(sentences=(), faults=faults_worded(faults))
-        return _change_form(request, job, typed, status=422, faults=faults, revision=revision, preview=preview)
+        return _refused(request, job, typed, fault, revision)
     except Stale:
         fresh = job_for(access, public_id)
         if fresh.state in ENDED:
@@ -79,9 +73,29 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
         return _change_form(request, job_for(access, public_id), typed, status=409, others=[str(fault)])
     after = texts_of(job_for(access, public_id))
     undoes = "undo" in request.POST
-    said = f"{'Undone: ' if undoes else ''}{job.name} is changed: {changed_words(before, after)}."
-    done_with_undo(request, said, None if undoes else _undo_of(edited, before, after))
+    text = f"{'Undone: ' if undoes else ''}{job.name} is changed: {changed_words(before, after)}."
+    done_with_undo(request, text, None if undoes else _undo_of(edited, before, after))
     return redirect("job", public_id)
+
+
+def _looked(request: HttpRequest, access: Access, job: Job, typed: Typed, revision: int | None) -> HttpResponse:
+    """What the change would come to. Nothing is written."""
+    before = texts_of(job)
+    if job.state in ENDED or not any(typed.touched(path, before) for path in typed.now if path != REASON):
+        return _change_form(request, job, typed, revision=revision)
+    words = changed_words(before, before | {path: text for path, text in typed.now.items() if path in before})
+    detail = words[:1].upper() + words[1:]
+    try:
+        told = job_edit_preview(access=access, job=job, change=change_read(asked_of(job, typed)), detail=detail, now=now())
+    except ValidationError as fault:
+        return _refused(request, job, typed, fault, revision)
+    return _change_form(request, job, typed, revision=revision, preview=steer_told(told))
+
+
+def _refused(request: HttpRequest, job: Job, typed: Typed, fault: ValidationError, revision: int | None) -> HttpResponse:
+    faults = messages_by_field(fault)
+    told = Preview(sentences=(), faults=faults_worded(faults))
+    return _change_form(request, job, typed, status=422, faults=faults, revision=revision, preview=told)
 
 
 def _undo_of(edited: Job, before: Mapping[str, str], after: Mapping[str, str]) -> Undo | None:

@@ -335,8 +335,12 @@ def test_what_would_start_it_sooner_comes_after_the_page_and_leads_to_the_form(v
     panel.get_by_role("link", name="With 1 worker").focus()
     page.keyboard.press("Enter")
     expect(page.locator('[name="roles[0].min"]')).to_have_value("1")
-    expect(page.locator("form.submit-change")).to_contain_text("was 8")
-    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".submit-change")).to_contain_text("was 8")
+    expect(page.locator("#change-preview")).to_contain_text("Workers at least 8 → 1")
+    assert visitor.axe() == []
+    page.locator('[name="priority"]').fill("60")
+    expect(page.locator("#change-preview")).to_contain_text("Priority 50 → 60, workers at least 8 → 1")
+    page.get_by_role("button", name="Apply").click()
     expect(page.locator("h1")).to_have_text("gang")
     assert Job.objects.get(pk=gang.pk).spec["roles"][0]["min"] == 1
     assert visitor.watch.faults == []

@@ -281,7 +281,7 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
 
     told = html.unescape(client.post(reverse("job_change", args=[mine.public_id]), smaller | {"preview": "1"}).content.decode())
 
-    assert "workers at least 8 → 2" in told and "Starts at once" in told and "No owner is notified." in told
+    assert "Workers at least 8 → 2" in told and "Starts at once" in told and "No owner is notified." in told
     assert (fresh(mine).gpus_milli, fresh(mine).revision) == (8000, mine.revision)
     wrong = client.post(reverse("job_change", args=[mine.public_id]), fields | {"preview": "1", "limit_s": "soon"})
     assert wrong.status_code == 422

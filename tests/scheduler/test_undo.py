@@ -311,7 +311,7 @@ def test_a_node_gets_back_the_reason_by_which_slurm_owns_its_drain(personas, man
     assert stands == {"first": "Slurm: fans", "second": ""}
     assert reasons(nodes[0].public_id)[-1] == "Undo of a change of the drain."
     resumed = _difference(Node.objects.get(pk=nodes[0].pk), SlurmNode("first", "first", ("IDLE",), "", 1, 1, ""))
-    assert resumed.here_to == (Health.HEALTHY,), "Slurm ends what Slurm began"
+    assert resumed is not None and resumed.here_to == (Health.HEALTHY,), "Slurm ends what Slurm began"
 
 
 def test_a_node_whose_earlier_deadline_has_passed_is_named_and_stays(personas):

@@ -30,4 +30,4 @@ def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str
     # As a change of priority: it frees nothing by itself, and nobody ends along with it.
     asked = Asked(Action.PRIORITY, ((job.public_id, None),))
     notified = notified_of(access, [], set(), following)
-    return Preview(asked, (Verdict(job.public_id, job, Effect.CHANGES, detail),), {}, 0, following, notified=notified)
+    return Preview(asked, (Verdict(job.public_id, edited, Effect.CHANGES, detail),), {}, 0, following, notified=notified)
