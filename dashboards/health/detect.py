@@ -19,6 +19,8 @@ LEAST_RANKS = 4
 SPREADS, LEAST_PERCENT = 6.0, 8.0
 # Ranks of a quiet gang differ by less than can be told from noise.
 FLOOR_PERCENT = 1.0
+# Activity is read in whole percent: a gang that loads its data has a few of them, and a rank without any is none that slows it down.
+LEAST_POINTS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Slow:
 
 
 def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset[int] = frozenset()) -> list[Slow]:
-    """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity lower is.
+    """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity, in percent, lower is.
 
     `named` are ranks that were slow before: they stay so until nearly all looks say otherwise. At most a quarter are stragglers: beyond that
     it is the gang that is uneven.
@@ -57,6 +59,7 @@ def _off(look: Floats, higher_is_slow: bool) -> Floats:
     if median <= 0:
         return np.zeros(len(look))
     spread = 1.4826 * float(np.median(np.abs(look[read] - median)))
-    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), LEAST_PERCENT / 100 * median)
+    least = LEAST_PERCENT / 100 * median if higher_is_slow else max(LEAST_PERCENT / 100 * median, LEAST_POINTS)
+    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), least)
     far = np.where(read, (look - median) if higher_is_slow else (median - look), 0.0)
     return np.where(far > limit, 100 * far / median, 0.0)

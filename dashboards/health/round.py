@@ -18,6 +18,7 @@ from dashboards.health.lifecycle import RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
 from dashboards.health.state import device_of_node
+from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
 from gpufleet.core.progress import turn_take
@@ -30,6 +31,8 @@ PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
 SILENT = timedelta(seconds=120)  # a node that was not heard of for so long
 # Of a pool's nodes so many may fall silent at once before silence is the source's, not theirs.
 SILENT_PERCENT = 30
+# A node was last heard of when its source was: both moments are of the same look.
+AT_ONCE = timedelta(seconds=1)
 TARGET = {Action.SUSPECT: Health.SUSPECT, Action.DRAIN: Health.DRAINING, Action.DOWN: Health.DOWN}
 
 
@@ -93,10 +96,11 @@ def health_round(*, now: datetime) -> Round:
     findings = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
     stale = stale_clusters(now)
     done.stale = tuple(sorted(stale))
-    ages = heartbeat_ages(machines.values(), now)
+    ages, unheard = heartbeat_ages(machines.values(), outages(now), now)
     longest = max((max(rule.window, rule.clear_after) for rule in rules), default=timedelta(0))
     sums = Sums(sums_stored(now - longest - timedelta(minutes=10)))
-    found = judged(rules, sums, ages, ((finding.rule_id, finding.device) for finding in findings), now)
+    open_ones = ((one.rule_id, one.device) for one in findings if not (one.rule.signal == "heartbeat" and one.device in unheard))
+    found = judged(rules, sums, ages, open_ones, now)
     with transaction.atomic():
         _findings_write(found, findings, machines, stale, now, done)
     fresh = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
@@ -126,20 +130,35 @@ def stale_clusters(now: datetime) -> set[int]:
     return {cluster for cluster, at in HealthFrame.objects.values_list("cluster_id", "at") if abs(now - at) > FRESH}
 
 
-def heartbeat_ages(machines: Iterable[Machine], now: datetime) -> dict[int, int]:
-    """Seconds since each node was heard of, by device; without pools so much of which is silent that it must be the source."""
+def outages(now: datetime) -> list[datetime]:
+    """When each source that says nothing now was last heard of: it is silent itself, is switched off or was removed."""
+    frames = HealthFrame.objects.filter(at__lt=now - FRESH).values_list("at", flat=True)
+    servers = PrometheusServer.objects.filter(read_at__lt=now - FRESH).values_list("read_at", flat=True)
+    return sorted({at for at in (*frames, *servers) if at is not None})
+
+
+def heartbeat_ages(machines: Iterable[Machine], stops: Sequence[datetime], now: datetime) -> tuple[dict[int, int], set[int]]:
+    """Seconds since each node was heard of, by device; and those of which silence says nothing, as it must be the source's.
+
+    So it is where a source fell silent with the node (`stops`), and where so much of a pool is silent at once.
+    """
     by_pool: dict[tuple[int, int | None], list[Machine]] = defaultdict(list)
     for machine in machines:
         if machine.heartbeat_at is not None and machine.health not in (Health.REPAIRING, Health.DRAINED):
             by_pool[machine.cluster, machine.pool].append(machine)
     found: dict[int, int] = {}
+    unheard: set[int] = set()
     for pool in by_pool.values():
-        ages = {machine.key: max(0, int((now - machine.heartbeat_at).total_seconds())) for machine in pool if machine.heartbeat_at is not None}
+        heard = {device_of_node(machine.key): machine.heartbeat_at for machine in pool if machine.heartbeat_at is not None}
+        ages = {device: max(0, int((now - at).total_seconds())) for device, at in heard.items()}
         silent = sum(age > SILENT.total_seconds() for age in ages.values())
         if silent > 1 and 100 * silent > SILENT_PERCENT * len(pool):
+            unheard |= ages.keys()
             continue
-        found |= {device_of_node(key): age for key, age in ages.items()}
-    return found
+        cut = {device for device, at in heard.items() if any(abs(at - stop) < AT_ONCE for stop in stops)}
+        unheard |= cut
+        found |= {device: age for device, age in ages.items() if device not in cut}
+    return found, unheard
 
 
 def _findings_write(

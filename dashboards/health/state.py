@@ -1,7 +1,7 @@
 """Raw hardware state, taken from a source and kept as five-minute sums. Healthy hardware costs one row a cluster and nothing more.
 
-Counters may be reset, repeat or go missing: what is kept is what they grew by. A device that was not read in a look keeps its last figures,
-apart from the count of its processes.
+Counters may be reset, repeat or go missing: what is kept is what they grew by. A device that was not read in a look keeps its counters, whether its
+source left it out or another source wrote the look. What is of the moment alone (flags, levels, processes) is of the newest look or of nobody.
 """
 
 import zlib
@@ -60,6 +60,7 @@ SIGNALS: dict[str, Signal] = {
 PROCESSES = "processes"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
 STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), PROCESSES)
+COUNTERS = np.array([key in SIGNALS and SIGNALS[key].kind == "counter" for key in STORED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
         frame = HealthFrame.objects.select_for_update().filter(cluster_id=cluster_id).first()
         if frame is not None and frame.at >= at:
             return False
+        if frame is not None:
+            devices, now = _with_unread(frame, devices, now)
         bucket = _bucket_of(at)
         if frame is None:
             frame = HealthFrame(cluster_id=cluster_id, bucket_at=bucket)
@@ -100,8 +103,7 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
             if frame.bucket_at != bucket:
                 sums[:] = 0
         sums = _added(sums, last, now, round(gap.total_seconds()))
-        kept = np.where(now == UNREAD, last, now)
-        kept[STORED.index(PROCESSES)] = now[STORED.index(PROCESSES)]  # of now or of nobody: nothing is worked out from the one before
+        kept = np.where((now == UNREAD) & COUNTERS[:, None], last, now)
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
         frame.save()
@@ -123,6 +125,22 @@ def _table(state: RawState) -> tuple[Keys, Words]:
             now[place, len(gpus) :] = np.asarray(state.node_columns[key], np.uint32)
     order = np.argsort(devices, kind="stable")
     return devices[order], now[:, order]
+
+
+def _with_unread(frame: HealthFrame, devices: Keys, now: Words) -> tuple[Keys, Words]:
+    """A look with those devices of the last one that are not in it and still are in the inventory."""
+    known = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
+    gone = np.setdiff1d(known, devices)
+    if len(gone):
+        gpus = Gpu.objects.filter(node__cluster_id=frame.cluster_id, removed_at__isnull=True).values_list("pk", flat=True)
+        nodes = Node.objects.filter(cluster_id=frame.cluster_id, removed_at__isnull=True).values_list("pk", flat=True)
+        there = [*map(device_of_gpu, gpus), *map(device_of_node, nodes)]
+        gone = np.intersect1d(gone, np.array(there, np.uint64))
+    if not len(gone):
+        return devices, now
+    every = np.concatenate([devices, gone])
+    order = np.argsort(every, kind="stable")
+    return every[order], np.concatenate([now, np.full((len(STORED), len(gone)), UNREAD, np.uint32)], axis=1)[:, order]
 
 
 def _aligned(frame: HealthFrame, devices: Keys) -> tuple[Words, Words]:

@@ -16,6 +16,7 @@ from dashboards.health.rules import Rule, Sum, Sums, judged, replay
 from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
 from dashboards.health.state import STORED, UNREAD, RawState, state_write
 from dashboards.models import ActivityEntry
+from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
 from scheduler.models import Attempt, DrainWay, Health, Job, JobState, Node, Order, OrderKind, Placement
@@ -169,6 +170,23 @@ def test_silence_of_a_whole_pool_is_the_sources_fault_and_one_silent_node_is_dow
     Node.objects.update(heartbeat_at=NOON + MINUTE)
     health_round(now=NOON + MINUTE)
     assert health_of(nodes[0]) == Health.SUSPECT
+
+
+def test_a_node_that_falls_silent_with_its_source_is_left_alone(fleet):
+    """A source that ends takes the heartbeat of its nodes with it, however few they are, and also where an operator has removed it."""
+    nodes, _ = fleet
+    rule(signal="heartbeat", threshold=180, clear_below=60, action="down", name="Silent")
+    PrometheusServer.objects.create(public_id="ps-1", name="gone", url="http://gone", read_at=NOON, removed_at=NOON, enabled=False)
+    later = NOON + 10 * MINUTE
+    Node.objects.update(heartbeat_at=later)
+    for number, heard in enumerate((NOON, NOON + MINUTE)):
+        Node.objects.filter(pk=nodes[number].pk).update(heartbeat_at=heard)
+    health_round(now=later)
+    assert [health_of(node) for node in nodes] == [Health.HEALTHY, Health.DOWN, *[Health.HEALTHY] * 8]
+
+    health_round(now=later + 10 * MINUTE)  # nothing is heard any more: what was found of the one that is down still holds
+    assert health_of(nodes[1]) == Health.DOWN
+    assert not HealthFinding.objects.exclude(cleared_at=None).exists()
 
 
 def test_the_whole_life_cycle_moves_work_repairs_and_tests(fleet, personas: Personas):

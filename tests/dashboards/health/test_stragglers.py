@@ -1,12 +1,16 @@
 """Stragglers: named within two minutes, and nobody named in a week of quiet."""
 
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator
 from datetime import timedelta
 
 import numpy as np
 import pytest
 from django.test import Client
 
-from dashboards.health.detect import slow_ranks
+from dashboards.health.detect import LOOKS, slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
 from dashboards.health.steps import LOOK, looks_of, steps_report
 from dashboards.health.stragglers import stragglers_round
@@ -87,26 +91,70 @@ def test_step_times_are_kept_as_the_last_looks_and_impossible_ones_are_not():
     assert np.isnan(kept[:, 1:]).all()
 
 
-def test_no_false_alarm_in_a_simulated_week():
-    """Noise, checkpoints of rank 0, evaluations of the whole gang, ranks that go missing, and a fast and a slow half never name anybody."""
-    rng = np.random.default_rng(11)
-    looks = 7 * 24 * 240
-    ranks = 64
-    history: list[np.ndarray] = []
-    alarms = 0
-    uneven = 1 + 0.03 * np.repeat([0, 1], ranks // 2)
-    for look in range(0, looks, 3):
-        pace = 1.0 + 0.3 * (look % 200 < 12)
-        seconds = pace * uneven * (1 + 0.02 * rng.standard_normal(ranks))
+def gang_steps(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iterator[np.ndarray]:
+    """Step times by look of fifteen seconds, and no straggler: noise with a memory, a slower half, checkpoints of the first rank, evaluations, bursts
+    of one rank or one node of up to a minute, restarts on other hardware, and ranks that are not read.
+    """
+    uneven, drift, burst, left, down = np.ones(ranks), np.zeros(ranks), slice(0, 0), 0, 0
+    for look in range(looks):
+        if look % 1500 == 0:  # a restart: nobody is read for two minutes, then the gang has a pace of its own
+            down, uneven = 8, rng.permutation(np.where(np.arange(ranks) < ranks // 2, 1.0, 1.01)) * rng.uniform(0.5, 3)
+        drift = 0.9 * drift + 0.004 * rng.standard_normal(ranks)
+        seconds = uneven * (1 + drift + 0.012 * rng.standard_normal(ranks)) * (1.3 if look % 200 < 12 else 1.0)
         if look % 90 < 3:
             seconds[0] *= 2.5
-        if rng.random() < 0.02:
-            seconds[rng.integers(ranks)] *= 1.5
+        if left <= -8 and rng.random() < 0.03:
+            first = int(rng.integers(ranks // 8)) * 8
+            burst, left = (slice(first, first + 8) if rng.random() < 0.3 else slice(first, first + 1)), int(rng.integers(1, 5))
+        if left > 0:
+            seconds[burst] *= 1.5
+        left -= 1
         seconds[rng.random(ranks) < 0.01] = np.nan
-        history = [*history[-5:], seconds]
-        alarms += bool(slow_ranks(np.array(history)))
+        if down:
+            seconds[:], down = np.nan, down - 1
+        yield seconds
 
-    assert alarms == 0
+
+def gang_activity(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iterator[np.ndarray]:
+    """SM activity by minute in whole percent, likewise: loading takes twenty minutes, checkpoints and bursts one to three."""
+    uneven, drift, burst, left = np.ones(ranks), np.zeros(ranks), slice(0, 0), 0
+    for look in range(looks):
+        if look % 400 == 0:
+            uneven = rng.permutation(np.where(np.arange(ranks) < ranks // 2, 1.0, 0.99))
+        level = 2.0 if look % 400 < 20 else 40.0 if look % 50 < 3 else 85.0
+        drift = 0.9 * drift + 0.004 * rng.standard_normal(ranks)
+        percent = level * uneven * (1 + drift) + rng.standard_normal(ranks)
+        if look % 400 < 20:
+            percent[look // 400 % ranks] = 0.0  # it has its part loaded, and waits for the others
+        if look % 30 == 0:
+            percent[0] = 30
+        if left <= -8 and rng.random() < 0.03:
+            first = int(rng.integers(ranks // 8)) * 8
+            burst, left = (slice(first, first + 8) if rng.random() < 0.3 else slice(first, first + 1)), int(rng.integers(1, 4))
+        if left > 0:
+            percent[burst] *= 0.6
+        left -= 1
+        percent = np.clip(np.round(percent), 0, 100)
+        percent[rng.random(ranks) < 0.01] = np.nan
+        yield percent
+
+
+@pytest.mark.parametrize("days", [1, pytest.param(7, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("gang_of", "looks_a_day", "slowed"), [(gang_steps, 5760, 1.15), (gang_activity, 1440, 0.7)])
+def test_no_false_alarm_in_a_simulated_week(gang_of, looks_a_day, slowed, days):
+    """Every look of the week, each judged with those before it as the rounds do. A rank that then gets slower is still found."""
+    rng = np.random.default_rng(int(os.environ.get("SOAK_SEED") or 11))
+    history: deque[np.ndarray] = deque(maxlen=LOOKS)
+    alarms = []
+    for look, figures in enumerate(gang_of(rng, days * looks_a_day)):
+        history.append(figures)
+        alarms += [(look, one) for one in slow_ranks(np.array(history), higher_is_slow=slowed > 1)]
+    assert alarms == []
+
+    for figures in itertools.islice(gang_of(rng, looks_a_day), 706, 706 + LOOKS):
+        figures[37] *= slowed
+        history.append(figures)
+    assert [one.rank for one in slow_ranks(np.array(history), higher_is_slow=slowed > 1)] == [37]
 
 
 def test_a_gang_that_is_uneven_all_over_has_no_straggler():
@@ -115,6 +163,7 @@ def test_a_gang_that_is_uneven_all_over_has_no_straggler():
     assert slow_ranks(np.ones((3, 8))) == []
     assert [one.rank for one in slow_ranks(np.tile(np.array([1.0] * 7 + [1.3]), (6, 1)))] == [7]
     assert [one.rank for one in slow_ranks(np.tile(np.array([90.0] * 7 + [60.0]), (6, 1)), higher_is_slow=False)] == [7]
+    assert slow_ranks(np.tile(np.array([3.0] * 7 + [0.0]), (6, 1)), higher_is_slow=False) == [], "a gang that loads computes next to nothing"
 
 
 @pytest.mark.django_db
