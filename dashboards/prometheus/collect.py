@@ -1,6 +1,9 @@
 """A round over all Prometheus servers: ask them at once, put their answers together, and write a frame and the raw state of each cluster.
 
 A server that fails, is slow or answers with nothing gives no reading. Its GPUs are without one: they are not idle, and nothing is drained for it.
+
+One source speaks for a GPU: the first server that knows it, then, in clusters that servers read, this machine's driver (NVML), in the same frame.
+Two writers of one cluster would take each other's readings for missing.
 """
 
 from collections import Counter, defaultdict
@@ -14,12 +17,13 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
-from dashboards.health.state import UNREAD, RawState, state_write
+from dashboards.health.state import PROCESSES, UNREAD, RawState, state_write
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
 from dashboards.prometheus.dcgm import Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
+from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
 from scheduler.models import Gpu
@@ -29,6 +33,7 @@ TURN = "prometheus"
 PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
+Machine = Callable[[Container[str]], Sequence[Reading]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
 
@@ -61,17 +66,20 @@ def prometheus_turn(*, now: datetime) -> int | None:
     return prometheus_collect(now=now)
 
 
-def prometheus_collect(*, now: datetime, rules: Rules | None = None) -> int:
+def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Machine | None = None) -> int:
+    """One round. `machine` reads this machine's GPUs, in place of `machine_known`."""
     servers = list(PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk"))
     known = gpus_known()
     allowed = rules or Rules.of_settings()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE + 1) as pool:
+        local = pool.submit(machine or machine_known, known)
         answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now), servers))
     values: dict[str, dict[str, float]] = {}
     for answer in answers:
         for uuid, read in answer.look.gpus.items():
             # The first server that knows a GPU speaks for it; another fills in what that one does not have.
             values[uuid] = read | values.get(uuid, {})
+    _fill_in(values, local.result(), known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
         clusters[known[uuid].cluster].append((known[uuid], read))
@@ -88,6 +96,49 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None) -> int:
         mine = {one.key for one, _ in rows}
         state_write(cluster_id=cluster, at=now, source=SOURCE, state=state_of(rows, [found for found in xids if found[0] in mine]))
     return len(values)
+
+
+def machine_known(known: Container[str]) -> list[Reading]:
+    """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
+    try:
+        return machine_read() if any(uuid in known for uuid in machine_uuids()) else []
+    except NvmlUnavailable:
+        return []  # as on most consoles
+
+
+def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], known: Mapping[str, Known]) -> None:
+    """What this machine's driver reads of clusters that servers read: GPUs that no server knows, and of others what servers have no counter of."""
+    clusters = {known[uuid].cluster for uuid in values}
+    for reading in readings:
+        if reading.uuid not in known or known[reading.uuid].cluster not in clusters:
+            continue
+        read = _as_dcgm(reading)
+        if reading.uuid in values:
+            # Never counters: those of two sources may differ, and would seem to grow.
+            read = {key: read[key] for key in ("sm", "tensor", "dram", "processes") if key in read}
+        values[reading.uuid] = read | values.get(reading.uuid, {})
+
+
+def _as_dcgm(reading: Reading) -> dict[str, float]:
+    """A reading of NVML by the keys and units of the exporter's fields."""
+    state = dict(reading.state)
+    found: dict[str, float | None] = {
+        "sm": None if reading.sm_active is None or reading.source == DRIVER else reading.sm_active / 100,
+        "driver": reading.sm_active if reading.source == DRIVER else None,
+        "tensor": None if reading.tensor_active is None else reading.tensor_active / 100,
+        "dram": None if reading.dram_active is None else reading.dram_active / 100,
+        "used": reading.memory_used,
+        "free": None if reading.memory_used is None else 100 - reading.memory_used,
+        "power": reading.power_watts,
+        "temperature": reading.temperature_c,
+    }
+    if "thermal" in state and "power_brake" in state:
+        found["reasons"] = THERMAL * state.pop("thermal") | BRAKE * state.pop("power_brake")
+    if "row_remaps" in state:
+        found |= {"remaps_corrected": state.pop("row_remaps"), "remaps_uncorrected": 0}
+    if "pcie_lost" in state:
+        found |= {"pcie_width": 100 - state.pop("pcie_lost"), "pcie_widest": 100}
+    return {key: float(value) for key, value in (found | state).items() if value is not None}
 
 
 def gpus_known() -> dict[str, Known]:
@@ -182,7 +233,7 @@ def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[t
     def flag(mask: int) -> Callable[[Mapping[str, float]], float | None]:
         return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
 
-    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors")
+    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors", PROCESSES)
     columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
     columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "row_remaps": column(_remaps), "pcie_lost": column(_pcie_lost)}
     return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}), xids=xids)

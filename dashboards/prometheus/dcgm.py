@@ -47,7 +47,8 @@ FIELDS = (
     Field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "reasons", 0, 2**32),
     Field("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "reasons", 0, 2**32),  # the same since DCGM 3.3
 )
-AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE or DCGM_FI_DEV_GPU_UTIL or DCGM_FI_DEV_FB_USED))"
+# Of each metric by itself: the timestamp of what an operator gives is that of the question.
+AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE) or timestamp(DCGM_FI_DEV_GPU_UTIL) or timestamp(DCGM_FI_DEV_FB_USED))"
 ODDITIES = {
     "unknown_gpu": "Series of a GPU that is not in the inventory",
     "no_uuid": "Series without the label UUID",

@@ -1,4 +1,7 @@
-"""The console's own machine as a source of telemetry: its GPUs are read where the inventory knows them by their UUIDs."""
+"""The console's own machine as a source of telemetry: its GPUs are read where the inventory knows them by their UUIDs.
+
+In a cluster that Prometheus servers read, their round reads this machine, too (`dashboards.prometheus.collect`): a frame has one writer at a time.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,13 +12,14 @@ from numpy.typing import NDArray
 
 from dashboards.health.state import UNREAD as NOT_READ
 from dashboards.health.state import RawState, state_write
-from dashboards.models import NO_READING
+from dashboards.models import NO_READING, TelemetryFrame
+from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from scheduler.models import Gpu
 
-SOURCE = "nvml"
+SOURCE, SERVERS = "nvml", "prometheus"
 WEAK_SOURCE = "nvml-driver"  # SM activity is the driver's utilisation for at least one GPU
 
 
@@ -23,7 +27,7 @@ UNREAD = Reading("", "", None, None, None, None, None, None, None, None)
 
 
 def local_collect(*, now: datetime) -> int:
-    """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs are known; 0 where there is nothing to read."""
+    """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written."""
     try:
         uuids = machine_uuids()
         if not uuids or not Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True).exists():
@@ -38,8 +42,10 @@ def local_collect(*, now: datetime) -> int:
 def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], now: datetime) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
-    own = _own_gpus(uuids)
+    own = _own_gpus(uuids, now)
     clusters = sorted({cluster for cluster, _, _, _ in own})
+    if not clusters:
+        return 0
     with transaction.atomic():
         for cluster in clusters:
             mine = [(key, by_uuid.get(uuid)) for owner, key, uuid, _ in own if owner == cluster]
@@ -61,8 +67,9 @@ def _state(rows: Sequence[tuple[int, int, Reading]]) -> RawState:
     return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=sorted({node for _, node, _ in rows}))
 
 
-def _own_gpus(uuids: Sequence[str]) -> list[tuple[int, int, str, int]]:
+def _own_gpus(uuids: Sequence[str], now: datetime) -> list[tuple[int, int, str, int]]:
     rows = Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True, node__removed_at__isnull=True)
+    rows = rows.exclude(node__cluster__in=TelemetryFrame.objects.filter(source__startswith=SERVERS, at__gte=now - FRESH).values("cluster"))
     return list(rows.order_by("node__name", "index").values_list("node__cluster_id", "id", "uuid", "node_id"))
 
 

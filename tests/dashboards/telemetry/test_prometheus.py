@@ -1,38 +1,53 @@
 """Prometheus as a source: against a real one that scrapes an exporter, and against answers that no exporter should give."""
 
+import contextlib
+import csv
 import http.server
+import io
 import ipaddress
 import itertools
+import json
 import random
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dashboards.alerts.models import Alert
+from dashboards.alerts.round import alerts_round
 from dashboards.gap.causes import Cause
 from dashboards.gap.snapshot import gap_now
-from dashboards.health.models import HealthBucket, HealthFrame
+from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame
+from dashboards.health.round import health_round
+from dashboards.health.stragglers import stragglers_round
+from dashboards.idle.ending import idle_ends
+from dashboards.idle.episodes import idle_round
+from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.models import NO_READING, FleetSample, GpuRollup, TelemetryFrame
 from dashboards.prometheus import asking
 from dashboards.prometheus.collect import answer_of, prometheus_collect
 from dashboards.prometheus.dcgm import FIELDS, ODDITIES, look
 from dashboards.prometheus.models import PrometheusServer
-from dashboards.prometheus.views import state_of
+from dashboards.readings import hardware_now
 from dashboards.telemetry.frames import NO_POWER
+from dashboards.telemetry.local import local_write
+from dashboards.telemetry.nvml import GPM, Reading
 from dashboards.telemetry.rollups import telemetry_rollup
 from dashboards.telemetry.spans import UNREAD, gpu_courses
 from gpufleet.core.times import now
-from scheduler.models import Gpu, JobState, Node
+from scheduler.models import Gpu, Health, Job, JobState, Node, Order
 from scheduler.notify.outgoing import Rules
 from tests import builders
 from tests.builders import NOON
+from tests.dashboards.signals import watched
+from tests.dashboards.worlds import gpus_of
 from tests.personas import Personas
 from tests.prometheus import Exporter, Prometheus, Sample, scraped
 from tests.servers import wait_until
@@ -57,6 +72,13 @@ def said(gpu: int, **values: str) -> list[Sample]:
 @pytest.fixture(scope="module")
 def real() -> Iterator[tuple[Exporter, Prometheus]]:
     with scraped() as both:
+        yield both
+
+
+@pytest.fixture
+def own() -> Iterator[tuple[Exporter, Prometheus]]:
+    """For a test whose series outlast it, and are many: a scrape that takes too long takes all of them away."""
+    with scraped(every="3s") as both:
         yield both
 
 
@@ -156,60 +178,170 @@ def test_figures_of_pages_are_those_of_promql(real: tuple[Exporter, Prometheus],
 
 
 @pytest.mark.django_db
-def test_a_dead_or_lying_server_makes_nobody_idle(real: tuple[Exporter, Prometheus]) -> None:
+def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter, Prometheus]) -> None:
+    """One of them speaks for a GPU at a time, in one frame: neither takes the other's readings for missing, and counters go on across outages."""
     exporter, server = real
-    node = fleet()
-    placed = builders.placement(on=builders.gpu(node))
-    placed.attempt.running_at = placed.since
-    placed.attempt.save(update_fields=["running_at"])
-    exporter.samples = said(0, sm="0.9")
-    server.knows("DCGM_FI_PROF_SM_ACTIVE", 1)
+    gpus = {gpu.index: gpu for gpu in gpus_of(fleet())}
     row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
-    begun = now()
-    assert prometheus_collect(now=begun, rules=LOCAL) >= 1
+    begun = now() - timedelta(seconds=90)
 
-    exporter.samples = []  # it answers, and says nothing
-    server.knows_nothing("DCGM_FI_PROF_SM_ACTIVE")
-    for seconds in (15, 30, 45, 60):
-        assert prometheus_collect(now=begun + timedelta(seconds=seconds), rules=LOCAL) == 0
-    row.refresh_from_db()
-    assert "without a reading" in row.fault
-    assert state_of(row, begun + timedelta(seconds=60)) == "stale"
+    def machine(ecc: int) -> list[Reading]:
+        return [
+            Reading(f"GPU-{index}", "H100", sm, None, None, 20.0, GPM, 25.0, 400, 61, {"processes": index, "ecc_corrected": ecc if index == 2 else 4})
+            for index, sm in ((1, 10.0), (2, 50.0))
+        ]
 
-    PrometheusServer.objects.update(url="http://127.0.0.1:1")  # nobody is there
-    later = begun + timedelta(seconds=130)
-    assert prometheus_collect(now=later, rules=LOCAL) == 0
-    row.refresh_from_db()
-    assert "nothing answers" in row.fault
-    causes = {part.cause for part, milli in gap_now(now=later).items() if milli}
+    def rounds(seconds: int, *, first: int, own: int) -> int:
+        exporter.samples = [*said(0, sm="0.62", ecc_corrected=str(first)), *said(1, power="200", ecc_corrected="4"), ("round", {}, str(seconds))]
+        server.knows("round", 1)
+        wait_until(lambda: server.value("round") == seconds, what="the next scrape")
+        return prometheus_collect(now=begun + timedelta(seconds=seconds), rules=LOCAL, machine=lambda known: machine(own))
+
+    def local(seconds: int, *, own: int) -> int:
+        return local_write(uuids=["GPU-1", "GPU-2"], readings=machine(own), now=begun + timedelta(seconds=seconds))
+
+    assert rounds(0, first=7, own=5) == 3
+    assert frame() == {0: 62, 1: 10, 2: 50}
+    assert list(bytes(TelemetryFrame.objects.get().memory_used)) == [NO_READING, NO_READING, 25], "the server speaks for the second one"
+    assert hardware_now(now=begun).processes == {gpus[1].pk: 1, gpus[2].pk: 2}
+    assert local(5, own=5) == 0
+    assert rounds(15, first=9, own=6) == 3
+    PrometheusServer.objects.update(url="http://127.0.0.1:1")
+    assert prometheus_collect(now=begun + timedelta(seconds=30), rules=LOCAL, machine=lambda known: machine(6)) == 0
+    assert local(75, own=8) == 2
+    assert frame() == {1: 10, 2: 50}
+    PrometheusServer.objects.update(url=row.url)
+    assert rounds(80, first=12, own=8) == 3
+    grown = Counter[int]()
+    for index, value in HealthBucket.objects.filter(signal="ecc_corrected").values_list("gpu__index", "value"):
+        grown[index] += value
+    assert grown == {0: 5, 2: 3}
+
+
+@pytest.fixture
+def held(personas: Personas) -> Job:
+    """A gang of one node on two of its four GPUs: one has computed all the time, one not in the last quarter of an hour. Idle ones are reclaimed."""
+    node = fleet()
+    team = personas.nodes["acme/research/vision"]
+    IdlePolicy.objects.create(node=team, classes=["batch"], window_minutes=20, notify_minutes=0, warn_minutes=0, reclaim_minutes=20)
+    job = builders.job(state=JobState.RUNNING, on=team, gpus_milli=2000)
+    gpus = gpus_of(node)[:2]
+    for gpu in gpus:
+        builders.placement(job, gpu, since=now() - timedelta(hours=5))
+    job.attempts.update(running_at=now() - timedelta(hours=5))
+    watched({gpus[0]: 90, gpus[1]: [90] * 15 + [0] * 15}, until=now() - timedelta(seconds=62))
+    return job
+
+
+def outage_is_told_and_nothing_is_done(job: Job, began: datetime, personas: Personas) -> None:
+    """A minute after the last reading, and hours later: the whole chain from rounds and pages to idle rules, health rules and alerts."""
+    browser = personas.client("operator")
+    assert now() - began < timedelta(seconds=75), "this machine is too slow for what is said here"
+    assert "<strong>Stale</strong>" in browser.get("/telemetry/").content.decode()
+    (seen,) = browser.get("/api/v1/fleet/summary").json()["types"]
+    assert (seen["allocated_milli"], seen["allocated_without_reading_milli"]) == (2000, 2000)
+    assert (seen["active_milli"], seen["idle_milli"], seen["gap_milli"]) == (0, 0, 0)
+    assert re.search(r'<li data-if="unread">.*?<b data-f="unread_gpus">[1-9]', browser.get("/overview/").content.decode())
+    assert browser.get("/gpus/?use=allocated").content.decode().count('title="No reading"') >= 2
+    causes = {part.cause for part, milli in gap_now(now=now()).items() if milli}
     assert Cause.UNREAD in causes
-    assert Cause.IDLE not in causes
-    node.refresh_from_db()
-    assert node.health == "healthy"
+    assert not causes & {Cause.IDLE, Cause.DRAINED, Cause.FAILED}
+
+    moment = began + timedelta(seconds=60)
+    for minutes in (1, 2, 2, 5, 5, 5, 10, 30, 60, 120):
+        moment += timedelta(minutes=minutes)
+        telemetry_rollup(now=moment)
+        idle_round(now=moment)
+        idle_ends(now=moment)
+        health_round(now=moment)
+        stragglers_round(now=moment)
+        alerts_round(now=moment)
+    assert not IdleEpisode.objects.exists()
+    assert not HealthFinding.objects.exists()
+    assert set(Node.objects.values_list("health", flat=True)) == {Health.HEALTHY}
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
+    assert not Order.objects.exists()
+    assert Alert.objects.filter(rule__figure="telemetry_age", resolved_at__isnull=True).exists()
 
 
-def test_a_server_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.django_db
+@pytest.mark.parametrize("fault", ["killed", "lying"])
+def test_a_dead_or_lying_server_is_told_within_a_minute_and_nothing_is_done(fault: str, held: Job, personas: Personas) -> None:
+    with scraped() as (exporter, server):
+        exporter.samples = [*said(0, sm="0.9"), *said(1, sm="0")]
+        server.knows("DCGM_FI_PROF_SM_ACTIVE", 2)
+        row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
+        began = now() - timedelta(seconds=61)
+        assert prometheus_collect(now=began, rules=LOCAL) == 2
+        if fault == "killed":
+            server.program.kill()
+        else:
+            exporter.samples = []  # it answers, and says nothing
+            server.knows_nothing("DCGM_FI_PROF_SM_ACTIVE")
+        for seconds in (15, 30, 45, 60):
+            assert prometheus_collect(now=began + timedelta(seconds=seconds), rules=LOCAL) == 0
+        row.refresh_from_db()
+        assert {"killed": "nothing answers", "lying": "without a reading"}[fault] in row.fault
+        outage_is_told_and_nothing_is_done(held, began, personas)
+
+
+@pytest.fixture
+def slow() -> Iterator[tuple[str, threading.Event]]:
+    """A server that answers as its Prometheus does, and once the event is set only after thirty seconds, byte by byte."""
+    late = threading.Event()
+
     class Slow(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            series = [{"metric": {"UUID": f"GPU-{gpu}"}, "value": [time.time(), value]} for gpu, value in ((0, "0.9"), (1, "0"))]
+            body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": series if "SM_ACTIVE)" in self.path else []}}).encode()
             self.send_response(200)
-            self.send_header("Content-Length", "1000")
+            self.send_header("Content-Length", str(len(body) + 30))
             self.end_headers()
-            for _ in range(30):
-                self.wfile.write(b" ")
-                time.sleep(0.1)
+            with contextlib.suppress(OSError):
+                for _ in range(30):
+                    self.wfile.write(b" ")
+                    late.is_set() and time.sleep(1)
+                self.wfile.write(body)
 
         def log_message(self, *said: object) -> None:
             """Nothing to read here."""
 
-    monkeypatch.setattr(asking, "WHOLE_SECONDS", 0.6)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    begun = time.monotonic()
-    answer = answer_of(PrometheusServer(url=f"http://127.0.0.1:{server.server_address[1]}"), set(), LOCAL, now())
+    yield f"http://127.0.0.1:{server.server_address[1]}", late
+    late.clear()
     server.shutdown()
     server.server_close()
 
-    assert "did not answer" in answer.fault
+
+@pytest.mark.soak
+@pytest.mark.django_db
+def test_a_server_that_takes_half_a_minute_is_given_up_and_told_within_a_minute(
+    slow: tuple[str, threading.Event], held: Job, personas: Personas
+) -> None:
+    url, late = slow
+    row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=url)
+    began = now()
+    assert prometheus_collect(now=began, rules=LOCAL) == 2
+    late.set()
+    for seconds in (15, 30, 45):
+        time.sleep(max(0.0, seconds - (now() - began).total_seconds()))
+        moment = now()
+        assert prometheus_collect(now=moment, rules=LOCAL) == 0
+        assert now() - moment < timedelta(seconds=asking.WHOLE_SECONDS + 1)
+    row.refresh_from_db()
+    assert "12 s" in row.fault
+    outage_is_told_and_nothing_is_done(held, began, personas)
+
+
+def test_a_server_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, threading.Event]) -> None:
+    monkeypatch.setattr(asking, "WHOLE_SECONDS", 0.6)
+    url, late = slow
+    late.set()
+    begun = time.monotonic()
+    answer = answer_of(PrometheusServer(url=url), set(), LOCAL, now())
+
+    assert "0.6 s" in answer.fault
     assert time.monotonic() - begun < 3
 
 
@@ -257,7 +389,7 @@ def drawn(rng: random.Random) -> dict[tuple[str, str, str, str], str]:
     """Values of series by metric, UUID, instance and profile; no two series have the same labels."""
     found: dict[tuple[str, str, str, str], str] = {}
     while len(found) < SERIES:
-        uuid = rng.choice(("", f"GPU-{rng.randrange(300)}", f"GPU-{rng.randrange(300)}", f"GPU-{rng.randrange(600)}"))
+        uuid = rng.choice(("", f"GPU-{rng.randrange(1, 300)}", f"GPU-{rng.randrange(1, 300)}", f"GPU-{rng.randrange(1, 600)}"))
         instance = rng.choice(("", "", "1", "2"))
         profile = rng.choice(("1g.10gb", "7g.80gb", "9g.1gb", "?")) if instance else ""
         found[rng.choice(FIELDS).metric, uuid, instance, profile] = rng.choice(VALUES)
@@ -266,7 +398,8 @@ def drawn(rng: random.Random) -> dict[tuple[str, str, str, str], str]:
 
 def expected_odd(series: dict[tuple[str, str, str, str], str]) -> Counter[str]:
     bounds, shared = {one.metric: one for one in FIELDS}, {"sm", "tensor", "dram"}
-    odd: Counter[str] = Counter()
+    odd: Counter[str] = Counter(stale=1)
+    believed: set[tuple[str, str]] = set()
     for (metric, uuid, instance, profile), value in series.items():
         one, number = bounds[metric], float(value)
         if not uuid:
@@ -279,25 +412,29 @@ def expected_odd(series: dict[tuple[str, str, str, str], str]) -> Counter[str]:
             odd["out_of_range"] += 1
         elif instance and one.key in shared and profile in ("9g.1gb", "?"):
             odd["wrong_profile"] += 1
+        else:
+            believed.add((uuid, one.key))
+    gpus = {uuid for uuid, _ in believed}
+    odd["missing"] = len(gpus) * len({key for _, key in believed}) - len(believed)
     return odd
 
 
 @pytest.mark.django_db
-def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(real: tuple[Exporter, Prometheus], personas: Personas) -> None:
+def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(own: tuple[Exporter, Prometheus], personas: Personas) -> None:
     """Rounds in which series come, go, fall and lie: frames, roll-ups, plots and pages show what can be true, and every oddity is counted."""
-    exporter, server = real
+    exporter, server = own
     nodes = [builders.node(gpus=8) for _ in range(40)]
     for number, key in enumerate(Gpu.objects.order_by("pk").values_list("pk", flat=True)[:300]):
         Gpu.objects.filter(pk=key).update(uuid=f"GPU-{number}")
     row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
-    rng, odd, moment = random.Random(20), Counter[str](), now()
+    rng, odd, begun = random.Random(20), Counter[str](), now()
     for number in range(1, ROUNDS + 1):
         series = drawn(rng)
-        odd += expected_odd(series)
+        odd.update(expected_odd(series))
         exporter.samples = [
             (metric, {key: label for key, label in (("UUID", uuid), ("GPU_I_ID", instance), ("GPU_I_PROFILE", profile)) if label}, value)
             for (metric, uuid, instance, profile), value in series.items()
-        ] + [("round", {}, str(number))]
+        ] + [("round", {}, str(number)), ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": "GPU-0"}, f"0.5 {round(begun.timestamp() - 120) * 1000}")]
         server.knows("round", 1)
         wait_until(lambda number=number: server.value("round") == number, what="the next scrape")  # type: ignore[misc]
         moment = now()
@@ -309,7 +446,11 @@ def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(real: tupl
         assert watts[watts != NO_POWER].max() <= 5000
 
     row.refresh_from_db()
-    assert {key: row.oddities.get(key, 0) for key in odd} == dict(odd)
+    assert row.oddities == dict(odd)
+    assert set(odd) == set(ODDITIES)
+    sources = personas.client("operator").get("/telemetry/").content.decode()
+    told = dict(re.findall(r'<tr><th scope="row">([^<]+)</th><td>main: (\d+)</td></tr>', sources))
+    assert told == {ODDITIES[key]: str(count) for key, count in odd.items()}, "each oddity is counted, and the page says how often"
     later = moment + timedelta(minutes=70)
     telemetry_rollup(now=moment + timedelta(minutes=3))
     telemetry_rollup(now=later)
@@ -327,6 +468,12 @@ def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(real: tupl
         assert np.nanmin(course.values, initial=0) >= 0
         assert np.nanmax(course.values, initial=0) <= 100
     operator = personas.client("operator")
+    gpu, node = Gpu.objects.order_by("pk")[1].public_id, nodes[0].public_id
+    for path, most in ((f"/gpus/{gpu}/course", 100), (f"/nodes/{node}/course", 100), ("/overview/history", 320), ("/gap/history", 320)):
+        answer = operator.get(path, {"range": "1h", "format": "csv"})
+        rows = list(csv.reader(io.StringIO(b"".join(answer).decode())))[1:]
+        plotted = [float(cell) for row in rows for cell in row[1:] if re.fullmatch(r"-?[\d.e+]+|nan|inf", cell)]
+        assert rows and all(0 <= value <= most for value in plotted), (path, plotted)
     for path in ("/gpus/", f"/nodes/{nodes[0].public_id}/", f"/gpus/{Gpu.objects.order_by('pk')[0].public_id}/", "/overview/"):
         page = operator.get(path).content.decode()
         told = {
