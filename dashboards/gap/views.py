@@ -42,15 +42,17 @@ def gap_page(request: HttpRequest) -> HttpResponse:
     dimension = asked if (asked := request.GET.get("by", "")) in DIMENSIONS else "team"
     chosen = range_of(request.GET)
     report = gap_report(access, now=moment, gpu_type=gpu_type)
-    rows = gap_by(access, dimension, gpu_type=gpu_type, now=moment)  # type: ignore[arg-type]
+    rows = [_by_row(row, dimension, gpu_type) for row in gap_by(access, dimension, gpu_type=gpu_type, now=moment)]  # type: ignore[arg-type]
+    seen = [number for number, _ in enumerate(Cause) if any(row["cells"][number]["told"] for row in rows)]
     context = {
         "report": report,
         "told": CAUSES,
         "causes": [_cause(row, gpu_type, report.until) for row in report.causes] if report else [],
         "lost": _totals(report.lost, LOST, gpu_type, report.until) if report else None,
         "whole": _totals(report.whole, (), gpu_type, report.until) if report else None,
-        "rows": [_by_row(row, dimension, gpu_type) for row in rows],
-        "heads": [CAUSES[cause].label for cause in Cause],
+        # Causes that no row has are left out here; the table of causes has all.
+        "rows": [{**row, "cells": [row["cells"][number] for number in seen]} for row in rows],
+        "heads": [CAUSES[list(Cause)[number]].label for number in seen],
         "dimension": dimension,
         "dimensions": DIMENSIONS,
         "types": types,

@@ -32,6 +32,7 @@ class Series:
     colour: str
     kind: Literal["line", "area", "bar"] = "line"
     dashed: bool = False
+    is_flat: bool = False  # an area of which nothing is seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Chart:
 
     @property
     def legend(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.colour) if len(self.columns) > 2 else ()
+        return tuple(column for column in self.columns if column.colour and not column.is_flat) if len(self.columns) > 2 else ()
 
     @property
     def table(self) -> list[tuple[Any, ...]]:
@@ -140,7 +141,7 @@ def over_time(
         figure.add_trace(_events(go, marks))
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
-    columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed) for one in series))
+    columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, stacked and not any(one.values)) for one in series))
     return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks))
 
 
@@ -251,7 +252,8 @@ def chart_response(request: HttpRequest, chart: Chart, *, name: str = "chart") -
 def chart_document(chart: Chart) -> Mapping[str, Any]:
     """What the script draws: the figure, its label, and the table as it stands in the page."""
     table = render_to_string("_chart_table.html", {"chart": chart})
-    return {"label": chart.label, "empty": chart.is_empty, "figure": chart.figure, "table": table}
+    legend = render_to_string("_chart_legend.html", {"chart": chart})
+    return {"label": chart.label, "empty": chart.is_empty, "figure": chart.figure, "table": table, "legend": legend}
 
 
 def figure_json(document: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ def profile(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires()
 def tokens(request: HttpRequest) -> HttpResponseBase:
-    return TOKENS.respond(request, token_list(access_of(request)), "quotas/tokens.html", {"heading": "Service tokens"})
+    return TOKENS.respond(request, token_list(access_of(request)), "quotas/tokens.html", {"heading": "Service tokens", "can_add": True})
 
 
 @require_http_methods(["GET", "POST"])

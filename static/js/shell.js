@@ -310,15 +310,20 @@
     return event.target.closest("input:not([type=checkbox], [type=radio]), textarea, select, [contenteditable]") !== null;
   }
 
-  /** Move to the same place in the next or previous row; from outside a table, into the first one. */
-  function stepRow(step) {
-    const table = document.activeElement.closest("table.grid") || document.querySelector("main table.grid");
-    if (!table) return;
-    const rows = [...table.tBodies].flatMap((body) => [...body.rows]).filter((row) => row.querySelector("a, button"));
-    const at = rows.indexOf(document.activeElement.closest("tr"));
-    const row = rows[at < 0 ? 0 : Math.min(rows.length - 1, Math.max(0, at + step))];
-    row?.querySelector("a, button").focus();
-    row?.scrollIntoView({ block: "nearest" });
+  /** To the next or previous row of any list of the page, or to the first row of the next or previous list; from elsewhere to the first row. */
+  function stepRow(step, byList) {
+    const own = document.activeElement.closest("table.grid");
+    // A sheet beside the list is not part of it.
+    const tables = own?.closest("#sheet") ? [own] : document.querySelectorAll("main table.grid:not(#sheet table)");
+    const rows = [...tables].flatMap((table) => [...table.querySelectorAll("tbody tr")]).filter((row) => row.querySelector("a, button") && row.checkVisibility());
+    const listOf = (row) => row.closest("table");
+    const firsts = rows.filter((row, at) => !at || listOf(row) !== listOf(rows[at - 1]));
+    const row = document.activeElement.closest("tr");
+    const among = byList ? firsts : rows;
+    const at = among.indexOf(byList ? firsts.find((first) => listOf(first) === own) : row);
+    const next = among[at < 0 ? 0 : Math.min(among.length - 1, Math.max(0, at + step))];
+    next?.querySelector("a, button").focus();
+    next?.scrollIntoView({ block: "nearest" });
   }
 
   let going = 0; // When "g" was pressed, for the letter that follows it.
@@ -336,7 +341,7 @@
     if (afterG && goTo(event.key)) event.preventDefault();
     else if (event.key === "g") going = performance.now();
     else if (event.key === "?") showShortcuts();
-    else if (event.key === "j" || event.key === "k") stepRow(event.key === "j" ? 1 : -1);
+    else if (/^[jk]$/i.test(event.key)) stepRow(event.key.toLowerCase() === "j" ? 1 : -1, event.shiftKey);
   });
 
   window.gpufleet = Object.assign(window.gpufleet || {}, {

@@ -16,6 +16,7 @@ from tests.personas import PASSWORD, person
 pytestmark = pytest.mark.browser
 
 DESK = {"width": 1440, "height": 900}
+FOCUSED = "one => one === document.activeElement"
 HEIGHT = "() => document.documentElement.scrollHeight"
 # Pages with a chart and without, as most people open them.
 WITH_CHART = ("/", "/gap/", "/cost/", "/clusters/aurora/")
@@ -101,16 +102,61 @@ def test_a_node_is_drained_by_keyboard_alone(live_console: LiveConsole, browser:
     assert visitor.watch.faults == []
 
 
-def press(page: Page, place: Locator) -> None:
-    tab_to(page, place)
+@pytest.mark.parametrize("address", ["/", "/home/on-call/"])
+def test_the_owner_of_idle_gpus_is_notified_by_keyboard_alone(demo: Site, browser: Browser, address: str):
+    visitor = demo.visit(browser, "oona", viewport=DESK)
+    page = visitor.page
+    visitor.open(address)
+    holder = page.get_by_role("region", name="Idle allocations").locator("tbody tr").first
+    name = holder.locator("th a").inner_text()
+    for _ in range(4):
+        if not holder.locator("a").first.evaluate(FOCUSED):
+            page.keyboard.press("Shift+J")
+    press(page, holder.get_by_role("link", name="Notify"), most=5)
+    expect(page.get_by_role("main")).to_contain_text(name)
+    skip(page)
+    press(page, page.get_by_role("main").get_by_role("button", name=re.compile("Notify|Send")), most=8)
+    expect(page.get_by_text("notified", exact=False).first).to_be_visible()
+    assert visitor.watch.faults == []
+
+
+def test_a_throttling_gpu_is_found_by_keyboard_alone(demo: Site, browser: Browser):
+    visitor = demo.visit(browser, "oona", viewport=DESK)
+    page = visitor.page
+    visitor.open("/")
+    for key in ("g", str(page.locator('#places a[href="/gpus/"]').get_attribute("data-key"))):
+        page.keyboard.press(key)
+    page.wait_for_url("**/gpus/")
+    page.wait_for_load_state()
+    skip(page)
+    press(page, page.get_by_role("navigation", name="Which GPUs").get_by_role("link", name="Throttling"), most=8)
+    page.wait_for_url("**condition=throttling*")
+    page.wait_for_load_state()
+    page.keyboard.press("j")
+    row = page.locator("table.grid tbody tr").first
+    expect(row).to_contain_text("Throttling")
+    page.keyboard.press("Enter")
+    expect(page.locator("#sheet h2").first).to_have_text(f"{row.locator('th').inner_text()} of {row.get_by_role('link').nth(1).inner_text()}")
+    assert visitor.watch.faults == []
+
+
+def skip(page: Page) -> None:
+    """To the content, by the first link of each page."""
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+
+
+def press(page: Page, place: Locator, most: int = 60) -> None:
+    tab_to(page, place, most)
     page.keyboard.press("Enter")
 
 
 def tab_to(page: Page, place: Locator, most: int = 60) -> None:
     """Go there by the Tab key; where that leads past it, or away from the page, it is not found."""
     expect(place).to_be_visible()
-    for _ in range(most):
-        if place.evaluate("one => one === document.activeElement"):
+    for _ in range(most + 1):
+        if place.evaluate(FOCUSED):
             return
         page.keyboard.press("Tab")
     raise AssertionError(f"{most} times Tab did not lead to {place}.")

@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 120, 24
 @register.inclusion_tag("_chart.html")
 def chart(chart: Chart, source: str = "", size: str = "normal") -> dict[str, Any]:
     """`{% chart utilization source=url %}`; `source` answers the same chart for another range (`chart_response`). `size`: low, normal or high."""
-    document = figure_json({key: value for key, value in chart_document(chart).items() if key != "table"})
+    document = figure_json({key: value for key, value in chart_document(chart).items() if key not in ("table", "legend")})
     # As Django's json_script does: nothing in a text may end the element.
     safe = document.replace("<", "\\u003C").replace(">", "\\u003E").replace("&", "\\u0026")
     return {"chart": chart, "source": source, "size": size, "document": mark_safe(safe)}  # noqa: S308 - escaped in the line above

@@ -70,7 +70,7 @@ def test_the_next_three_times_are_told_as_one_types(personas, fleet):
 
 
 def test_days_and_a_time_are_chosen_and_the_pickers_know_no_zone(personas, fleet):
-    chosen = {"repeat.cron-every": "week", "repeat.cron-days": ["SAT", "SUN"], "repeat.cron-time": "02:00"}
+    chosen: dict[str, Any] = {"repeat.cron-every": "week", "repeat.cron-days": ["SAT", "SUN"], "repeat.cron-time": "02:00"}
     told = look(personas, **JOB, **WHEN, **chosen, **{"repeat.starts_at": "2035-01-01T09:00"})
     assert (told["faults"], told["due"].count("<li>S"), "0 2 * * SAT,SUN" in told["due"]) == ({}, 3, True)
     assert '"starts_at": "2035-01-01T09:00:00Z"' in told["curl"]
