@@ -32,7 +32,6 @@ class Series:
     colour: str
     kind: Literal["line", "area", "bar"] = "line"
     dashed: bool = False
-    is_flat: bool = False  # an area of which nothing is seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,7 @@ class Column:
     name: str
     colour: str = ""
     dashed: bool = False
+    is_flat: bool = False  # an area of which nothing is seen
 
 
 @dataclass(frozen=True, slots=True)
