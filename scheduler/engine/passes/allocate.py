@@ -152,12 +152,12 @@ class Walk:
             return True
         if self.shapes is None:
             self.shapes = cycle.shapes_waiting()
-        for shape, form in self.shapes.items():
-            if shape in unfit:
-                continue
-            if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
-                return False
-            unfit.add(shape)
+        for shape, form in [*self.shapes.items()]:
+            if shape not in unfit:
+                if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
+                    return False
+                unfit.add(shape)
+            del self.shapes[shape]  # nothing is freed in this pass
         return True
 
     def _from_first_hopeful(self, queue: list[Work]) -> list[Work]:
@@ -176,7 +176,7 @@ class Walk:
         unfit, promising = self.unfit[0], self.promising[0]
         while at < end:
             work = queue[at]
-            if work.seats or (self._alike(work) not in unfit and self._may_fit_now(work, promising)):
+            if work.seats or (work.form.shape not in unfit and self._alike(work) not in unfit and self._may_fit_now(work, promising)):
                 break
             at += 1
         return at
@@ -222,7 +222,7 @@ class Walk:
         if self.by_right and not self._has_right(work, quota_type):
             return False
         shape, unfit, promising = self._alike(work), self.unfit[quota_type], self.promising[quota_type]
-        if shape in unfit:
+        if shape in unfit or work.form.shape in unfit:
             return False
         if shape in promising:  # until placing it fails
             return True

@@ -19,14 +19,28 @@ Hopeful = Callable[[Cycle, Work, int], bool]
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_reclaim, reclaim, SMALL_ENOUGH)
+    walk(cycle, may_reclaim, reclaim, SMALL_ENOUGH, None if cycle.displaced.holds_any else beyond_lines(cycle))
 
 
-def small_enough(cycle: Cycle, _: None, leaf: int, queue: list[Work]) -> list[Work]:
-    """Those that could still be within the leaf's share, or that a window may serve."""
+def beyond_lines(cycle: Cycle) -> dict[int, list[int]]:
+    """The nodes that may have to give something to one beside them, by what is above both: they use more than they count on, or were promised."""
+    found: dict[int, list[int]] = {}
+    parents = cycle.tree.parent
+    for division in cycle.tree.divisions:
+        for place, (used, sure, promised) in enumerate(zip(division.used, division.counts_on, division.guaranteed, strict=True)):
+            if used > (sure if promised is None else min(sure, promised)):
+                found.setdefault(parents[place], []).append(place)
+    return found
+
+
+def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, queue: list[Work]) -> list[Work]:
+    """Those that could still be within the leaf's share while somebody beside it is beyond his line, or that a window may serve."""
+    tree = cycle.tree
     if cycle.cluster.windows.lasting:
         return queue
-    room = max([division.fair[leaf] - division.used[leaf] for division in cycle.tree.divisions])
+    if beyond is not None and not any(beyond.get(tree.parent[place], [place]) != [place] for place in tree.path[leaf]):
+        return []
+    room = max([division.fair[leaf] - division.used[leaf] for division in tree.divisions])
     return [work for work in queue if work.form.lowest <= room or work.seats] if room > 0 else []
 
 

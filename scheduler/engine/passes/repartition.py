@@ -43,7 +43,9 @@ def may_repartition(cycle: Cycle, work: Work) -> bool:
 def has_splits(cycle: Cycle) -> bool:
     known = cycle.memo(("splits",))
     if known is None:
-        known = cycle.remember(("splits",), any(split.mode == "mig" for split in cycle.fleet.soon.splits.values()))
+        known = cycle.remember(
+            ("splits",), (cycle.grid.any_split or cycle.wants_instances) and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values())
+        )
     return bool(known)
 
 

@@ -1,5 +1,8 @@
 """Room by shape, computed once per state: how many workers of a shape fit into each domain of each level."""
 
+from functools import reduce
+from operator import or_
+
 import numpy as np
 
 from ..model.values import Kind, Role
@@ -20,6 +23,9 @@ class Capacity:
         self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
         self._most: dict[tuple[int, int, int, int, int], int] = {}
         self._could: dict[tuple[int, int, bool, bool], bool] = {}
+        self._refused: dict[Eligible, list[tuple[int, int, int]]] = {}  # milli-GPU, processors and memory for which there is no room
+        self._hosts: dict[tuple[int, int], int] = {}  # bit sets of nodes by the processors and memory that they have left
+        self._roomy: dict[tuple[int, int | None], int] = {}  # the same by GPUs, or by the share that may be had of one
 
     def _fresh(self) -> None:
         if self.version != self.view.version:
@@ -28,6 +34,9 @@ class Capacity:
             self._sums.clear()
             self._most.clear()
             self._could.clear()
+            self._refused.clear()
+            self._hosts.clear()
+            self._roomy.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
         """A quick bound, once by shape: False means that the minimum of a job without workers certainly does not fit."""
@@ -37,6 +46,34 @@ class Capacity:
         if known is None:
             known = self._could[key] = _could_fit(self, form, quota_type, suspect=suspect, spare=spare)
         return known
+
+    def holds_one(self, role: Role, eligible: Eligible) -> bool:
+        """Whether one of the nodes has room for a worker; of who takes a part of a GPU a bound. Who asks for no less than others, refused, is too."""
+        self._fresh()
+        milli, cpus, memory = 1000 * role.gpus or role.share_milli or 0, role.cpu_milli, role.host_memory_mib
+        refused = self._refused.setdefault(eligible, [])
+        for least, cpus_refused, memory_refused in refused:
+            if milli >= least and cpus >= cpus_refused and memory >= memory_refused:
+                return False
+        if self._nodes_for(role) & eligible.bits:
+            return True
+        refused.append((milli, cpus, memory))
+        return False
+
+    def _nodes_for(self, role: Role) -> int:
+        host, view = (role.cpu_milli, role.host_memory_mib), self.view
+        nodes = self._hosts.get(host)
+        if nodes is None:
+            nodes = self._hosts[host] = view.hosts(*host)
+        if not role.gpus and role.share_milli is None:
+            return nodes
+        roomy = self._roomy.get((role.gpus, role.share_milli))
+        if roomy is None:
+            roomy = reduce(or_, view.by_count()[role.gpus or 1 :], 0)
+            if role.share_milli is not None:
+                roomy |= view.joinable(role.share_milli)
+            self._roomy[role.gpus, role.share_milli] = roomy
+        return nodes & roomy
 
     def slots(self, role: Role, eligible: Eligible) -> Ints:
         self._fresh()
@@ -84,14 +121,14 @@ def plain(cluster: Cluster, kind: Kind) -> bool:
 
 
 def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
+    view = capacity.view
     for place, role in enumerate(form.roles):
-        if role.parted or not role.least:
+        if not role.least:
             continue
-        if capacity.view.idle < role.gpus * role.least or (role.gpus and capacity.view.slots_at_most(role.gpus) < role.least):
+        several = role.least > 1 and not role.parted
+        if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
             return False
         eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=spare)
-        if role.least == 1 and role.gpus and capacity.view.surely_holds(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.bits):
-            continue
-        if capacity.most(role, eligible, form.width) < role.least:
+        if not capacity.holds_one(role, eligible) or (several and capacity.most(role, eligible, form.width) < role.least):
             return False
     return True

@@ -367,14 +367,12 @@ class Placer:
         fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are split already.
         """
         bits &= self.view.hosts(role.cpu_milli, role.host_memory_mib)
-        joined_to = sorted(node for node in self._nodes_to_join(role) if bits >> node & 1)
-        best = min((offer for node in joined_to if (offer := self._offer(node, role)) is not None), default=None)
+        joined_to = self._nodes_to_join(role) & bits
+        best = min((offer for node in bits_of_large(joined_to) if (offer := self._offer(node, role)) is not None), default=None)
         if (best is not None and not best[0][0]) or (self.kind.sharing == "mig" and not any(left > 0 for left in self.budget.values())):
             return best
-        for node in joined_to:
-            bits &= ~(1 << node)
         buckets = self.view.by_count()
-        bits &= ~buckets[0]
+        bits &= ~(joined_to | buckets[0])
         for make in [make for make in self.grid.makes if bits & make]:
             fullest = (node for nodes in buckets[1:] for node in ascending(nodes & bits & make))
             offer = next((offer for node in fullest if (offer := self._offer(node, role)) is not None), None)
@@ -398,21 +396,22 @@ class Placer:
             allowed[node] = 0
         return None
 
-    def _nodes_to_join(self, role: Role) -> set[int]:
-        """All nodes with a GPU that is split already and has something left for the role; there may be more."""
+    def _nodes_to_join(self, role: Role) -> int:
+        """All nodes with a GPU that is split already and has something left for the role, as a bit set; there may be more."""
         splits = self.view.splits
         if self.kind.sharing == "mig":
             may_split = any(left > 0 for left in self.budget.values())
             found = {node for (node, _), split in splits.items() if split.mode == "mig" and (may_split or split.tenants < len(split.instances))}
-            return found.union(node for node, _ in self.new_splits)
+            return sum(1 << node for node in found.union(node for node, _ in self.new_splits))
         mode, trust, nodes = self.kind.sharing, self.cluster.trust_of(self.work), self.grid.nodes
         if (share := role.share_milli) is not None:
-            return self.view.joinable(mode, trust, share)
-        return {
+            return self.view.joinable(share, mode, trust)
+        room = {
             node
             for (node, _), split in splits.items()
-            if split.mode == mode and split.trust == trust and has_room(split, role, nodes[node].gpu_memory_mib)
+            if (split.mode, split.trust) == (mode, trust) and has_room(split, role, nodes[node].gpu_memory_mib)
         }
+        return sum(1 << node for node in room)
 
     def _offer(self, node: int, role: Role) -> Offer | None:
         """The best parts on one node, where its host has enough for the worker."""

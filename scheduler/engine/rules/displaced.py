@@ -57,6 +57,10 @@ class Displaced:
         that it has reclaimed and lost."""
         return work.order in self._later and not (inside and self._later[work.order])
 
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._later)
+
     def dear(self, work: Work) -> bool:
         """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
         return work.order in self._before

@@ -12,6 +12,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..model.mig import Instance, board_of, layout_faults
 from .grid import Eligible, Grid, Ints
@@ -78,6 +79,16 @@ def lowest(mask: int, count: int) -> int:
     return result
 
 
+def bit_set(flags: npt.NDArray[np.bool_]) -> int:
+    """The places that are set, as one number."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def _sharers_of(mode: str, trust: str) -> int:
+    """A number for who may share a GPU; that of others may be the same, so it only rules out."""
+    return hash((mode, trust))
+
+
 class View:
     """The room on every node, under one assumption about what has left."""
 
@@ -97,10 +108,8 @@ class View:
         self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
         self.columns: object = None  # what he has made of it
         self._largest = (-1, 0)  # as of which version
-        self._joinable: tuple[int, dict[tuple[str, str], tuple[Ints, Ints]]] = (
-            -1,
-            {},
-        )  # the same, by mode and domain of trust: nodes, milli-GPU left
+        self._left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
+        self._sharers: Ints = np.zeros_like(self._left)  # by whom: `_sharers_of`
 
     def recount(self) -> None:
         """Derive the counts from the masks, after these were written to directly."""
@@ -111,7 +120,9 @@ class View:
         self._host_np = None
         self.notes = self.columns = None
         self._largest = (-1, 0)
-        self._joinable = (-1, {})
+        self._left[:] = 0
+        for key, split in self.splits.items():
+            self._note_left(key, split)
 
     def copy(self) -> "View":
         other = View.__new__(View)
@@ -129,7 +140,7 @@ class View:
         other.version = self.version
         other.notes = other.columns = None
         other._largest = self._largest
-        other._joinable = (-1, {})
+        other._left, other._sharers = self._left.copy(), self._sharers.copy()
         return other
 
     def by_count(self) -> list[int]:
@@ -156,36 +167,35 @@ class View:
             self._largest = (self.version, count)
         return count
 
-    def joinable(self, mode: str, trust: str, share: int) -> set[int]:
-        """All nodes on which a shared GPU of such a mode and domain of trust has so many milli-GPU left."""
-        version, known = self._joinable
-        if version != self.version:
-            found: dict[tuple[str, str], list[tuple[int, int]]] = {}
-            for (node, _), split in self.splits.items():
-                found.setdefault((split.mode, split.trust), []).append((node, 1000 - split.used))
-            columns = {key: np.array(rows, dtype=np.int64).T for key, rows in found.items()}
-            known = {key: (rows[0], rows[1]) for key, rows in columns.items()}
-            self._joinable = (self.version, known)
-        if (mode, trust) not in known:
-            return set()
-        nodes, left = known[mode, trust]
-        return set(nodes[left >= share].tolist())
+    def put_split(self, key: tuple[int, int], split: Split | None) -> None:
+        if split is None:
+            self.splits.pop(key, None)
+        else:
+            self.splits[key] = split
+        self._note_left(key, split)
+        self.version += 1
+        if self.notes is not None:
+            self.notes.append(key[0])
+
+    def _note_left(self, key: tuple[int, int], split: Split | None) -> None:
+        if split is None or split.mode == "mig":
+            self._left[key] = 0
+        else:
+            self._left[key], self._sharers[key] = 1000 - split.used, _sharers_of(split.mode, split.trust)
+
+    def joinable(self, share: int, mode: str | None = None, trust: str = "") -> int:
+        """The nodes on which a shared GPU has so many milli-GPU left, for a mode and domain of trust if given: a bit set that may hold others."""
+        if not self.splits:
+            return 0
+        left = self._left >= share
+        if mode is not None:
+            left &= self._sharers == _sharers_of(mode, trust)
+        return bit_set(np.logical_or.reduce(left, axis=1))
 
     def slots_at_most(self, gpus: int) -> int:
         """How many workers of so many GPUs there is room for, if they may stand anywhere."""
         buckets = self.by_count()
         return sum([buckets[count].bit_count() * (count // gpus) for count in range(gpus, len(buckets))])
-
-    def surely_holds(self, gpus: int, cpus: int, memory: int, bits: int) -> bool:
-        """Whether one worker fits on one of these nodes, as far as the first of those with equally much room tell."""
-        buckets = self.by_count()
-        for count in range(gpus, len(buckets)):
-            candidates = buckets[count] & bits
-            if candidates:
-                node = (candidates & -candidates).bit_length() - 1
-                if self.cpus[node] >= cpus and self.memory[node] >= memory:
-                    return True
-        return False
 
     def set_free(self, node: int, mask: int) -> None:
         self.free[node] = mask
@@ -224,8 +234,11 @@ class View:
 
     def hosts(self, cpus: int, memory: int) -> int:
         """The nodes that have so much left of their processors and memory, as a bit set."""
-        cpu_np, memory_np = self.host_np()
-        return int.from_bytes(np.packbits((cpu_np >= cpus) & (memory_np >= memory), bitorder="little").tobytes(), "little")
+        nodes = (1 << self.grid.size) - 1
+        if cpus or memory:
+            for left, asked in zip(self.host_np(), (cpus, memory), strict=True):
+                nodes &= bit_set(left >= asked) if asked else -1
+        return nodes
 
     def slots(self, gpus: int, cpus: int, memory: int, eligible: Eligible) -> Ints:
         """How many workers of a shape each node has room for; a bound of 10**6 where the shape needs nothing."""
@@ -339,7 +352,7 @@ class Fleet:
         for _, _, node, mask, cpus, memory, _, parts in seats:
             for part in parts:
                 split = left(soon.splits[node, part.gpu], part)
-                self._put_split(soon, (node, part.gpu), split)
+                soon.put_split((node, part.gpu), split)
                 mask |= 0 if split else 1 << part.gpu
             soon.set_free(node, soon.free[node] | (mask & usable[node]))
             if cpus or memory:
@@ -349,7 +362,7 @@ class Fleet:
         """Whole GPUs and shares are held that were idle when an earlier plan began; `begin` must follow."""
         for _, _, node, mask, cpus, memory, _, parts in seats:
             for part in parts:
-                self._put_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
+                view.put_split((node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
                 mask |= 1 << part.gpu
             view.set_free(node, view.free[node] & ~mask)
             if cpus or memory:
@@ -409,7 +422,7 @@ class Fleet:
             entry = log.pop()
             if len(entry) == 3:
                 for view in (self.now, self.soon) if entry[0] is None else (entry[0],):
-                    self._put_split(view, entry[1], entry[2])
+                    view.put_split(entry[1], entry[2])
             else:
                 node, now_bits, soon_bits, now_cpus, now_memory, soon_cpus, soon_memory = entry
                 self._flip(node, now_bits, soon_bits, -now_cpus, -now_memory, -soon_cpus, -soon_memory)
@@ -511,21 +524,12 @@ class Fleet:
         self.part_ways()
         return self.now, self.soon
 
-    def _put_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
-        if split is None:
-            view.splits.pop(key, None)
-        else:
-            view.splits[key] = split
-        view.version += 1
-        if view.notes is not None:
-            view.notes.append(key[0])
-
     def set_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
         """Change what a GPU is split into, in one view; a GPU that is split is not idle, one that is whole again is."""
         old = view.splits.get(key)
         self.part_ways()  # an entry names its view, so the views must not become two behind its back
         self.log.append((view, key, old))
-        self._put_split(view, key, split)
+        view.put_split(key, split)
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
             bit &= self.grid.usable[node]
@@ -538,7 +542,7 @@ class Fleet:
         """The same while both views are one; should they part, the entry is about both."""
         now, (node, gpu) = self.now, key
         self.log.append((None, key, now.splits.get(key)))
-        self._put_split(now, key, split)
+        now.put_split(key, split)
         bit = 1 << gpu
         if bool(now.free[node] & bit) != (split is None):
             bit &= self.grid.usable[node]

@@ -59,7 +59,8 @@ class Queues:
         self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
         self.open: dict[Work, None] = {}  # who has places and may ask for more
         self.held: dict[Work, None] = {}  # who must not start yet
-        self.blocked: dict[Work, None] = {}  # who waits for nothing that a pass could give
+        # Who waits for nothing that a pass could give, and why, where that stays so.
+        self.blocked: dict[Work, tuple[Reason, ...] | None] = {}
         self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
         self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
 
@@ -106,8 +107,8 @@ class Queues:
         for leaf, many in before.items():
             self._put_in_order(cycle, self.queues.get(leaf, []), many)
             self._touch(cycle, leaf)
-        for work in self.blocked:
-            static[work.order] = cycle.alike(work)[0]
+        for work, told in self.blocked.items():
+            static[work.order] = told or cycle.alike(work)[0]
         return static
 
     def _put_in_order(self, cycle: Surroundings, queue: list[Work], many: int) -> None:
@@ -147,7 +148,8 @@ class Queues:
                 known_types[key] = None if blocked else types
             known = known_types[key]
             if known is None:
-                self.blocked.update(dict.fromkeys(works))
+                reasons = cycle.alike(first)[0]
+                self.blocked.update(dict.fromkeys(works, None if reasons[0].code == "limit" else reasons))
                 continue
             if known != first.form.types:
                 for work in works:

@@ -54,7 +54,7 @@ def fragmented(cycle: Cycle) -> int:
         return 0
     total = weight = 0
     idle_of: dict[tuple[int, bool], int] = {}
-    capacity, largest = cycle.capacity(cycle.fleet.soon), cycle.fleet.soon.largest
+    capacity = cycle.capacity(cycle.fleet.soon)
     counts = {key: [form, count] for key, (form, count) in cycle.who_waits.alike.items() if count}
     for works, sign in _changed(cycle):
         for work in works:
@@ -73,10 +73,10 @@ def fragmented(cycle: Cycle) -> int:
         if not idle_of[place]:
             continue
         role = max(roles, key=lambda one: one.gpus) if len(roles) > 1 else roles[0]
-        if role.gpus > largest:
+        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        if not capacity.holds_one(role, eligible):
             total += count * idle_of[place]
             continue
-        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
         total += count * max(0, idle_of[place] - usable)
