@@ -18,9 +18,9 @@ from .model.values import Job, Scenario, Settings
 from .rules.allowance import Allowances
 from .rules.invariants import check
 from .rules.windows import NEVER
+from .search.entries import Date
 from .search.lookahead import Lookahead
 from .search.rehearsal import newly_shared
-from .search.remembered import Date
 from .state.kept import Kept
 from .state.planning import Cycle
 from .state.tree import Division

@@ -195,17 +195,6 @@ class Lookahead:
             gaps.append((opened, END))
         return gaps
 
-    def is_no_other(self, node: int, gpus: int, workers: int, length: int, at: int, taken: int) -> bool:
-        """Whether a node of which so many GPUs are taken at a date, or none, offers them then, and no more or sooner: so that the date stays."""
-        for count in range(gpus, min(gpus * workers, self.grid.most_gpus) + 1, gpus):
-            long = [(start, end) for start, end in self.gaps(node, count) if end - start >= length]
-            if count > taken:
-                if long and long[0][0] <= at:
-                    return False
-            elif not long or long[0][0] < at or not any(start <= at <= end - length for start, end in long):
-                return False
-        return True
-
     def pass_time(self, now: int) -> None:
         """Count from a later moment on. A table follows when it is asked for."""
         self.now = now

@@ -16,9 +16,9 @@ from ..state.queues import Queues
 from ..state.tree import Tree
 from ..state.work import Work
 from .columns import ints
+from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, Stay, counts_of
-from .remembered import MANY, NOWHERE, Date, Entry, Held, Known, Prospect, Remembered, Stays
 
 
 class Surroundings(Protocol):
@@ -59,12 +59,9 @@ class Prospects(ABC):
         self._rehearsed: Rehearsal | None = None
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
-        self._told = Remembered()
         self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
         backfills = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
         self._lends = backfills  # nobody gives way to a reservation where none is made
-        self._keeping: list[Known] = []  # whose places are kept now, in order
-        self._unheld: list[Entry] = []  # whose places nobody has asked the look-ahead about since they were told again: it does not know of them
 
     @property
     @abstractmethod
@@ -77,18 +74,6 @@ class Prospects(ABC):
         return self._renew()
 
     def _renew(self) -> Lookahead:
-        ahead = self._renew_but_unheld()
-        if self._unheld:
-            self._hold_all()
-        return ahead
-
-    def _hold_all(self) -> None:
-        assert self._ahead is not None
-        for entry in self._unheld:
-            self._ahead.reserve(entry.at, entry.length, entry.places)
-        self._unheld.clear()
-
-    def _renew_but_unheld(self) -> Lookahead:
         cluster = self.cycle.cluster
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._tenants, self._geometry = {}, [*cluster.geometry]
@@ -96,12 +81,11 @@ class Prospects(ABC):
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:
-                self._held, self._told = Stays(), Remembered()
+                self._held = Stays()
                 self._ahead = self._lookahead(self._held, self._tenants)
                 self._ends_now = self._anyone_ends()
             self._read = len(cluster.journal)
         elif self._read < len(cluster.journal):
-            self._hold_all()
             self._follow(self._ahead)
         return self._ahead
 
@@ -110,16 +94,12 @@ class Prospects(ABC):
         ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
         later = now != ahead.now
         ahead.pass_time(now)
-        self._held, self._told = held, prospect.told
-        self._told.go_on()
+        self._held = held
         changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
         if later:
             for work in held.out_of_date(now):
                 changed.setdefault(work, True)
         self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
-        for work, there in changed.items():
-            if not there:
-                self._told.dates.pop(work, None)
         if later:
             self._ends_now = self._anyone_ends()
         else:
@@ -233,11 +213,10 @@ class Prospects(ABC):
                     ahead.give_back(entry.at, entry.length, entry.places)
                 else:
                     ahead.reserve(entry.at, entry.length, entry.places)
-                (self._keeping.remove if served else self._keeping.append)(entry.known)
 
     def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
-        """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is noted."""
-        usable, changed = self.cycle.grid.usable, self._told.changes
+        """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is changed."""
+        usable = self.cycle.grid.usable
         by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
         for work, new in stays:
             old = self._held.of(work)
@@ -252,21 +231,11 @@ class Prospects(ABC):
                         here = by_node.setdefault(seat.node, {})
                         here[until] = here.get(until, 0) + sign * (seat.mask & usable[seat.node]).bit_count()
                     for part in seat.parts:
-                        changed.append(seat.node)
                         self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
             self._held.change(work, new)
         for node, leaving in by_node.items():
-            if not any(leaving.values()):
-                continue
-            ahead.change(node, leaving)
-            more, most, least = 0, 0, 0
-            for until in sorted(leaving, reverse=True):
-                more += leaving[until]
-                most, least = max(most, more), min(least, more)
-            if least < 0:
-                changed.append(node)
-            elif most > 0:
-                changed.append(~node)
+            if any(leaving.values()):
+                ahead.change(node, leaving)
 
     def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
         """One tenant more or less on a GPU, which is held until the last one has left."""

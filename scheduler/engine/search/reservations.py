@@ -11,9 +11,9 @@ from ..state.fleet import Seat
 from ..state.grid import Ints
 from ..state.standing import most_freed
 from ..state.work import Work
-from .lookahead import END, Lookahead
+from .entries import Date, Entry, Prospect
+from .lookahead import END
 from .prospects import Prospects, Surroundings
-from .remembered import Date, Entry, Known, Line, Prospect
 
 Later = tuple[Callable[[], None] | None, list[tuple[Work, int]]]  # a walk along the queue, and who asks for a place in which type
 
@@ -96,14 +96,9 @@ class Book(Prospects):
         self._gone_along()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
-        first = bool(asking) and not self._entries
-        if first and self._all_again(asking):
-            return
         for work, quota_type in asking:
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
-        if first:
-            self._note_line(asking)
 
     def _settle_up_to(self, work: Work) -> None:
         """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
@@ -126,56 +121,6 @@ class Book(Prospects):
             walk()
             self.cycle.cluster.before_changes = self.settle
 
-    def _all_again(self, asking: list[tuple[Work, int]]) -> bool:
-        """Whether the same have asked in the same order as the last time, and get all that they got then."""
-        if self._ahead is None and self.cycle.cluster.kept.prospect is None:
-            return False  # nobody was told anything before
-        ahead, told, now = self._renew_but_unheld(), self._told, self.cycle.now
-        line = told.line
-        if line is None or line.asked != asking:
-            return False
-        more, less = told.since(line.read)
-        if not line.nodes.isdisjoint(more) or not line.nodes.isdisjoint(less):
-            return False
-        if any(known.instant <= now for known in line.known):
-            return False
-        for known in line.known:
-            if not self._counted(known.work) or (more and not self._no_others(ahead, known, more)):
-                return False
-        for known, before in zip(line.known, line.before, strict=True):
-            self._asked_at.setdefault(known.work.order, len(before))
-            told.note(known, before)
-        self._keep_again(line.entries)
-        told.line = line._replace(read=len(told.changes))
-        return True
-
-    def _keep_again(self, entries: list[Entry]) -> None:
-        now, by_node = self.cycle.now, self._by_node
-        for entry in entries:
-            work, known = entry.work, entry.known
-            if entry.at != known.instant - now:
-                entry.at = known.instant - now
-                entry.date = Date(entry.at, entry.places, ())
-            entry.guaranteed = self._is_inside(work, entry.quota_type)
-            entry.served = False
-            for node, _ in entry.places:
-                if node in by_node:
-                    by_node[node].append(entry)
-                else:
-                    by_node[node] = [entry]
-        self._entries += entries
-        self._unheld += entries
-        self._keeping += [entry.known for entry in entries]
-
-    def _note_line(self, asking: list[tuple[Work, int]]) -> None:
-        """Remember what came of all who asked, where that was a matter of counting."""
-        told = self._told
-        known = [one for work, _ in asking if (one := told.lately.get(work)) is not None and one.read == len(told.changes)]
-        told.line = None
-        if len(known) == len(asking) and all(entry.at > 0 for entry in self._entries):
-            nodes = frozenset([node for entry in self._entries for node, _ in entry.places])
-            told.line = Line(asking, known, [one.before for one in known], [*self._entries], nodes, len(told.changes))
-
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
@@ -183,8 +128,6 @@ class Book(Prospects):
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
             self._ahead.keep_nothing()
-        self._unheld.clear()
-        self._keeping.clear()
         self._entries.clear()
         self._holds.clear()
         self.per_type.clear()
@@ -199,7 +142,7 @@ class Book(Prospects):
         if self._ahead is None or self._tenants or self._geometry:
             return None
         self.clear()
-        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now, self._told)
+        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now)
 
     # Keeping
 
@@ -253,42 +196,23 @@ class Book(Prospects):
         if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
             self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
             return None
-        known = None if only_now or len(types) > 1 else self._told_again(self._renew_but_unheld(), work, types[0])
-        if known is not None:
-            quota_type = known.quota_type
-            found = None if known.places is None else Date(known.instant - self.cycle.now, known.places, ())
-            if found is None:
-                self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-            else:
-                self._unheld.append(entry := self._entry(work, quota_type, found, known))
-        else:
-            found, quota_type = self._date_in(work, types, only_now=only_now)
-            staying = self._staying.get(work) if found is not None and not found.at else None
-            if staying:
-                with self.standing(self.ahead, staying):
-                    found, quota_type = self._date_in(work, types, only_now=only_now)
-            instant, places = (END, None) if found is None else (self.cycle.now + found.at, found.places)
-            known = Known(work, quota_type, instant, places, len(types) == 1 and not only_now and not staying and self._counted(work))
-            if found is not None:
-                entry = self._entry(work, quota_type, found, known)
-                self.ahead.reserve(found.at, entry.length, found.places)
-        if known.counted:
-            self._told.note(known, self._keeping)
+        found, quota_type = self._date_in(work, types, only_now=only_now)
+        staying = self._staying.get(work) if found is not None and not found.at else None
+        if staying:
+            with self.standing(self.ahead, staying):
+                found, quota_type = self._date_in(work, types, only_now=only_now)
         if found is None:
             return None
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        self._keeping.append(known)
-        self._keep(entry)
-        return entry
+        return self._keep(work, quota_type, found)
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
+        entry = Entry(work, quota_type, date.at, self.length(work), date.places, self._is_inside(work, quota_type), len(self._entries), date)
+        self.ahead.reserve(entry.at, entry.length, entry.places)
         self._entries.append(entry)
-        by_node = self._by_node
         for node, _ in entry.places:
-            if node in by_node:
-                by_node[node].append(entry)
-            else:
-                by_node[node] = [entry]
+            self._by_node.setdefault(node, []).append(entry)
+        return entry
 
     def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
         """The earliest in one of these types, and in which."""
@@ -299,10 +223,6 @@ class Book(Prospects):
                 found, quota_type = date, each
         return found, quota_type
 
-    def _entry(self, work: Work, quota_type: int, date: Date, known: Known) -> Entry:
-        inside = self._is_inside(work, quota_type)
-        return Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date, known)
-
     def _is_inside(self, work: Work, quota_type: int) -> bool:
         """Whether it would stay within its guarantees."""
         return self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
@@ -310,37 +230,6 @@ class Book(Prospects):
     def _counted(self, work: Work) -> bool:
         """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
         return not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming
-
-    def _told_again(self, ahead: Lookahead, work: Work, quota_type: int) -> Known | None:
-        """What it was told when it asked the last time, if it would be told the same now."""
-        known = self._told.dates.get(work)
-        if known is None or known.quota_type != quota_type or not self._counted(work):
-            return None
-        at = known.instant - self.cycle.now if known.places is not None else END
-        if at <= 0:
-            return None
-        more, less = self._told.changed_since(known, self._keeping)
-        if more or less:
-            places = dict(known.places or ())
-            # Where there is only less room nothing comes before the date, and who is not asked for it cannot fail it.
-            nodes = more.union(less.intersection(places)) if less else more
-            if self._unheld and not self._by_node.keys().isdisjoint(nodes):
-                self._hold_all()
-            if nodes and not self._no_others(ahead, known, nodes):
-                return None
-        return known
-
-    def _no_others(self, ahead: Lookahead, known: Known, nodes: Iterable[int]) -> bool:
-        """Whether none of these nodes, as they are now, makes it another date."""
-        work = known.work
-        role, suspect = work.form.roles[0], work.kind.tolerates_suspect
-        flags = work.form.eligible(self.cycle.grid, 0, known.quota_type, suspect=suspect, spare=False).flags
-        near = [node for node in nodes if flags[node]]
-        if not near:
-            return True
-        length, places = self.length(work), dict(known.places or ())
-        at = known.instant - self.cycle.now if known.places is not None else END
-        return all(ahead.is_no_other(node, role.gpus, role.least, length, at, places.get(node, 0)) for node in near)
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
@@ -362,17 +251,13 @@ class Book(Prospects):
             return  # only its gates are kept
         found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
         if found is not None:
-            entry = self._entry(work, quota_type, found, Known(work, quota_type, self.cycle.now + found.at, found.places, counted=False))
-            self.ahead.reserve(entry.at, entry.length, entry.places)
-            self._keeping.append(entry.known)  # whoever asks behind it is told something else than before it came
-            self._keep(entry)
+            self._keep(work, quota_type, found)
 
     def withdraw(self, entry: Entry) -> None:
         """Keep the latest place no longer."""
         assert entry is self.entries[-1]
         self._entries.pop()
         self.per_type[entry.quota_type] -= 1
-        self._keeping.remove(entry.known)
         self.ahead.give_back(entry.at, entry.length, entry.places)
         for node, _ in entry.places:
             self._by_node[node].remove(entry)

@@ -6,8 +6,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Cluster`: the fleet, the tree and the jobs where they stand;
 - `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
-  that changed, and looks again at those whose time was up or has not begun. Where there are many nodes, with it goes what blocked jobs
-  were told: a date stays as long as no node that has changed speaks against it;
+  that changed, and looks again at those whose time was up or has not begun;
 - `Repeated`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
@@ -19,8 +18,8 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
 
 Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are in MIG mode, somebody
-leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead and
-what was told are made anew.
+leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead is
+made anew.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
     from ..place.blocks import Block
     from ..place.gradient import Gradient
     from ..rules.invariants import First
+    from ..search.entries import Prospect
     from ..search.movables import Movables
-    from ..search.remembered import Prospect
     from ..search.units import Units
     from ..tell.repeated import Repeated
     from ..tell.waking import Wakes

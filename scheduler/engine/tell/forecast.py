@@ -13,10 +13,10 @@ from ..place.capacity import plain, widest
 from ..rules.allowance import Allowances, Taken
 from ..rules.order import QueueOrder
 from ..rules.windows import NEVER, Windows
+from ..search.entries import Date
 from ..search.evicting import request
 from ..search.lookahead import Lookahead
 from ..search.rehearsal import Rehearsal, newly_shared
-from ..search.remembered import Date
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.form import Form

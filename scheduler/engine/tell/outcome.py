@@ -13,7 +13,7 @@ from ..model.values import QUEUED
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
 from ..rules.windows import NEVER
-from ..search.remembered import Entry
+from ..search.entries import Entry
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.form import Form

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.reading.scenario import parse
+from tests.scheduler.twin.strategies import scenario_random
+
 from .scenes import actions, at, job, leafed, node, plan_of, quota, reasons, running, scene
 
 ALL = tuple(range(8))
@@ -106,3 +110,11 @@ def test_who_is_gone_by_then_or_leaves_enough_starts_beside_it(more: dict[str, A
 
     assert actions(plan) == {"later": "start"}
     assert kept(plan, "gang") == ["2026-11-20T09:16:40Z"]
+
+
+def test_gates_are_kept_for_a_job_that_asks_in_its_second_type_behind_others() -> None:
+    """Its date is known although another job, for which nothing is kept, asked before it: j-15 comes before j-11 in their queue."""
+    scenario = parse(scenario_random(78000315, "medium"))
+    reserved = [decision.job for decision in make_plan(scenario).decisions if decision.action == "reserve"]
+    assert "j-15" in reserved
+    assert "j-11" not in reserved
