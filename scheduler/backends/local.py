@@ -74,6 +74,8 @@ LAST_LOOK = timedelta(seconds=20)
 FACTS = Facts(resizes_in_place=False, resizes_stated=True, creates_mig=False, runs_mps=False, runs_images=False, latency_ms=500)
 # A worker that somebody kills so often in one run is no victim of the machine: then it has failed, as any other that ends so.
 MOST_KILLED = 3
+# A worker that fails so soon after another was lost could not go on without it: the loss is to blame, and not the job.
+REFORMS = timedelta(seconds=120)
 # Each look goes through the folders, so there are never more than so many of runs that are over; and so many are deleted at once.
 MOST_KEPT = 2_000
 DELETED_A_CALL = 200
@@ -513,7 +515,7 @@ class LocalBackend:
             ended_at=max(ends, default=now) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,
             why="" if bad is None else bad.why,
-            node_lost=bad is not None and bad.exit_code is None,
+            node_lost=bad is not None and (bad.exit_code is None or (run.in_place and state == RunState.ENDED and _for_a_loss(run, bad, wrong))),
             checkpoints=checkpoints,
             steps=() if state == RunState.ENDED else self._looker.steps(Path(run.checkpoints)),
         )
@@ -860,6 +862,14 @@ class Look:
     started: datetime | None
     ended: datetime | None
     lost: bool = False  # by no doing of its own
+
+
+def _for_a_loss(run: Run, bad: Look, wrong: Sequence[Look]) -> bool:
+    """Whether those who stayed failed only because they could not re-form without one that was lost."""
+    if bad.lost:
+        return not all(look.lost for look in wrong)
+    joined = [datetime.fromisoformat(worker["at"]) for worker in run.workers if worker.get("lost")]
+    return bad.exit_code != 128 + _KILL and bad.ended is not None and any(abs(bad.ended - at) <= REFORMS for at in joined)
 
 
 def _has_saved(seen: SeenRun, since: str) -> bool:

@@ -37,7 +37,7 @@ from scheduler.backends.base import (
     WorkerSeat,
     whole_characters,
 )
-from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, ROLE
+from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, REFORMS, ROLE
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
@@ -59,6 +59,7 @@ NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an ea
 SIGKILLED = 128 + signal.SIGKILL
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
 Submission = tuple[list[str], str]
+Wrong = tuple[datetime, int | None, str, bool, bool]  # when a part ended, its code, why, whether hardware is to blame, whether it is only a victim
 
 
 class SlurmBackend:
@@ -535,7 +536,8 @@ class SlurmBackend:
         if run.never_begun:
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
         workers: list[SeenWorker] = []
-        states, starts, ends, wrong, refusals = [], [], [], [], []
+        states, starts, ends, refusals = [], [], [], []
+        wrong: list[Wrong] = []
         forgotten = False
         looks = []
         for part in run.parts:
@@ -590,7 +592,7 @@ class SlurmBackend:
             ended_at=max(ends) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
-            node_lost=bad is not None and bad[3],
+            node_lost=bad is not None and (bad[3] or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
             refusals=tuple(refusals),
             checkpoints=checkpoints,
             steps=self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
@@ -864,6 +866,15 @@ def seat_of(part: Mapping[str, Any]) -> tuple[str, int]:
 def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool) -> bool:
     """Whether a worker of a run that is resized in place ended by no doing of its own."""
     return lost or code is None or (code == SIGKILLED and part.get("lost", 0) < MOST_KILLED - 1)
+
+
+def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:
+    """Whether those who stayed failed only because they could not re-form without one that was lost."""
+    at, code, _, _, is_lost = bad
+    if is_lost:
+        return not all(one[4] for one in wrong)
+    joined = [datetime.fromisoformat(part["at"]) for part in run.parts if part.get("lost")]
+    return code != SIGKILLED and any(abs(at - moment) <= REFORMS for moment in joined)
 
 
 def is_time(seen: SeenRun, asked: str, term_at: str, now: datetime) -> bool:

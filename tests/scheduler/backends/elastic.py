@@ -15,6 +15,7 @@ from typing import Any
 from gpufleet.core.times import now
 from quotas.models import LedgerEntry
 from scheduler.models import Attempt, Checkpoint, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.services.loop.runs import Stop, attempts_stop
 from tests.invariants import fleet_faults
 from tests.scheduler.loop.worlds import leaf, submit
 from tests.servers import wait_until
@@ -165,10 +166,11 @@ class Gang:
         assert not fleet_faults()
 
 
-def gpu_time(rows: Iterable[tuple[int, int, datetime, datetime]]) -> dict[int, list[tuple[datetime, int]]]:
+def gpu_time(rows: Iterable[tuple[int, int, datetime, datetime | None]]) -> dict[int, list[tuple[datetime, int]]]:
     """By worker: the moments at which it holds more or less, and how much that is."""
     found: dict[int, Counter[datetime]] = defaultdict(Counter)
     for worker, milli, since, until in rows:
+        assert until is not None, "it is over"
         found[worker][since] += milli
         found[worker][until] -= milli
     return {worker: sorted((at, step) for at, step in steps.items() if step) for worker, steps in found.items()}
@@ -199,5 +201,8 @@ def grown_shrunk_and_repaired(gang: Gang, *, most: int, lose: Callable[[Node, in
     moved = gang.until(most - 1, lost=shrunk[least], what="a spare to join")
     assert {**moved, least: shrunk[least]} == shrunk
     assert Placement.objects.filter(job=gang.job, worker=worker, until__isnull=True, node__spare=True).exists()
+    attempts_stop(stops=[Stop(urgent.pk, JobState.CANCELLED, "cancelled", "Enough.", grace_seconds=1)], now=now())
+    grown = gang.until(most, what="it to grow again")
+    assert moved.items() <= grown.items()
     gang.saved(gang.steps()[-1])
     gang.finish()

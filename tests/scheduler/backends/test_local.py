@@ -313,7 +313,19 @@ def test_a_killed_worker_is_replaced_until_it_is_killed_for_the_third_time_and_o
     running(backend, "up as", "j-2.1", index=1)
     (backend.folder / "checkpoints/j-2/1/fail-1").touch()
     failed = ended(backend, "j-2.1")
-    assert (failed.exit_code, failed.why) == (3, "Worker 1: exit code 3.")
+    assert (failed.exit_code, failed.why, failed.node_lost) == (3, "Worker 1: exit code 3.", False)
+
+
+def test_those_who_cannot_go_on_without_one_that_was_lost_are_not_to_blame(backend: LocalBackend) -> None:
+    told = in_place(backend)
+    os.kill(pids(backend)[1], signal.SIGKILL)
+    wait_until(lambda: look(backend).workers[1].state == RunState.ENDED, seconds=20, what="the loss to be seen")
+    resized(backend, told, 2, to=2, add=[1])
+    (backend.folder / "checkpoints/j-1/1/fail-0").touch()
+
+    run = ended(backend)
+
+    assert (run.exit_code, run.why, run.node_lost) == (3, "Worker 0: exit code 3.", True)
 
 
 SAVES = """
