@@ -33,6 +33,8 @@ from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 
+# What touches no job.
+HARMLESS = {"title", "cost_centre"}
 CHILD_KIND = {
     NodeKind.ORG: NodeKind.DEPARTMENT,
     NodeKind.DEPARTMENT: NodeKind.TEAM,
@@ -162,6 +164,7 @@ def _new(request: HttpRequest, parent: QuotaNode | None) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Can.EDIT_QUOTA)
 def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What may touch a job is kept as a draft, whose page shows what it does before it is applied; a title is saved at once."""
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     form = NodeForm(
@@ -175,9 +178,9 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
-            if request.POST.get("do") == "preview":
-                edit = {"op": "update", "set": difference_of(node_values(node), form.node_values())}
-                return redirect("quota-change", _drafted(access, node, edit, data))
+            wanted = difference_of(node_values(node), form.node_values())
+            if not wanted.keys() <= HARMLESS:
+                return redirect("quota-change", _drafted(access, node, {"op": "update", "set": wanted}, data))
             node_update(access=access, node=node, values=form.node_values(), revision=data["revision"] or 0, reason=data["reason"], now=now())
         except ValidationError as fault:
             form.show_faults(fault)

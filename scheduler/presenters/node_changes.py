@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
-from gpufleet.core.templatetags.shell import duration, plural
+from gpufleet.core.templatetags.shell import duration, money, plural
 from scheduler.hardware.draining import Fate, Outcome, outcome_of
 from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.selectors.nodes import Guest
@@ -14,6 +14,8 @@ from scheduler.services.hardware.geometry import SplitPlan
 # What the palette offers by name: the steps that touch what runs.
 PREVIEWED = (Health.DRAINING, Health.DOWN)
 LOST_TOLD_SECONDS = 60
+LEAST_HOURS = 0.1
+NOBODY_NOTIFIED = "No owner is notified."
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +26,16 @@ class Way:
     at: datetime | None = None
 
 
-def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, now: datetime) -> Preview:
-    """The preview of draining nodes in a way."""
+def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None, now: datetime) -> Preview:
+    """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
-    sentences = _drain_sentences(nodes, way, [outcome for _, outcome in found], gpus)
+    sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(found)]
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 
-def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gpus: int) -> Preview:
+def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None) -> Preview:
     """The preview of another health of a node or of one GPU, other than the drain of a node."""
     count = len(guests)
     named, here = plural(gpus, "GPU"), f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here"
@@ -52,7 +54,10 @@ def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gp
     else:
         first = f"{named} of {where} {'takes' if one else 'take'} no jobs."
         told = f"{here}. It must be empty first." if count else told
-    return _preview([first, told], ("What happens",), guests, [(Effect(effect),)] * count)
+    sentences = [first, told, *(_costs_said(gpus, hourly) if to in PREVIEWED else [])]
+    if count:
+        sentences.append("Their owners are notified." if to == Health.DOWN else NOBODY_NOTIFIED)
+    return _preview(sentences, ("What happens",), guests, [(Effect(effect),)] * count)
 
 
 def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview:
@@ -65,9 +70,21 @@ def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview
         f"The {cluster.backend} back-end of {cluster.name} removes {plural(len(plan.leaving), 'instance')},"
         f" creates {len(plan.coming)} and keeps {len(plan.staying)}.",
         "The inventory changes when the back-end confirms. Then the GPU takes jobs again.",
+        *([NOBODY_NOTIFIED] if count else []),
         "It counts toward the limit of repartitions per hour.",
     ]
     return _preview(sentences, ("What happens", "Expected end"), guests, [(Effect("Ends first"), _end(guest)) for guest in guests])
+
+
+def _costs_said(gpus: int, hourly: int | None) -> list[str]:
+    they = "it costs" if gpus == 1 else "they cost"
+    return [f"Out of service {they} {money(hourly)} an hour at the guaranteed rate."] if hourly else []
+
+
+def _work_said(found: Sequence[tuple[Guest, Outcome]]) -> list[str]:
+    """The work since their last checkpoints that jobs which leave do again."""
+    hours = sum(guest.milli * outcome.lost_seconds for guest, outcome in found if not guest.leaving) / 3_600_000
+    return [f"{hours:,.1f} GPU-hours of work are repeated."] if hours >= LEAST_HOURS else []
 
 
 def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:
@@ -88,7 +105,7 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
         return [*found, f"No job runs here: the {'node' if len(nodes) == 1 else 'nodes'} can be marked drained at once."]
     found.append(f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here now.")
     if way.jobs == DrainWay.FINISH:
-        return [*found, "Running jobs finish here."]
+        return [*found, "Running jobs finish here.", NOBODY_NOTIFIED]
     when = f"at {way.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if way.at is not None else "now"
     ends, moved, stopped, stays = (sum(one.fate == fate for one in outcomes) for fate in Fate)
     if ends:
@@ -103,6 +120,8 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
         found.append("Their owners are notified now, and again when jobs leave.")
     elif moved or stopped:
         found.append("Their owners are notified.")
+    else:
+        found.append(NOBODY_NOTIFIED)
     return found
 
 

@@ -1,7 +1,7 @@
 """Nodes: the list, one node, its history."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,6 +12,7 @@ from django.http import Http404
 
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
 from scheduler.hardware.draining import Running
 from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
 from scheduler.selectors.holders import open_placements, outside_seats
@@ -155,6 +156,14 @@ class Guest:
     @property
     def movable(self) -> bool:
         return self.run.movable
+
+
+def hourly_micros(access: Access, gpus: Iterable[Gpu], *, now: datetime) -> int | None:
+    """What GPUs cost in an hour at the guaranteed rate, in micro-units; None where the reader may not know it, or a type has no price."""
+    if not access.can_everywhere(Can.SEE_COSTS):
+        return None
+    rates, types = rates_now(now=now), [gpu.gpu_type_id for gpu in gpus]
+    return sum(rates[one] for one in types) if all(one in rates for one in types) else None
 
 
 def node_guests(access: Access, *nodes: Node, now: datetime) -> list[Guest]:

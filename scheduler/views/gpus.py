@@ -28,7 +28,7 @@ from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layo
 from scheduler.presenters.node_changes import health_preview, split_preview
 from scheduler.selectors.gpus import gpu_for, gpu_history, gpu_split, gpus_listed
 from scheduler.selectors.holders import gpu_holders, gpu_past_holders
-from scheduler.selectors.nodes import gpu_guests
+from scheduler.selectors.nodes import gpu_guests, hourly_micros
 from scheduler.services.hardware.geometry import (
     SPLIT_MODES,
     SplitPlan,
@@ -100,11 +100,12 @@ def gpu_health(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _health_page(request: HttpRequest, gpu: Gpu, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
-    name = f"GPU {gpu.index} of {gpu.node.name}"
+    name, access, moment = f"GPU {gpu.index} of {gpu.node.name}", access_of(request), now()
+    hourly = hourly_micros(access, [gpu], now=moment)
     return health_page(
         *(request, gpu, to, name),
         above=_above(gpu),
-        preview=health_preview(gpu.node.name, gpu.health, to, gpu_guests(access_of(request), gpu, now=now()), gpus=1),
+        preview=health_preview(gpu.node.name, gpu.health, to, gpu_guests(access, gpu, now=moment), gpus=1, hourly=hourly),
         action=reverse("gpu_health", args=[gpu.public_id]),
         status=status,
         **extra,

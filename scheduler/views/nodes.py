@@ -32,7 +32,7 @@ from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
+from scheduler.selectors.nodes import hourly_micros, jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
 from scheduler.views.view_tabs import opened_with, views_shown
@@ -202,15 +202,15 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
     way = Way(form.cleaned_data.get("jobs", DrainWay.FINISH), form.cleaned_data.get("at"))
     if request.method != "POST" and len(nodes) == 1 and nodes[0].health == Health.DRAINING:
         way = Way(nodes[0].drain_way or DrainWay.FINISH, nodes[0].drain_at)
-    guests = node_guests(access_of(request), *nodes, now=moment)
-    gpus = sum(len(node_gpus(node)) for node in nodes)
+    access, gpus = access_of(request), [gpu for node in nodes for gpu in node_gpus(node)]
+    guests = node_guests(access, *nodes, now=moment)
     one = nodes[0] if len(nodes) == 1 else None
     context = {
         "nodes": nodes,
         "node": one,
         "verb": "Change drain" if one is not None and one.health == Health.DRAINING else "Drain",
         "to": Health.DRAINING.value,
-        "preview": drain_preview(nodes, way, guests, gpus=gpus, now=moment),
+        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly_micros(access, gpus, now=moment), now=moment),
         "choices": DrainWay.choices,
         "own_faults": ("jobs", "at"),
         "way": way.jobs,
@@ -223,11 +223,12 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
 
 
 def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
-    guests = node_guests(access_of(request), node, now=now())
+    access, moment, gpus = access_of(request), now(), node_gpus(node)
+    hourly = hourly_micros(access, gpus, now=moment)
     return health_page(
         *(request, node, to, node.name),
         above=[("Nodes", reverse("nodes")), (node.name, reverse("node", args=[node.public_id]))],
-        preview=health_preview(node.name, node.health, to, guests, gpus=len(node_gpus(node))),
+        preview=health_preview(node.name, node.health, to, node_guests(access, node, now=moment), gpus=len(gpus), hourly=hourly),
         action=reverse("node_health", args=[node.public_id]),
         status=status,
         **extra,

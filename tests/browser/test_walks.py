@@ -96,7 +96,7 @@ def test_a_node_is_drained_by_keyboard_alone(live_console: LiveConsole, browser:
     press(page, page.get_by_role("button", name="Drain", exact=True))
     expect(page.get_by_role("main")).to_contain_text("Draining")
     press(page, page.get_by_role("button", name="Undo", exact=True))
-    expect(page.get_by_text("n1 is healthy now.")).to_be_visible()
+    expect(page.get_by_text("Undone: n1 is healthy again.")).to_be_visible()
     node.refresh_from_db()
     assert node.health == "healthy"
     assert visitor.watch.faults == []

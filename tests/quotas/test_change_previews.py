@@ -101,7 +101,7 @@ def test_a_lower_guarantee_makes_borrowers_by_name(world: Personas):
 def test_a_change_from_the_form_to_its_revert(world: Personas):
     _full(world)
     client, node = world.client("superuser"), QuotaNode.objects.get(path="acme/product")
-    form = {"kind": "department", "weight": 1, "priority": 100, "revision": node.revision, "reason": "Launch", "do": "preview"}
+    form = {"kind": "department", "weight": 1, "priority": 100, "revision": node.revision, "reason": "Launch"}
     answer = client.post(f"/quotas/{node.public_id}/edit/", form | {f"share-{H100}-guaranteed": "8"})
     change = QuotaChange.objects.get()
     assert answer["Location"] == f"/quotas/changes/{change.public_id}/"
@@ -122,7 +122,7 @@ def test_a_change_from_the_form_to_its_revert(world: Personas):
 
 def test_two_admins_at_one_form(world: Personas):
     client, node = world.client("superuser"), QuotaNode.objects.get(path="acme/product")
-    form = {"kind": "department", "weight": 2, "priority": 100, "revision": node.revision + 1, "do": "preview"}
+    form = {"kind": "department", "weight": 2, "priority": 100, "revision": node.revision + 1}
 
     assert "Somebody else changed this node" in client.post(f"/quotas/{node.public_id}/edit/", form).content.decode()
     assert QuotaChange.objects.count() == 0

@@ -12,6 +12,7 @@ from quotas.chargeback.sums import sums_write
 from quotas.models import ChargeLine, ChargeMonth, QuotaChange, QuotaNode, QuotaShare
 from tests import builders
 from tests.personas import Personas
+from tests.quotas.test_pages import applied
 
 pytestmark = pytest.mark.django_db
 H100 = "H100-SXM-80GB"
@@ -131,7 +132,7 @@ def test_the_second_of_two_admins_is_told_what_changed(tree: Personas):
     node = QuotaNode.objects.get(path="acme/research/nlp")
     seen = {node.public_id: node.revision}
     form = {"kind": "team", "weight": 3, "priority": 100, "revision": node.revision}
-    tree.client("superuser").post(f"/quotas/{node.public_id}/edit/", form | {f"share-{H100}-guaranteed": "4"})
+    applied(tree.client("superuser"), f"/quotas/{node.public_id}/edit/", form | {f"share-{H100}-guaranteed": "4"})
 
     answer = _send(tree, "quota_admin", [_edit(tree, "acme/research/nlp", guaranteed_milli=2_000)], seen)
 

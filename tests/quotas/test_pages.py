@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
-from quotas.models import QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken
+from quotas.models import QuotaChange, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken
 from tests import builders
 from tests.personas import Personas
 
@@ -90,13 +90,20 @@ def test_a_fault_stands_at_its_field_and_nothing_is_written(personas: Personas, 
     assert not QuotaShare.objects.filter(node=node).exists()
 
 
+def applied(client: Client, address: str, sent: dict[str, object]) -> None:
+    """The edit of a node, whose page shows a preview first, and then applied there."""
+    draft = client.post(address, sent)["Location"]
+    change = QuotaChange.objects.latest("pk")
+    assert draft == reverse("quota-change", args=[change.public_id])
+    client.post(reverse("quota-change-step", args=[change.public_id]), {"step": "apply", "revision": change.revision})
+
+
 def test_an_edit_is_kept_with_its_reason(personas: Personas, h100: None):
     node = personas.nodes["acme/research/vision"]
     sent = {"kind": "team", "weight": "2", "priority": "100", "share-H100-guaranteed": "4", "revision": node.revision, "reason": "Agreed in May"}
 
-    answer = personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent)
+    applied(personas.client("quota_admin"), reverse("quota-edit", args=[node.public_id]), sent)
 
-    assert answer.status_code == 302
     entry = AuditEntry.objects.get(action="quota.update")
     assert entry.reason == "Agreed in May"
     assert entry.after == {"weight": 2, "H100.guaranteed_milli": 4000}
@@ -105,7 +112,7 @@ def test_an_edit_is_kept_with_its_reason(personas: Personas, h100: None):
 def test_the_second_of_two_editors_is_told(personas: Personas, h100: None):
     node = personas.nodes["acme/research/vision"]
     sent = {"kind": "team", "weight": "2", "priority": "100", "revision": node.revision}
-    personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent)
+    applied(personas.client("quota_admin"), reverse("quota-edit", args=[node.public_id]), sent)
 
     answer = personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent | {"weight": "3"})
 
@@ -212,9 +219,8 @@ def test_the_audit_shows_a_subtree_to_its_admin(personas: Personas):
 def test_what_people_type_is_text_everywhere(personas: Personas, hostile: str):
     client = personas.client("superuser")
     node = personas.nodes["acme"]
-    client.post(
-        reverse("quota-edit", args=[node.public_id]), {"kind": "org", "weight": 1, "priority": 1, "title": hostile, "revision": 1, "reason": hostile}
-    )
+    sent = {"kind": "org", "weight": node.weight, "priority": node.priority, "title": hostile, "revision": 1, "reason": hostile}
+    client.post(reverse("quota-edit", args=[node.public_id]), sent)
     client.post(reverse("person-new"), {"username": "eve", "display_name": hostile})
     entry = AuditEntry.objects.get(action="quota.update")
     eve = User.objects.get(username="eve")
@@ -322,7 +328,7 @@ def test_the_audit_says_amounts_in_gpus(personas: Personas, h100: None):
     admin = personas.client("quota_admin")
     nlp = personas.nodes["acme/research/nlp"]
     sent = {"kind": "team", "weight": "1", "priority": "100", "share-H100-guaranteed": "2.5", "revision": nlp.revision}
-    assert admin.post(reverse("quota-edit", args=[nlp.public_id]), sent).status_code == 302
+    applied(admin, reverse("quota-edit", args=[nlp.public_id]), sent)
 
     text = _page(admin, "audit-entry", AuditEntry.objects.get(action="quota.update").pk)
 

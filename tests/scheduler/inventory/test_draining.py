@@ -11,6 +11,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import ShareClass
+from quotas.permissions import Can
 from scheduler.backends.base import Refusal
 from scheduler.backends.slurm.client import SlurmNode
 from scheduler.hardware.draining import Running, outcome_of
@@ -60,6 +61,23 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
     assert all(name in shown for name in (">train<", ">serve<", ">theirs<"))
     assert Node.objects.get(pk=busy.pk).health == Health.HEALTHY
     assert personas.client("team_lead").get(address).status_code == 403
+
+
+def test_what_a_drain_costs_and_whom_it_tells_is_said(personas, busy):
+    builders.rate("H100-SXM-80GB", since=now() - timedelta(days=1), micros=2_100_000)
+    Attempt.objects.update(started_at=now() - timedelta(hours=3))
+    drain, down = (reverse("node_health", args=[busy.public_id]) + f"?to={to}" for to in ("draining", "down"))
+    root = personas.client("superuser")
+
+    shown = root.get(drain).content.decode()
+    assert "Out of service they cost $8.40 an hour at the guaranteed rate." in shown and "No owner is notified." in shown
+    moved = root.post(drain, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
+    assert "9.0 GPU-hours of work are repeated." in moved and "Their owners are notified." in moved
+    assert "Their owners are notified." in root.get(down).content.decode()
+    gpu = reverse("gpu_health", args=[busy.gpus.first().public_id]) + "?to=suspect"
+    assert "an hour" not in root.get(gpu).content.decode(), "it stays in service"
+    without = personas.client("operator").get(drain).content.decode()
+    assert ("an hour at" in without) == personas.access("operator").can_everywhere(Can.SEE_COSTS)
 
 
 def test_jobs_of_others_are_counted_and_not_named(personas, busy):
