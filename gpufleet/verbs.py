@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from dashboards.idle.selectors import episodes_listed
+from dashboards.idle.steps import may_act
 from quotas.permissions import Access, Can
 from quotas.selectors.search import quotas_search
 from quotas.services.nodes import may_decide
@@ -74,8 +76,18 @@ def _of_quotas(access: Access, name: str, limit: int) -> Iterator[Command]:
         yield Command("Fairness of", node.label, node.path, "tree", reverse("fairness", args=[node.public_id]))
 
 
+def _of_idle(access: Access, name: str, limit: int) -> Iterator[Command]:
+    open_now = episodes_listed(access).filter(ended_at=None, job__in=[job.pk for job in jobs_search(access, name, limit=limit)])
+    for episode in open_now.order_by("started_at", "pk"):
+        if may_act(access, episode):
+            note = f"{episode.job.public_id} · {episode.quota.path}"
+            yield Command("Notify owner of", episode.job.name, note, "bell", reverse("idle_notify", args=[episode.public_id]))
+            yield Command("Reclaim GPUs of", episode.job.name, note, "eject", reverse("idle_reclaim", args=[episode.public_id]))
+
+
 _KINDS: tuple[tuple[tuple[str, ...], Callable[[Access, str, int], Iterable[Command]]], ...] = (
     (("Drain", "Mark down"), _of_nodes),
     (("Cancel", "Change", "Clone", "Log of"), _of_jobs),
+    (("Notify owner of", "Reclaim GPUs of"), _of_idle),
     (("Edit", "Move", "Fairness of"), _of_quotas),
 )

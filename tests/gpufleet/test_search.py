@@ -2,11 +2,12 @@
 
 import pytest
 
+from dashboards.idle.models import IdleEpisode
 from gpufleet.core.times import now
 from quotas.models import Role
 from quotas.permissions import access_for_user
-from scheduler.models import JobState, Schedule
-from tests.builders import cluster, gpu, job, node, person, placement, quota, role
+from scheduler.models import Job, JobState, Schedule
+from tests.builders import attempt, cluster, gpu, job, node, person, placement, quota, role
 
 pytestmark = pytest.mark.django_db
 
@@ -110,6 +111,17 @@ def test_a_verb_before_a_name_offers_the_page_that_does_it(client, fleet):
     assert commands(client, operator, "log train-v") == ["Log of train-vit"]
     assert commands(client, operator, "edit langu") == ["Edit Language"]
     assert commands(client, operator, "drain") == commands(client, operator, "drain d") == commands(client, operator, "xy dgx-10") == []
+
+
+def test_the_owner_of_idle_gpus_is_notified_by_a_verb(client, fleet):
+    held = Job.objects.get(name="train-llama")
+    facts = {"public_id": "e-1", "gpu_type": "H100-SXM-80GB", "waste": "empty", "held_milli": 1000, "idle_milli": 1000, "activity_centi": 0}
+    times = {"started_at": now(), "stage_at": now(), "seen_at": now()}
+    IdleEpisode.objects.create(job=held, attempt=held.attempts.first() or attempt(held), quota=held.quota, **facts, **times)
+
+    assert commands(client, reader(Role.OPERATOR, fleet["acme"]), "notify train") == ["Notify owner of train-llama"]
+    assert commands(client, reader(Role.TEAM_LEAD, fleet["nlp"]), "reclaim train") == ["Reclaim GPUs of train-llama"]
+    assert commands(client, reader(Role.VIEWER, fleet["nlp"]), "notify train") == []
 
 
 def test_nobody_is_offered_what_he_may_not_do(client, fleet):
