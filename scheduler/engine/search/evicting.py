@@ -295,15 +295,10 @@ def take_units(
     if not ranked:
         return NOTHING
     found: list[Found] | None = cycle.memo(("found", alike)) if alike is not None and not work.seats else None
-    searched = _searched(cycle) if alike is not None and alike[0] == "preempt" and not work.seats else None
-    if searched is not None and alike in searched:
-        found = searched[alike]
     if found is None:
         found = _sets(cycle, work, quota_type, ranked, legal, more)
         if alike is not None and not work.seats:
             cycle.remember(("found", alike), found)
-        if searched is not None and alike is not None:
-            searched[alike] = found
     refused: Reason | None = NOTHING
     for one in found:
         refused = try_set(cycle, work, quota_type, one, why, guard, claim)
@@ -317,12 +312,6 @@ def take_units(
             if refused is None:
                 return None
     return refused
-
-
-def _searched(cycle: Cycle) -> dict[tuple[object, ...], list[Found]] | None:
-    """What searches inside leaves found in the state in which the plan began, as long as it is that one."""
-    units = cycle.units()
-    return units.searched if units.at_first() else None
 
 
 def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..model.values import QUEUED, Job, Preemptible
+from ..model.values import Job, Preemptible
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.grid import Ints
@@ -17,7 +17,6 @@ from ..state.tree import Division
 from ..state.work import Work
 from .columns import WIDE, Columns, ints
 
-MANY = 64  # changes that are looked through
 Key = tuple[bool, bool, int, int, int, int, int, str, int, int]
 Protection = tuple[int, int, int, int, str, bool, int]
 
@@ -132,8 +131,6 @@ class Units:
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
         self._changes = 0
         self._changed: dict[int, int] = {}  # with which of all changes the units below a node of the tree were changed last
-        self._began: dict[int, tuple[list[Unit], int]] = {}  # of a leaf as a plan begins, and as of which change
-        self.searched: dict[tuple[object, ...], Any] = {}  # what searches have found in the state in which a plan begins
         self._columns: Columns | None = None
         self._all: list[Unit] = []
         self._of_work: dict[int, list[Unit]] = {}
@@ -145,10 +142,6 @@ class Units:
         else:
             self._make_all()
 
-    def goes_on(self, cluster: Cluster) -> bool:
-        """Whether what was taken for granted when it was made still is."""
-        return self._some is None or _are_whole(cluster)
-
     def whole(self) -> "Units":
         """The same with the units of all leaves at hand."""
         if self._some is not None:
@@ -158,8 +151,6 @@ class Units:
     def _make_all(self) -> None:
         cluster, self._some = self.cluster, None
         self._kept.clear()
-        self._began.clear()
-        self.searched.clear()
         works = [work for work in cluster.works if work.seats and not work.stale]
         if cluster.forms.elastic or cluster.forms.parted:
             self._make([unit for work in works for unit in self._of(work)])
@@ -265,30 +256,6 @@ class Units:
             return
         if works:
             self._take_up(works)
-
-    def go_on(self, cluster: Cluster, works: dict[int, Work], rested: Iterable[Work]) -> None:
-        """Go on from an earlier plan of the same moment; these are the jobs about which anything may be otherwise.
-
-        Of those that are `rested` only that plan has changed anything, and it has taken it back.
-        """
-        self.cluster = cluster
-        if self._some is None:
-            self._take_up(works)
-            return
-        others = [work for work in (*cluster.come, *cluster.gone) if work.job.run is not QUEUED]
-        for work in others:
-            self._began.pop(work.home, None)
-        if others:
-            self.searched.clear()
-        self._forget(others)
-        for leaf in {work.home for work in rested}:
-            began = self._began.get(leaf)
-            if began is None:
-                self._some.pop(leaf, None)
-            self._touch(leaf)
-            if began is not None:
-                self._some[leaf], self._changed[leaf] = began
-        self._forget(cluster.journal)
 
     def _forget(self, works: Iterable[Work]) -> None:
         """Make the units of these jobs' leaves anew when somebody asks for them."""
@@ -410,17 +377,8 @@ class Units:
                 now = self.cluster.now
                 units = [Unit(work, work.seats, work.milli, False, 0, now) for work in self._standing.below(leaf)]
                 self._some[leaf] = sorted(units, key=_key)
-                if self.at_first(leaf):
-                    self._began[leaf] = self._some[leaf], self._changed.get(leaf, 0)
             return self._some[leaf]
         return self._leaves.get(leaf, [])
-
-    def at_first(self, leaf: int | None = None) -> bool:
-        """Whether the plan has not yet changed anybody, or nobody of a leaf, as far as that is seen at a glance."""
-        journal = self.cluster.journal
-        if self._some is None or len(journal) > MANY:
-            return False
-        return not journal if leaf is None else all(work.home != leaf for work in journal)
 
     def below(self, place: int) -> list[Unit]:
         """Units charged at or below a node of the tree, in the order in which they are tried."""

@@ -81,7 +81,6 @@ class Cluster:
         # Whether the places of jobs alone decide what is held: no GPU has a layout of its own, and nobody leaves a part of one.
         self.by_places = False
         self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
-        self.shifted = False  # whether anyone stands at another place of the list than before
         # Where they stood, and stand, in the list; None where that is not one step.
         self.between: tuple[int, int, Sequence[Work], Sequence[Work]] | None = None
         if between is None:
@@ -252,7 +251,7 @@ class Cluster:
         first, last, before, gone, now, fresh, saved, in_place = between
         self.by_places = True
         works, fleet = self.works, self.fleet
-        shifted = self.shifted = len(before) != len(now)
+        shifted = len(before) != len(now)
         works[first : len(works) - last] = now
         if not in_place:
             for at, work in enumerate(islice(works, first, None) if shifted else now, first):

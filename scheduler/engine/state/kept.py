@@ -14,8 +14,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `Movables`: who could be moved off which node, and what it would cost to clear it;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
-- `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm;
-- `Units`, and what searches found in the first state: as long as time stands still, for what an eviction would lose depends on the moment.
+- `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm.
 
 Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are in MIG mode, somebody
 leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead is
@@ -25,7 +24,7 @@ made anew.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.values import Demand, Job, Kind, Node, Quota, Scenario, Settings, Topology, Window
+from ..model.values import Demand, Job, Kind, Node, Quota, Scenario, Topology, Window
 from .fleet import Seat
 from .form import Forms
 from .grid import Grid
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from ..rules.invariants import First
     from ..search.entries import Prospect
     from ..search.movables import Movables
-    from ..search.units import Units
     from ..tell.repeated import Repeated
     from ..tell.waking import Wakes
     from .cluster import Cluster
@@ -101,7 +99,6 @@ class Kept:
         self.movables: Movables | None = None
         self.sifts: dict[str, Sift] = {}
         self.whole: WholeOrder | None = None
-        self.units: tuple[Units, int, Settings, list[Work]] | None = None  # and of which moment, by which settings, and who was changed since
         self._cluster: Cluster | None = None
 
     def begin(self) -> None:
@@ -123,7 +120,6 @@ class Kept:
         """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
         if self.passed_by is None:
             self.passed_by = PassedBy(cluster)
-        self.units = None
         self._cluster = cluster
 
     def is_of(self, scenario: Scenario) -> bool:
@@ -141,7 +137,7 @@ class Kept:
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
-        self.prospect = self.units = self.first = self.standing = self.movables = self.whole = None
+        self.prospect = self.first = self.standing = self.movables = self.whole = None
         self.sifts = {}
 
     def readers(self) -> "Iterator[Stirred]":

@@ -125,7 +125,6 @@ class Cycle:
         kept.prospect = prospect or kept.prospect
         if kept.prospect is not None:
             kept.prospect.changed.update(dict.fromkeys(changed, True))
-        kept.units = None if self._units is None else (self._units, self.now, self.settings, changed)
         if kept.standing is not None:
             kept.standing.rest(changed)
         if kept.movables is not None:
@@ -465,26 +464,11 @@ class Cycle:
 
     def units(self) -> Units:
         if self._units is None:
-            self._units = self._units_gone_on() or Units(self.cluster, self.standing)
+            self._units = Units(self.cluster, self.standing)
         elif self.cluster.touched:
             self._units.renew(self.cluster.touched)
         self.cluster.touched.clear()
         return self._units
-
-    def _units_gone_on(self) -> Units | None:
-        """The units of the plan before, where no work has been lost since then and everyone stands in his place of the list."""
-        cluster = self.cluster
-        kept, cluster.kept.units = cluster.kept.units, None
-        if kept is None or cluster.shifted or cluster.between is None or kept[1:3] != (self.now, self.settings):
-            return None
-        units, _, _, changed = kept
-        if not units.goes_on(cluster):
-            return None
-        first, last, _, _ = cluster.between
-        works = {work.order: work for work in cluster.works[first : len(cluster.works) - last]}
-        works.update((work.order, work) for work in (*changed, *cluster.journal) if cluster.works[work.order] is work)
-        units.go_on(cluster, works, changed)
-        return units
 
     def changed(self) -> None:
         """A change was kept: what was derived from the state before is stale."""

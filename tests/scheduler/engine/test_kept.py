@@ -17,7 +17,6 @@ from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.lookahead import Lookahead
 from scheduler.engine.search.reservations import Book
-from scheduler.engine.search.units import Units
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.difference import alike_at_both_ends
 from scheduler.engine.state.kept import Kept
@@ -304,17 +303,6 @@ def test_a_date_that_was_counted_is_not_given_again_once_processors_bind() -> No
     beside = parse(scene([node("n1", cpus=16)], [quota("q", 8)], [held, large, job("beside", gpus=0, role={"cpus": 6}, limit_s=36_000)]))
     jobs = {one.name: one for one in (*beside.jobs, *first.jobs)}
     same_as_anew(replace(first, jobs=tuple(jobs[one.name] for one in beside.jobs)), kept)
-
-
-def test_units_of_plain_jobs_do_not_go_on_beside_an_elastic_one() -> None:
-    def cycle(least: int) -> Cycle:
-        return Cycle(parse(scene([node("n1")], [quota("q", 8)], [running("a", [at("n1", 0), at("n1", 1)], least=least, most=2)])))
-
-    plain, elastic = cycle(2), cycle(1)
-    units = Units(plain.cluster, plain.standing)
-    assert units.goes_on(plain.cluster)
-    assert not units.goes_on(elastic.cluster)
-    assert units.whole().goes_on(elastic.cluster), "with all at hand nothing is taken for granted"
 
 
 def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():
