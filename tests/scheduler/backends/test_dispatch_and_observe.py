@@ -263,6 +263,36 @@ def test_what_a_back_end_will_never_do_fails_the_job_with_its_words() -> None:
     assert not fleet_faults()
 
 
+def test_a_run_that_its_back_end_will_never_resize_restarts_and_holds_nothing_for_those_who_were_to_join() -> None:
+    class Picky(SimulatedBackend):
+        def resize(self, **_: Any) -> None:
+            raise BackendRefused("There is no secret wandb for this job.")
+
+    attempt, all_of_them = started(), backends(Picky(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(6))
+    order(attempt, OrderKind.RESIZE, {"add": [["worker", 2]], "leave": []}, due=at(7))
+    assert orders_dispatch(backends=all_of_them, now=at(7)).refused == 1
+
+    assert state_of(attempt) == (JobState.CHECKPOINTING, "")
+    assert (attempt.stop_to, attempt.stop_cause) == (JobState.QUEUED, "There is no secret wandb for this job.")
+
+
+def test_a_worker_that_has_done_its_part_is_not_lost() -> None:
+    class Uneven(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            ended = {"state": RunState.ENDED, "exit_code": 0}
+            return tuple(replace(run, workers=(replace(run.workers[0], **ended), *run.workers[1:])) for run in super().observe(now=now))
+
+    attempt, all_of_them = started(), backends(Uneven(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(6), full=True)
+    runs_observe(backends=all_of_them, now=at(7), full=True)
+
+    assert state_of(attempt) == (JobState.RUNNING, "")
+    assert Placement.objects.filter(until__isnull=True).count() == 4
+
+
 def test_a_cluster_whose_back_end_does_not_answer_waits() -> None:
     attempt, all_of_them = started(), backends(simulated(faults=FaultPlan(silent=1.0, until=at(100))))
     orders_dispatch(backends=all_of_them, now=at(0))

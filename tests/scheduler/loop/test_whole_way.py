@@ -102,12 +102,20 @@ def test_workers_that_join_a_run_are_starting_until_their_back_end_says_that_the
     assert not Placement.objects.filter(joining=True).exists()
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-def test_an_elastic_job_gives_surplus_back_and_grows_again_whatever_its_back_end_can_do(in_place: bool) -> None:
+@pytest.mark.parametrize(
+    ("facts", "stated", "in_place"),
+    [
+        (Facts(), False, True),
+        (Facts(resizes_in_place=False), True, False),
+        (Facts(resizes_in_place=False, resizes_stated=True), False, False),
+        (Facts(resizes_in_place=False, resizes_stated=True), True, True),
+    ],
+)
+def test_an_elastic_job_gives_surplus_back_and_grows_again_whatever_its_back_end_can_do(facts: Facts, stated: bool, in_place: bool) -> None:
     builders.node(gpus=8)
     lender, borrower = leaf("lender", 8), leaf("borrower")
-    fleet = Fleet(Facts(resizes_in_place=in_place))
-    job = elastic(borrower, 1, 4)
+    fleet = Fleet(facts)
+    job = elastic(borrower, 1, 4, launch={"in_place": stated})
     fleet.tick()
     fleet.until(lambda: state(job) == JobState.RUNNING)
     assert len(gpus_of(job)) == 8
