@@ -191,6 +191,16 @@ def test_a_job_that_saves_is_signalled_then_asked_to_leave(site):
     assert "leaving" in site.log()
 
 
+def test_single_processes_on_unequal_nodes_are_each_signalled(site):
+    text = "trap 'echo saved' USR1; echo up; for i in $(seq 600); do sleep 0.1; done"
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 2)], launch=shell(text), spec={"checkpoint": {"interval_s": 60}})
+    site.until(RunState.RUNNING)
+    wait_until(lambda: all("up" in site.log(index) for index in (0, 1)), what="both to be up")
+    site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+
+    wait_until(lambda: all("saved" in site.log(index) for index in (0, 1)), what="both to save")
+
+
 def test_a_folder_that_does_not_answer_holds_up_no_look_and_its_run_waits_for_its_last_checkpoints(site, monkeypatch):
     real, answers = manifests.checkpoints_in, threading.Event()
 
