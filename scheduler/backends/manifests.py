@@ -4,12 +4,13 @@ A manifest is a JSON file that is written last, by renaming it into place. Eithe
 
     {"shards": 2, "files": [{"shard": 0, "file": "shard-0.bin", "bytes": 1048576}]}
 
-A shard is there when a manifest names it, and its file has the size that the manifest says.
+A shard is there when a manifest names it, and its file has the size that the manifest says, and the digest (`sha256`) where it says one.
 
 A job writes what it likes here: it is read as `hostile_files` says. A file system that does not answer holds up a thread, not the caller.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -21,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from scheduler.backends.base import SeenSteps
-from scheduler.backends.hostile_files import FOLDER, is_shallow, names_in, regular_file
+from scheduler.backends.hostile_files import FILE, FOLDER, is_shallow, names_in, regular_file
 from scheduler.backends.stepfiles import steps_in
 
 STEP = re.compile(r"step-([0-9]{1,18})")
@@ -36,6 +37,7 @@ MOST_SHARDS = 100_000
 MOST_OF_THE_TIME = 0.1
 # A look that takes longer is logged, once.
 LONG_LOOK = 60.0
+LONGEST_DIGEST = 600.0  # of one file; one that takes longer is never there
 log = logging.getLogger(__name__)
 
 
@@ -48,8 +50,16 @@ class Found:
     at: datetime  # when its newest manifest was written
 
 
-def checkpoints_in(folder: Path) -> list[Found]:
-    """The newest steps, from old to new. What cannot be read or makes no sense is not there: it is still being written, or its writer is wrong."""
+Digests = dict[tuple[int, int, int], str]  # of files by inode, size and time of the last change: each is read once
+
+
+def checkpoints_in(folder: Path, known: Digests | None = None) -> list[Found]:
+    """The newest steps, from old to new. What cannot be read or makes no sense is not there: it is still being written, or its writer is wrong.
+
+    `known` holds digests of an earlier look, and is left with those of this one.
+    """
+    before, now = dict(known or {}), known if known is not None else {}
+    now.clear()
     try:
         top = os.open(folder, FOLDER)
     except OSError:
@@ -59,13 +69,13 @@ def checkpoints_in(folder: Path) -> list[Found]:
         for name in names_in(top):
             if match := STEP.fullmatch(name):
                 steps.setdefault(int(match[1]), name)
-        found = [_checkpoint(top, step, steps[step], folder) for step in sorted(steps)[-NEWEST:]]
+        found = [_checkpoint(top, step, steps[step], folder, before, now) for step in sorted(steps)[-NEWEST:]]
     finally:
         os.close(top)
     return [one for one in found if one is not None]
 
 
-def _checkpoint(top: int, step: int, name: str, parent: Path) -> Found | None:
+def _checkpoint(top: int, step: int, name: str, parent: Path, before: Digests, now: Digests) -> Found | None:
     try:
         folder = os.open(name, FOLDER, dir_fd=top)
     except OSError:
@@ -78,7 +88,9 @@ def _checkpoint(top: int, step: int, name: str, parent: Path) -> Found | None:
                 return None  # two manifests contradict each other
             expected, newest = shards, max(newest, written)
             files = document.get("files")
-            present |= {one["shard"] for one in files if _is_there(folder, one, shards)} if isinstance(files, list) else set()
+            for one in files if isinstance(files, list) else ():
+                if _is_there(folder, one, shards) and ("sha256" not in one or _is_same(folder, one, before, now)):
+                    present.add(one["shard"])
     finally:
         os.close(folder)
     if not expected:
@@ -120,12 +132,43 @@ def _is_there(folder: int, one: Any, shards: int) -> bool:
     return stat.S_ISREG(look.st_mode) and look.st_size == one.get("bytes")
 
 
+def _is_same(folder: int, one: dict[str, Any], before: Digests, now: Digests) -> bool:
+    """Whether the file has the digest that its manifest says. It is read here, and again only when it has changed."""
+    try:
+        descriptor = os.open(one["file"], FILE, dir_fd=folder)
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        look = os.fstat(descriptor)
+        if not stat.S_ISREG(look.st_mode) or look.st_size != one["bytes"]:
+            return False
+        key = look.st_ino, look.st_size, look.st_mtime_ns
+        if key not in before and key not in now:
+            try:
+                now[key] = _digest(file)
+            except OSError:
+                return False
+        now.setdefault(key, before.get(key, ""))
+    return now[key] == one["sha256"]
+
+
+def _digest(file: BinaryIO) -> str:
+    """Empty where reading takes too long: a file with holes may claim any size."""
+    digest, until = hashlib.sha256(), time.monotonic() + LONGEST_DIGEST
+    while block := file.read(1 << 20):
+        digest.update(block)
+        if time.monotonic() > until:
+            return ""
+    return digest.hexdigest()
+
+
 @dataclass(slots=True)
 class _Look:
     """The newest look at one folder, and the one that is under way."""
 
     found: list[Found] = field(default_factory=list)
     steps: tuple[SeenSteps, ...] = ()
+    digests: Digests = field(default_factory=dict)
     over: threading.Event | None = None
     since: float = 0.0
     not_before: float = 0.0
@@ -157,7 +200,7 @@ class Looker:
     def _look(self, folder: Path, look: _Look, over: threading.Event) -> None:
         try:
             with contextlib.suppress(FileNotFoundError):
-                look.found, look.steps = checkpoints_in(folder), steps_in(folder)
+                look.found, look.steps = checkpoints_in(folder, look.digests), steps_in(folder)
         except Exception:
             log.exception("The checkpoints in %s could not be looked at", folder)
             look.found, look.steps = [], ()

@@ -70,9 +70,11 @@ def rows_of(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
 def site_of(associations: str, qos: str) -> Site:
     accounts, people = [], set()
     for row in rows_of(associations, ASSOCIATION):
+        if row["Account"] == "root":
+            continue
         if row["User"]:
             people.add(row["User"])
-        elif row["Account"] != "root":
+        else:
             gpus = tuple((match["type"] or "", int(match["count"])) for match in TRES.finditer(row["GrpTRES"]))
             beyond = tuple(name for name in NO_PLACE if row[name])
             parent = "" if row["ParentName"] == "root" else row["ParentName"]
@@ -81,33 +83,35 @@ def site_of(associations: str, qos: str) -> Site:
     return Site(tuple(accounts), len(people), tuple(sorted(row["Name"] for row in speaking)))
 
 
-def proposed(before: Tree, site: Site, *, under: str | None, types: Mapping[str, str], types_of_cluster: Sequence[str]) -> Proposal:
-    """The tree with the accounts below the node `under`, or at the top. `types` are the inventory's by type of GRES, those of the cluster are
+def proposed(before: Tree, site: Site, *, under: str, types: Mapping[str, str], types_of_cluster: Sequence[str]) -> Proposal:
+    """The tree with the accounts below the node `under`. `types` are the inventory's by type of GRES, those of the cluster are
     `types_of_cluster`: a limit of GPUs of any type is a limit of the one type that there is, and left out where there are several."""
     proposal, states = Proposal(before), dict(before.states)
     by_place = {(state.parent, state.name): state.id for state in before.states.values()}
-    keys: dict[str, str] = {"": under or ""}
+    keys: dict[str, str] = {"": under}
     parents = {account.parent for account in site.accounts}
     doubled: dict[str, list[str]] = defaultdict(list)
+    used: set[tuple[str, str]] = set()
     for account in _in_order(site.accounts):
         if account.parent not in keys:
             proposal.left_out.append(f"{account.name}: its parent {account.parent} is left out")
             continue
-        parent, name = keys[account.parent] or None, plain(account.name)
+        parent, name = keys[account.parent], plain(account.name)
         if not NAME.fullmatch(name):
             proposal.left_out.append(f"{account.name}: no name that a node can have")
             continue
-        key = by_place.get((parent, name), f"new:{account.name}"[:120])
-        if key in keys.values():
+        if (parent, name) in used:
             doubled[name].append(account.name)
             continue
+        used.add((parent, name))
+        key = by_place.get((parent, name), f"new:{account.name}"[:120])
         keys[account.name] = key
         old = states.get(key)
-        kind = old.values.kind if old is not None else _kind(states.get(parent or ""), wide=account.name in parents)
+        kind = old.values.kind if old is not None else _kind(states[parent], wide=account.name in parents)
         values = old.values if old is not None else NodeValues(kind, title=account.name[:LONGEST_TITLE] if account.name != name else "")
         values = _valued(values, account, types, types_of_cluster, proposal.left_out)
         states[key] = NodeState(key, parent, name, values, False, old.revision if old is not None else 0)
-    proposal.left_out += [f"{', '.join(names)}: a node {name} is there already" for name, names in sorted(doubled.items())]
+    proposal.left_out += [f"{', '.join(names)}: another account is the node {name}" for name, names in sorted(doubled.items())]
     beyond = {text for account in site.accounts for text in (NO_PLACE[name] for name in account.beyond)}
     for text in sorted(beyond):
         having = [account.name for account in site.accounts if any(NO_PLACE[name] == text for name in account.beyond)]
@@ -139,9 +143,7 @@ def _in_order(accounts: Iterable[Account]) -> list[Account]:
     return found + [account for group in children.values() for account in group]
 
 
-def _kind(above: NodeState | None, *, wide: bool) -> str:
-    if above is None:
-        return NodeKind.ORG
+def _kind(above: NodeState, *, wide: bool) -> str:
     order = list(NodeKind.values)
     wanted = NodeKind.DEPARTMENT if wide else NodeKind.TEAM
     return max(wanted, above.values.kind, key=order.index)

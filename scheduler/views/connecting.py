@@ -85,7 +85,7 @@ def slurm_every_page(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @require_POST
-@requires(Can.EDIT_QUOTA)
+@requires(Can.EDIT_QUOTA, everywhere=True)
 def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
     """Accounts of a cluster as a draft of a change of quotas, which its own page previews and applies."""
     access = access_of(request)
@@ -103,7 +103,7 @@ def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
         if draft is not None:
             return redirect("quota-change", draft.public_id)
         messages.success(request, "Nothing to change: the quotas match Slurm's accounts.")
-    return redirect("slurm_import", name=name)
+    return redirect("quota-changes")
 
 
 def _connect_page(request: HttpRequest, form: SlurmForm, *, status: int = 200, steps: list[Step] | None = None) -> HttpResponse:
@@ -112,4 +112,5 @@ def _connect_page(request: HttpRequest, form: SlurmForm, *, status: int = 200, s
 
 def _import_page(request: HttpRequest, cluster: Any, types: GresTypes, form: SlurmTypesForm, *, status: int = 200, **more: Any) -> HttpResponse:
     shown = {"cluster": cluster, "slurm": slurm_row(cluster.name), "types": types, "form": form}
+    shown["may_edit"] = access_of(request).can_everywhere(Can.EDIT_QUOTA)
     return render(request, "scheduler/slurm_import.html", shown | more, status=status)

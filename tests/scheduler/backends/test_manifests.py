@@ -1,5 +1,6 @@
 """A job writes what it likes into its checkpoint folder, and the console reads it, perhaps as root."""
 
+import hashlib
 import json
 import os
 import threading
@@ -102,9 +103,9 @@ def test_whoever_asks_does_not_wait_for_a_file_system_that_hangs(tmp_path: Path,
     looker, answers = Looker(), threading.Event()
     real = checkpoints_in
 
-    def hangs(folder: Path) -> list[Found]:
+    def hangs(folder: Path, known: manifests.Digests) -> list[Found]:
         assert answers.wait(30)
-        return real(folder)
+        return real(folder, known)
 
     monkeypatch.setattr(manifests, "checkpoints_in", hangs)
     assert [looker.seen(tmp_path, wait=0.0) for _ in range(3)] == [([], False)] * 3
@@ -123,7 +124,7 @@ def test_a_folder_that_takes_long_is_looked_at_seldom_but_once_more_at_the_end(t
             return next(clock)
 
     monkeypatch.setattr(manifests, "time", Time)
-    monkeypatch.setattr(manifests, "checkpoints_in", lambda folder: looks.append(folder) or [])
+    monkeypatch.setattr(manifests, "checkpoints_in", lambda folder, _known: looks.append(folder) or [])
     looker = Looker()
     for _ in range(20):
         looker.seen(tmp_path, wait=30)
@@ -131,3 +132,27 @@ def test_a_folder_that_takes_long_is_looked_at_seldom_but_once_more_at_the_end(t
     before = len(looks)
     looker.seen(tmp_path, wait=30, last=True)
     assert len(looks) == before + 1
+
+
+def test_a_shard_with_another_digest_is_not_there_and_each_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(text: bytes) -> bytes:
+        return json.dumps({"shards": 1, "files": [{"shard": 0, "file": "shard", "bytes": 4, "sha256": hashlib.sha256(text).hexdigest()}]}).encode()
+
+    step(tmp_path, 1, manifest=of(b"data"))
+    torn = step(tmp_path, 2, manifest=of(b"more"))
+    step(tmp_path, 3, manifest=b'{"shards": 1, "files": [{"shard": 0, "file": "shard", "bytes": 4, "sha256": []}]}')
+    read: list[object] = []
+    digest = manifests._digest
+    monkeypatch.setattr(manifests, "_digest", lambda file: read.append(file) or digest(file))
+    known: manifests.Digests = {}
+
+    for _ in range(2):
+        assert [(one.step, one.shards) for one in checkpoints_in(tmp_path, known)] == [(1, (0,)), (2, ()), (3, ())]
+    assert len(read) == 3, "once each"
+    (torn / "shard").write_bytes(b"more")
+    os.utime(torn / "shard", (1, 1))
+    assert [(one.step, one.shards) for one in checkpoints_in(tmp_path, known)][1] == (2, (0,))
+    assert len(read) == 4
+    (torn / "shard").unlink()
+    (torn / "shard").symlink_to(tmp_path / "step-1" / "shard")
+    assert [(one.step, one.shards) for one in checkpoints_in(tmp_path, known)][1] == (2, ())

@@ -52,7 +52,7 @@ def told(tree: Tree) -> dict[str, tuple[object, ...]]:
 
 
 def test_accounts_become_nodes_and_what_has_no_place_is_named():
-    builders.quota("acme", kind="org")
+    builders.quota("acme")
     tree = tree_read()
     acme = next(iter(tree.states))
 
@@ -76,24 +76,27 @@ def test_accounts_become_nodes_and_what_has_no_place_is_named():
 
 def test_what_would_be_guessed_is_left_out():
     accounts = (
-        Account("a", "", share="parent", gpus=(("", 4),)),
-        Account("A", ""),
+        Account("A", "", share="parent", gpus=(("", 4),)),
+        Account("a", ""),
         Account("b", "gone"),
         Account("***", ""),
         Account("c", "", gpus=(("mi300", 4),)),
     )
 
-    found = proposed(Tree(()), Site(accounts, 0, ()), under=None, types={}, types_of_cluster=["H100", "H200"])
+    builders.quota("acme")
+    tree = tree_read()
 
-    assert set(told(found.after)) == {"a", "c"}
-    assert {share for _, _, share, _ in [(*one[:2], str(one[2]), one[3]) for one in told(found.after).values()]} == {"{}"}
+    found = proposed(tree, Site(accounts, 0, ()), under=next(iter(tree.states)), types={}, types_of_cluster=["H100", "H200"])
+
+    assert set(told(found.after)) == {"acme", "acme/a", "acme/c"}
+    assert [shares for _, _, shares, _ in told(found.after).values()] == [{}, {}, {}]
     assert found.left_out == [
         "***: no name that a node can have",
-        "a: fairshare of its parent, its weight stays 1",
-        "a: its limit of 4 GPUs of all types together",
+        "A: fairshare of its parent, its weight stays 1",
+        "A: its limit of 4 GPUs of all types together",
         "c: its limit of 4 GPUs of the type mi300",
         "b: its parent gone is left out",
-        "A: a node a is there already",
+        "a: another account is the node a",
     ]
 
 
@@ -169,20 +172,19 @@ def accounted() -> Iterator[Accounted]:
 @pytest.mark.slurm
 def test_accounts_of_a_real_slurmdbd_are_drafted_once_and_applied(accounted, personas):
     for words in (
-        "account research",
-        "account vision parent=research Fairshare=30 GrpTRES=gres/gpu=16",
-        "account nlp parent=research Fairshare=70 GrpTRES=gres/gpu:h100=4 MaxJobs=9",
-        "user nobody account=vision",
+        "account physics",
+        "account optics parent=physics Fairshare=30 GrpTRES=gres/gpu=16",
+        "account nlp parent=physics Fairshare=70 GrpTRES=gres/gpu:h100=4 MaxJobs=9",
+        "user nobody account=optics",
     ):
         accounted.sh("sacctmgr", "-i", "add", *words.split(), seconds=60)
     shared = accounted.dir / "shared"
     shared.mkdir()
     connect(accounted, shared)
     inventory("slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
-    builders.quota("acme", kind="org")
 
-    shown = inventory("slurm-accounts", "--cluster", "hpc", "--under", "acme")
-    assert "create   nlp kind: team, weight: 70" in shown
+    shown = inventory("slurm-accounts", "--cluster", "hpc")
+    assert "create acme/physics/nlp: kind team, weight 70, limit 4 of H100-SXM-80GB" in shown
     assert "left out limits of the number of jobs: nlp" in shown
     assert not QuotaChange.objects.exists()
     admin = personas.client("superuser")
@@ -193,9 +195,9 @@ def test_accounts_of_a_real_slurmdbd_are_drafted_once_and_applied(accounted, per
     assert page.redirect_chain[-1][0] == reverse("quota-change", args=[change.public_id])
 
     change_apply(access=personas.access("superuser"), change=change, revision=change.revision, capacity={}, now=now())
-    assert dict(QuotaNode.objects.get(path="acme/research/nlp").shares.values_list("gpu_type", "limit_milli")) == {"H100-SXM-80GB": 4000}
-    assert "Nothing to change." in inventory("slurm-accounts", "--cluster", "hpc", "--under", "acme", "--propose")
+    assert dict(QuotaNode.objects.get(path="acme/physics/nlp").shares.values_list("gpu_type", "limit_milli")) == {"H100-SXM-80GB": 4000}
+    assert "Nothing to change." in inventory("slurm-accounts", "--cluster", "hpc", "--propose")
     assert QuotaChange.objects.count() == 1
     accounted.sh("sacctmgr", "-i", "modify", "account", "nlp", "set", "GrpTRES=gres/gpu:h100=6")
-    assert "H100-SXM-80GB" in inventory("slurm-accounts", "--cluster", "hpc", "--under", "acme", "--propose")
+    assert "H100-SXM-80GB" in inventory("slurm-accounts", "--cluster", "hpc", "--propose")
     assert QuotaChange.objects.count() == 2

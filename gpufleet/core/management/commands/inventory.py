@@ -57,7 +57,7 @@ class Command(BaseCommand):
         slurm.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
         accounts = actions.add_parser("slurm-accounts", help="show what accounts of a Slurm cluster would change of the quotas")
         accounts.add_argument("--cluster", required=True)
-        accounts.add_argument("--under", default="", metavar="PATH", help="quota node that the accounts lie below; by default they are at the top")
+        accounts.add_argument("--under", default="", metavar="PATH", help="quota node that the accounts lie below; by default the top")
         accounts.add_argument("--propose", action="store_true", help="keep that as a draft of a change of quotas, to be previewed and applied there")
         accounts.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
         for action in (read, look, slurm):
@@ -165,9 +165,8 @@ class Command(BaseCommand):
         access = command_line_access(Can.ADMINISTER, Can.EDIT_QUOTA)
         try:
             read = accounts_read(access=access, cluster=options["cluster"], under=options["under"])
-            for edit in read.edits:
-                said = ", ".join(f"{name}: {value}" for name, value in edit.set.items())
-                self.stdout.write(f"{edit.op:8} {edit.name or edit.node} {said}".rstrip())
+            for line in read.lines:
+                self.stdout.write(line)
             for line in read.left_out:
                 self.stdout.write(f"left out {line}")
             draft = accounts_propose(access=access, cluster=options["cluster"], read=read, now=now()) if options["propose"] else None
