@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -30,12 +31,13 @@ VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
 AT_ONCE = 10  # jobs that wait or run
 SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
 WITHIN_S = 1.0
-# By attempt that was not lost, the seconds for which its first worker is charged.
+# By attempt that was not lost, the seconds for which its first worker is charged, and when it ended.
 LEDGER = """
-    SELECT 'gpufleet-' || job.public_id || '.' || number, coalesce(extract(epoch FROM sum(until - since)), 0)::float
+    SELECT 'gpufleet-' || job.public_id || '.' || number, coalesce(extract(epoch FROM sum(until - since)), 0)::float,
+        extract(epoch FROM attempt.ended_at)::float
     FROM attempt JOIN job ON job.id = attempt.job_id
     LEFT JOIN ledger_entry ON ledger_entry.attempt = attempt.id AND worker = 0 AND phase <> 'starting'
-    WHERE outcome <> 'lost' GROUP BY job.public_id, number
+    WHERE outcome <> 'lost' GROUP BY job.public_id, number, attempt.ended_at
 """
 WORLD = "from scheduler.benchmarks.slurm import world; world()"
 
@@ -48,6 +50,7 @@ class OnSlurm(Served):
         self.slurm, self.completed = slurm, completed
         self.shared = slurm.dir / "shared"
         self.shared.mkdir()
+        self.controller_killed: list[float] = []
 
     def seed(self) -> None:
         user = ["--user", "nobody"] if os.getuid() == 0 else []
@@ -59,6 +62,7 @@ class OnSlurm(Served):
 
     def strike(self, name: str) -> None:
         if name == "slurmctld":
+            self.controller_killed.append(time.time())
             self.slurm.end("slurmctld", signal.SIGKILL)
             self.slurm.start_controller()
         elif name.startswith("slurmd."):
@@ -170,18 +174,25 @@ def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) 
     # A controller that is killed may write one end down twice.
     ran: dict[str, set[str]] = defaultdict(set)
     took: dict[str, set[int]] = defaultdict(set)
+    ends: dict[str, float] = {}
     for line in told:
-        name, state, seconds, number, *_ = line.split("|")
+        name, state, seconds, number, _, end = line.split("|")
         took[name].add(int(seconds))
+        ends[name] = datetime.fromisoformat(end).timestamp()  # Slurm's clock is the machine's
         if state == "COMPLETED" and int(seconds):
             ran[name].add(number)
     twice = [name for name, numbers in ran.items() if len(numbers) > 1]
     assert [line for line in told if line.split("|")[0] in twice] == [], "ran twice in Slurm"
-    # Slurm counts whole seconds. An end that a killed controller had not written down yet is in no account of it.
-    charged = {str(key): float(str(seconds)) for key, seconds in site.ask(LEDGER)}
+    # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down.
+    charged, over = {}, {}
+    for key, seconds, ended in site.ask(LEDGER):
+        charged[str(key)], over[str(key)] = float(str(seconds)), float(str(ended))
     apart = {key: min(abs(charged[key] - seconds) for seconds in took[key]) for key in charged.keys() & took.keys()}
-    differ = {key: (charged[key], took[key]) for key, seconds in apart.items() if seconds > WITHIN_S}
-    print(f"{len(apart)} of {len(charged)} attempts held against sacct: {max(apart.values()):.1f} s apart at most; {differ}")
+    anew = {key for key in apart if any(over[key] - WITHIN_S <= at <= ends[key] for at in site.controller_killed)}
+    differ = {key: (charged[key], took[key], over[key], ends[key]) for key, seconds in apart.items() if seconds > WITHIN_S and key not in anew}
+    most = max(seconds for key, seconds in apart.items() if key not in anew)
+    print(f"{len(apart)} of {len(charged)} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most")
+    assert len(anew) < len(apart) / 4, "nearly nothing is compared"
     assert differ == {}, "the ledger is not what Slurm accounts"
     assert ran.keys() <= charged.keys(), "Slurm counted seconds that are not in the ledger"
     outcomes = Counter(str(outcome) for (outcome,) in site.ask("SELECT outcome FROM attempt"))

@@ -41,7 +41,7 @@ from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, 
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.outcomes import forget_code, log_name, opened, outcome, refusals_of
+from scheduler.backends.slurm.outcomes import forget_code, left_at, log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
@@ -559,7 +559,7 @@ class SlurmBackend:
                 starts.append(job.started_at)
             if look == RunState.ENDED:
                 forgotten = forgotten or job is None or job.ended_at is None
-                ends.append(job.ended_at if job is not None and job.ended_at is not None else now)
+                ends.append(job.ended_at if job is not None and job.ended_at is not None else left_at(run, part) or now)
                 refused = refusals_of(part, job, nodes)
                 refusals += refused
                 code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)

@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,18 @@ def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
         except (OSError, ValueError):
             return None
     return next((code for code in codes if code), 0)
+
+
+def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
+    """When a part ended that Slurm has forgotten, by its last exit code; nothing where it left none."""
+    ends = []
+    for seat in part["seats"]:
+        try:
+            with opened(Path(run.folder), f"{seat['role']}-{seat['index']}.exit") as file:
+                ends.append(os.fstat(file).st_mtime)
+        except OSError:
+            return None
+    return datetime.fromtimestamp(max(ends), UTC) if ends else None
 
 
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

@@ -151,7 +151,10 @@ def test_the_end_of_a_job_that_slurm_forgot_is_known(site):
     wait_until(lambda: site.slurm.idle() == set(site.slurm.names), what="the nodes to be back")
     assert site.mine() == []
 
-    assert [(run.exit_code, run.node_lost) for run in site.backend.observe(now=now())] == [(0, False), (5, False)]
+    later = now() + timedelta(minutes=1)
+    runs = site.backend.observe(now=later)
+    assert [(run.exit_code, run.node_lost) for run in runs] == [(0, False), (5, False)]
+    assert all(run.ended_at is not None and run.ended_at < later - timedelta(seconds=30) for run in runs), "when they left their codes"
 
 
 def test_a_gang_whose_path_has_nothing_in_it_runs_and_ends_with_its_code(site):
