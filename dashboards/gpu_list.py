@@ -1,6 +1,6 @@
 """The list of GPUs as people see it: the inventory's own, with what telemetry says of each now."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ class GpuNow:
     row: GpuRow
     reading: Reading
     throttles: bool
-    processes: int | None
+    figures: Mapping[str, int]  # of the hardware, by name: those that its source has
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.row, name)
@@ -37,8 +37,7 @@ def gpus_now(access: Access, gpus: Sequence[Gpu]) -> list[GpuNow]:
     moment = now()
     readings, hardware = readings_now(now=moment), hardware_now(now=moment)
     return [
-        GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in hardware.throttling, hardware.processes.get(row.gpu.pk))
-        for row in gpu_rows(access, gpus)
+        GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in hardware.throttling, hardware.of(row.gpu.pk)) for row in gpu_rows(access, gpus)
     ]
 
 
@@ -64,7 +63,13 @@ def conditions() -> list[dict[str, Any]]:
 _NONE = """<span class="nothing" title="No reading">–</span>"""
 _UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.reading.sm }}}}%{{% endif %}}"
 _MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
-_PROCESSES = f"{{% if row.processes is None %}}{_NONE}{{% else %}}{{{{ row.processes }}}}{{% endif %}}"
+
+
+def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
+    cell = f"{{% if row.figures.{key} is None %}}{_NONE}{{% else %}}{{{{ row.figures.{key} }}}}{unit}{{% endif %}}"
+    return Column(key, label, lambda row: row.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True)
+
+
 _HEAT = (
     f"{{% if row.reading.celsius is None %}}{_NONE}{{% elif row.is_hot %}}<strong>{{{{ row.reading.celsius }}}} °C</strong>"
     "{% else %}{{ row.reading.celsius }} °C{% endif %}"
@@ -75,7 +80,11 @@ _READ = (
     Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
     Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
     Column("throttles", "Throttling", "throttles", on_page=False),
-    Column("processes", "Processes", "processes", numeric=True, cell=_PROCESSES, hint="Compute processes now, by NVML", optional=True),
+    _figure("processes", "Processes", hint="Compute processes now, by NVML"),
+    _figure("sm_clock", "SM clock", " MHz"),
+    _figure("sm_occupancy", "SM occupancy", "%"),
+    _figure("pcie_mib", "PCIe", " MiB/s", hint="Traffic now, both ways"),
+    _figure("nvlink_mib", "NVLink", " MiB/s", hint="Traffic now, both ways"),
 )
 _CHANGED: dict[str, dict[str, Any]] = {
     "health": {"cell": _HEALTH},

@@ -8,11 +8,11 @@ from datetime import datetime
 import numpy as np
 
 from dashboards.health.models import HealthFrame
-from dashboards.health.state import PROCESSES, STORED, UNREAD, unpacked
+from dashboards.health.state import MOMENTARY, PROCESSES, STORED, UNREAD, unpacked
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 
-THERMAL, BRAKE, RUNNING = STORED.index("thermal"), STORED.index("power_brake"), STORED.index(PROCESSES)
+THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
 HOT_C = 85
 
 
@@ -47,16 +47,23 @@ def _bytes(column: Iterable[int], count: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake, and processes by GPU."""
+    """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake; and other figures."""
 
     throttling: frozenset[int]
-    processes: Mapping[int, int]  # of those GPUs whose source counts them
+    figures: Mapping[str, Mapping[int, int]]  # by name (`MOMENTARY`), and by those GPUs whose source has them
+
+    @property
+    def processes(self) -> Mapping[int, int]:
+        return self.figures[PROCESSES]
+
+    def of(self, gpu: int) -> Mapping[str, int]:
+        return {key: values[gpu] for key, values in self.figures.items() if gpu in values}
 
 
 def hardware_now(*, now: datetime) -> Hardware:
     """One query."""
     throttling: set[int] = set()
-    processes: dict[int, int] = {}
+    figures: dict[str, dict[int, int]] = {key: {} for key in MOMENTARY}
     for at, devices, last in HealthFrame.objects.values_list("at", "devices", "last"):
         if now - at > FRESH:
             continue
@@ -65,9 +72,11 @@ def hardware_now(*, now: datetime) -> Hardware:
         gpus = keys % 2 == 0
         held = np.any((state[[THERMAL, BRAKE]] != UNREAD) & (state[[THERMAL, BRAKE]] > 0), axis=0)
         throttling.update((keys[held & gpus] // 2).tolist())
-        told = gpus & (state[RUNNING] != UNREAD)
-        processes.update(zip((keys[told] // 2).tolist(), state[RUNNING][told].tolist(), strict=True))
-    return Hardware(frozenset(throttling), processes)
+        for key, values in figures.items():
+            row = state[STORED.index(key)]
+            told = gpus & (row != UNREAD)
+            values.update(zip((keys[told] // 2).tolist(), row[told].tolist(), strict=True))
+    return Hardware(frozenset(throttling), figures)
 
 
 def gpus_throttling(*, now: datetime) -> frozenset[int]:

@@ -56,10 +56,11 @@ SIGNALS: dict[str, Signal] = {
         Signal("heartbeat", "Heartbeat age", "age", "s", of_node=True),
     )
 }
-# Compute processes on a GPU: only the newest count is kept, and no rule is about it.
-PROCESSES = "processes"
+# Of a GPU: compute processes, SM clock in MHz, SM occupancy in percent, traffic of PCIe and NVLink in MiB/s. Only the newest figure is kept, and no
+# rule is about it.
+MOMENTARY = PROCESSES, SM_CLOCK, OCCUPANCY, PCIE, NVLINK = "processes", "sm_clock", "sm_occupancy", "pcie_mib", "nvlink_mib"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
-STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), PROCESSES)
+STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), *MOMENTARY)
 COUNTERS = np.array([key in SIGNALS and SIGNALS[key].kind == "counter" for key in STORED])
 
 
@@ -72,6 +73,7 @@ class RawState:
     nodes: Sequence[int] = ()
     node_columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
     xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look
+    dated_xids: Sequence[tuple[int, int, datetime]] = ()  # the same with a moment, of which only those since the last look count
 
 
 def device_of_gpu(key: int) -> int:
@@ -92,7 +94,7 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
             return False
         if frame is not None:
             devices, now = _with_unread(frame, devices, now)
-        bucket = _bucket_of(at)
+        bucket, since = _bucket_of(at), at if frame is None else frame.at
         if frame is None:
             frame = HealthFrame(cluster_id=cluster_id, bucket_at=bucket)
             last, sums = np.full_like(now, UNREAD), np.zeros_like(now)
@@ -102,12 +104,13 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
             gap = min(at - frame.at, LONGEST_GAP)
             if frame.bucket_at != bucket:
                 sums[:] = 0
+        new = [*state.xids, *((gpu, code) for gpu, code, moment in state.dated_xids if since < moment <= at)]
         sums = _added(sums, last, now, round(gap.total_seconds()))
         kept = np.where((now == UNREAD) & COUNTERS[:, None], last, now)
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
         frame.save()
-        _buckets_write(bucket, devices, sums, state.xids)
+        _buckets_write(bucket, devices, sums, new)
         if state.nodes:
             Node.objects.filter(pk__in=list(state.nodes), removed_at__isnull=True).update(heartbeat_at=at)
     return True
@@ -161,7 +164,7 @@ def _aligned(frame: HealthFrame, devices: Keys) -> tuple[Words, Words]:
 def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
     found = sums.copy()
     for place, key in enumerate(STORED):
-        if key == PROCESSES:
+        if key not in SIGNALS:
             continue
         read, kind = now[place] != UNREAD, SIGNALS[key].kind
         if kind == "flag":

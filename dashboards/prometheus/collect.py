@@ -9,31 +9,33 @@ Two writers of one cluster would take each other's readings for missing.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 
 import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
-from dashboards.health.state import PROCESSES, UNREAD, RawState, state_write
+from dashboards.health.state import MOMENTARY, NVLINK, OCCUPANCY, PCIE, PROCESSES, SM_CLOCK, UNREAD, RawState, state_write
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
 from dashboards.prometheus.dcgm import Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
+from dashboards.telemetry.kernel_log import Xid, xids_read
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
-from scheduler.models import Gpu
+from scheduler.models import Gpu, Node
 from scheduler.notify.outgoing import Rules
 
 TURN = "prometheus"
 PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
-Machine = Callable[[Container[str]], Sequence[Reading]]
+Machine = Callable[[Container[str]], tuple[Sequence[Reading], Sequence[Xid]]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
 
@@ -70,16 +72,22 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     """One round. `machine` reads this machine's GPUs, in place of `machine_known`."""
     servers = list(PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk"))
     known = gpus_known()
+    hosts = nodes_named()
     allowed = rules or Rules.of_settings()
     with ThreadPoolExecutor(AT_ONCE + 1) as pool:
         local = pool.submit(machine or machine_known, known)
-        answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now), servers))
+        answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now, hosts), servers))
     values: dict[str, dict[str, float]] = {}
     for answer in answers:
         for uuid, read in answer.look.gpus.items():
             # The first server that knows a GPU speaks for it; another fills in what that one does not have.
             values[uuid] = read | values.get(uuid, {})
-    _fill_in(values, local.result(), known)
+    nics: dict[int, int] = {}
+    for answer in answers:
+        nics |= {hosts[name]: max(count, nics.get(hosts[name], 0)) for name, count in answer.look.nics.items()}
+    by_servers = set(values)
+    readings, dated = local.result()
+    _fill_in(values, readings, known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
         clusters[known[uuid].cluster].append((known[uuid], read))
@@ -94,16 +102,22 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
     for cluster, rows in sorted(clusters.items()):
         mine = {one.key for one, _ in rows}
-        state_write(cluster_id=cluster, at=now, source=SOURCE, state=state_of(rows, [found for found in xids if found[0] in mine]))
+        state = state_of(rows, [found for found in xids if found[0] in mine], nics)
+        logged = [
+            (known[one.uuid].key, one.code, one.at)
+            for one in dated
+            if one.uuid not in by_servers and one.uuid in known and known[one.uuid].cluster == cluster
+        ]
+        state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(state, dated_xids=logged))
     return len(values)
 
 
-def machine_known(known: Container[str]) -> list[Reading]:
+def machine_known(known: Container[str]) -> tuple[list[Reading], list[Xid]]:
     """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
     try:
-        return machine_read() if any(uuid in known for uuid in machine_uuids()) else []
+        return (machine_read(), xids_read()) if any(uuid in known for uuid in machine_uuids()) else ([], [])
     except NvmlUnavailable:
-        return []  # as on most consoles
+        return [], []  # as on most consoles
 
 
 def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], known: Mapping[str, Known]) -> None:
@@ -115,7 +129,7 @@ def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], k
         read = _as_dcgm(reading)
         if reading.uuid in values:
             # Never counters: those of two sources may differ, and would seem to grow.
-            read = {key: read[key] for key in ("sm", "tensor", "dram", "processes") if key in read}
+            read = {key: read[key] for key in ("sm", "tensor", "dram", "occupancy", *MOMENTARY) if key in read}
         values[reading.uuid] = read | values.get(reading.uuid, {})
 
 
@@ -126,6 +140,7 @@ def _as_dcgm(reading: Reading) -> dict[str, float]:
         "sm": None if reading.sm_active is None or reading.source == DRIVER else reading.sm_active / 100,
         "driver": reading.sm_active if reading.source == DRIVER else None,
         "tensor": None if reading.tensor_active is None else reading.tensor_active / 100,
+        "occupancy": None if reading.sm_occupancy is None else reading.sm_occupancy / 100,
         "dram": None if reading.dram_active is None else reading.dram_active / 100,
         "used": reading.memory_used,
         "free": None if reading.memory_used is None else 100 - reading.memory_used,
@@ -146,11 +161,18 @@ def gpus_known() -> dict[str, Known]:
     return {uuid: Known(key, cluster, node) for uuid, key, cluster, node in rows.values_list("uuid", "pk", "node__cluster_id", "node_id")}
 
 
-def answer_of(server: PrometheusServer, known: Container[str], rules: Rules, now: datetime) -> Answer:
+def nodes_named() -> dict[str, int]:
+    """Nodes by name. Of two with the same name in different clusters, nobody knows which one a host is."""
+    rows = list(Node.objects.filter(removed_at__isnull=True).order_by("pk").values_list("name", "pk"))
+    twice = Counter(name for name, _ in rows)
+    return {name: key for name, key in rows if twice[name] == 1}
+
+
+def answer_of(server: PrometheusServer, known: Container[str], rules: Rules, now: datetime, hosts: Container[str] = ()) -> Answer:
     """Ask one server; what goes wrong is in the answer. It reads no table, as it runs in a thread of its own."""
     begun, answer = monotonic(), Answer(server)
     try:
-        answer.look = look(Server(server.url, rules).ask, known=lambda uuid: uuid in known, now=now.timestamp())
+        answer.look = look(Server(server.url, rules).ask, known=lambda uuid: uuid in known, now=now.timestamp(), hosts=hosts)
     except PrometheusFault as fault:
         answer.fault = str(fault)
     else:
@@ -223,7 +245,17 @@ def _pcie_lost(read: Mapping[str, float]) -> float | None:
     return max(0.0, 100 - 100 * read["pcie_width"] // read["pcie_widest"]) if "pcie_width" in read and "pcie_widest" in read else None
 
 
-def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[tuple[int, int]]) -> RawState:
+def _occupancy(read: Mapping[str, float]) -> float | None:
+    return round(100 * read["occupancy"]) if "occupancy" in read else None
+
+
+def _traffic(key: str, read: Mapping[str, float]) -> float | None:
+    """Both ways together, in MiB/s."""
+    told = [read[way] for way in (f"{key}_tx", f"{key}_rx") if way in read]
+    return sum(told) / (1 << 20) if len(told) == 2 else read.get(key)
+
+
+def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[tuple[int, int]], nics: Mapping[int, int]) -> RawState:
     """The raw state of the hardware for health rules. Resets of counters are theirs to see."""
     reads = [read for _, read in rows]
 
@@ -233,7 +265,10 @@ def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[t
     def flag(mask: int) -> Callable[[Mapping[str, float]], float | None]:
         return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
 
-    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors", PROCESSES)
+    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors", PROCESSES, SM_CLOCK)
     columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
     columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "row_remaps": column(_remaps), "pcie_lost": column(_pcie_lost)}
-    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}), xids=xids)
+    nodes = sorted({one.node for one, _ in rows})
+    of_nodes = {"nic_errors": [nics.get(node, int(UNREAD)) for node in nodes]}
+    columns |= {OCCUPANCY: column(_occupancy), PCIE: column(partial(_traffic, PCIE)), NVLINK: column(partial(_traffic, NVLINK))}
+    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=nodes, node_columns=of_nodes, xids=xids)

@@ -6,7 +6,7 @@ Queries are constants: no label's value is ever written into one.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,12 @@ FIELDS = (
     Field("DCGM_FI_DEV_FB_FREE", "free", 0, 1e7),
     Field("DCGM_FI_DEV_POWER_USAGE", "power", 0, 5_000),
     Field("DCGM_FI_DEV_GPU_TEMP", "temperature", 0, 200),
+    Field("DCGM_FI_DEV_SM_CLOCK", "sm_clock", 0, 10_000),
+    Field("DCGM_FI_PROF_SM_OCCUPANCY", "occupancy", 0, 1),
+    Field("DCGM_FI_PROF_PCIE_TX_BYTES", "pcie_mib_tx", 0, 1e12),
+    Field("DCGM_FI_PROF_PCIE_RX_BYTES", "pcie_mib_rx", 0, 1e12),
+    Field("DCGM_FI_PROF_NVLINK_TX_BYTES", "nvlink_mib_tx", 0, 1e13),
+    Field("DCGM_FI_PROF_NVLINK_RX_BYTES", "nvlink_mib_rx", 0, 1e13),
     Field("DCGM_FI_DEV_XID_ERRORS", "xid", 0, 10_000),
     Field("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "ecc_corrected", 0, 2**31),
     Field("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "ecc_uncorrected", 0, 2**31),
@@ -49,8 +55,16 @@ FIELDS = (
 )
 # Of each metric by itself: the timestamp of what an operator gives is that of the question.
 AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE) or timestamp(DCGM_FI_DEV_GPU_UTIL) or timestamp(DCGM_FI_DEV_FB_USED))"
+# Of the node exporter: errors of all network adapters of a host, by the address at which it is scraped.
+NICS = (
+    'sum by (instance) ({__name__=~"node_network_(receive|transmit)_errs_total'
+    '|node_infiniband_(symbol_error|link_error_recovery|link_downed|port_receive_errors|local_link_integrity_errors)_total",'
+    'device!~"lo|(veth|docker|br|cni|cali|virbr|tap|tun).*"})'
+)
+MOST_ERRORS = 2**31
 ODDITIES = {
     "unknown_gpu": "Series of a GPU that is not in the inventory",
+    "unknown_node": "Series of a host that no node is named after",
     "no_uuid": "Series without the label UUID",
     "not_a_number": "Values that are not a number (NaN, infinite, text)",
     "out_of_range": "Values that cannot be true",
@@ -69,22 +83,40 @@ def query_of(one: Field) -> str:
 
 @dataclass(slots=True)
 class Look:
-    """What one look at a server found: by UUID, the believed values by key."""
+    """What one look at a server found: by UUID, the believed values by key; by host, errors of network adapters."""
 
     gpus: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     odd: Counter[str] = field(default_factory=Counter)
+    nics: dict[str, int] = field(default_factory=dict)
 
 
-def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float) -> Look:
-    """Ask for every field. `now` is in seconds since 1970."""
+def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float, hosts: Container[str] = ()) -> Look:
+    """Ask for every field. `now` is in seconds since 1970; `hosts` are the names of nodes."""
     found = Look()
     ages = _ages(ask(AGE), now)
     for one in FIELDS:
         _read(found, one, ask(query_of(one)), known, ages)
+    for row in ask(NICS):
+        _read_nics(found, row, hosts)
     sizes = Counter(key for values in found.gpus.values() for key in values)
     most = len(found.gpus)
     found.odd["missing"] += sum(most - count for count in sizes.values())
     return found
+
+
+def _read_nics(found: Look, row: Mapping[str, Any], hosts: Container[str]) -> None:
+    """A node is named as its host, with or without its domain. Where two exporters tell of one host, the larger sum counts."""
+    host = _labels(row).get("instance", "").partition(":")[0]
+    name = next((one for one in (host, host.partition(".")[0]) if one in hosts), None)
+    value = _number(row)
+    if name is None:
+        found.odd["unknown_node"] += 1
+    elif value is None:
+        found.odd["not_a_number"] += 1
+    elif not 0 <= value <= MOST_ERRORS:
+        found.odd["out_of_range"] += 1
+    else:
+        found.nics[name] = max(int(value), found.nics.get(name, 0))
 
 
 def _ages(series: Iterable[Mapping[str, Any]], now: float) -> dict[tuple[str, str], float]:

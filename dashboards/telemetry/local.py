@@ -4,6 +4,7 @@ In a cluster that Prometheus servers read, their round reads this machine, too (
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
@@ -15,6 +16,8 @@ from dashboards.health.state import RawState, state_write
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
+from dashboards.telemetry.kernel_log import Xid, xids_read
+from dashboards.telemetry.nics import nic_errors_read
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from scheduler.models import Gpu
@@ -36,13 +39,13 @@ def local_collect(*, now: datetime) -> int:
     except NvmlUnavailable:
         # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
         return 0
-    return local_write(uuids=uuids, readings=readings, now=now)
+    return local_write(uuids=uuids, readings=readings, xids=xids_read(), nic_errors=nic_errors_read(), now=now)
 
 
-def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], now: datetime) -> int:
+def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], xids: Sequence[Xid] = (), nic_errors: int | None = None, now: datetime) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
-    own = _own_gpus(uuids, now)
+    own = _own_gpus([*uuids, *(one.uuid for one in xids)], now)  # a GPU that fell off the bus is known by its XID alone
     clusters = sorted({cluster for cluster, _, _, _ in own})
     if not clusters:
         return 0
@@ -55,16 +58,25 @@ def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], now: datet
     for cluster in clusters:
         read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
         if read:
-            state_write(cluster_id=cluster, at=now, source=SOURCE, state=_state(read))
+            keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
+            new = [(keys[one.uuid], one.code, one.at) for one in xids if one.uuid in keys]
+            state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, nic_errors), dated_xids=new))
     return len(own)
 
 
-def _state(rows: Sequence[tuple[int, int, Reading]]) -> RawState:
+def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: int | None) -> RawState:
     """What health rules look at, of those GPUs that answered."""
-    found = [dict(reading.state) | ({} if reading.temperature_c is None else {"temperature": reading.temperature_c}) for _, _, reading in rows]
+    found = [dict(reading.state) | _rounded(temperature=reading.temperature_c, sm_occupancy=reading.sm_occupancy) for _, _, reading in rows]
     known = sorted({key for state in found for key in state})
     columns = {key: np.array([state.get(key, NOT_READ) for state in found], np.uint32) for key in known}
-    return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=sorted({node for _, node, _ in rows}))
+    nodes = sorted({node for _, node, _ in rows})
+    # Where the inventory makes several nodes of this machine, nobody knows whose adapters they are.
+    nics = {"nic_errors": [nic_errors]} if nic_errors is not None and len(nodes) == 1 else {}
+    return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=nodes, node_columns=nics)
+
+
+def _rounded(**values: float | None) -> dict[str, int]:
+    return {key: round(value) for key, value in values.items() if value is not None}
 
 
 def _own_gpus(uuids: Sequence[str], now: datetime) -> list[tuple[int, int, str, int]]:
@@ -81,7 +93,14 @@ def _columns(rows: Sequence[tuple[int, Reading | None]]) -> Columns:
         memory_used=_bytes([reading.memory_used for reading in found]),
         power_watts=np.array([NO_POWER if reading.power_watts is None else min(reading.power_watts, NO_POWER - 1) for reading in found], np.uint16),
         temperature_c=_bytes([reading.temperature_c for reading in found]),
+        tensor_active=_counted([reading.tensor_active for reading in found]),
+        dram_active=_counted([reading.dram_active for reading in found]),
     )
+
+
+def _counted(values: Sequence[float | None]) -> NDArray[np.uint8]:
+    """A counter that not every chip has: nothing where none of these has it."""
+    return _bytes(values) if any(value is not None for value in values) else np.zeros(0, np.uint8)
 
 
 def _bytes(values: Sequence[float | int | None]) -> NDArray[np.uint8]:

@@ -53,6 +53,14 @@ _GPM_METRICS = {
 }
 
 
+_GPM_TRAFFIC = {
+    "pcie_mib_tx": pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
+    "pcie_mib_rx": pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
+    "nvlink_mib_tx": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+    "nvlink_mib_rx": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
+}
+
+
 @contextlib.contextmanager
 def driver() -> Iterator[None]:
     """NVML, initialised for the block; `NvmlUnavailable` says in a sentence what is missing."""
@@ -173,19 +181,20 @@ def _reading(handle: object, looks: Sequence[tuple[float, object | None, object 
         memory_used=100 * memory.used / memory.total if memory is not None and memory.total else None,
         power_watts=None if milliwatts is None else round(milliwatts / 1000),
         temperature_c=_tried(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-        state=_state(handle),
+        state=_state(handle) | _traffic(looks),
         **counters,
     )
 
 
 def _state(handle: object) -> dict[str, int]:
-    """Processes, throttling, error counters and the PCIe link. What this GPU or driver does not know is left out."""
+    """Processes, the SM clock, throttling, error counters and the PCIe link. What this GPU or driver does not know is left out."""
     reasons = _tried(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     rows = _tried(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
     width, widest = _tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)), _tried(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     running = _tried(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     found = {
         "processes": None if running is None else len(running),
+        "sm_clock": _tried(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
         "thermal": None if reasons is None else int(bool(reasons & HOT)),
         "power_brake": None if reasons is None else int(bool(reasons & BRAKE)),
         "ecc_corrected": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
@@ -226,18 +235,31 @@ def _added(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[
     return found
 
 
+def _traffic(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[str, int]:
+    """MiB/s over PCIe and NVLink, both ways together, of a GPU that is not split."""
+    if len(looks) != 1 or looks[0][1] is None or looks[0][2] is None:
+        return {}
+    read = _metrics(looks[0][1], looks[0][2], _GPM_TRAFFIC)
+    ways = {key: (read[f"{key}_tx"], read[f"{key}_rx"]) for key in ("pcie_mib", "nvlink_mib")}
+    return {key: round(tx + rx) for key, (tx, rx) in ways.items() if tx is not None and rx is not None}
+
+
 def _counters(before: object, after: object) -> dict[str, float | None]:
+    return {name: None if value is None else min(value, 100.0) for name, value in _metrics(before, after, _GPM_METRICS).items()}
+
+
+def _metrics(before: object, after: object, wanted: Mapping[str, int]) -> dict[str, float | None]:
     asked = pynvml.c_nvmlGpmMetricsGet_t()
     asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-    asked.numMetrics = len(_GPM_METRICS)
+    asked.numMetrics = len(wanted)
     asked.sample1, asked.sample2 = before, after
-    for place, metric in enumerate(_GPM_METRICS.values()):
+    for place, metric in enumerate(wanted.values()):
         asked.metrics[place].metricId = metric
     if _tried(lambda: pynvml.nvmlGpmMetricsGet(asked)) is None:
-        return dict.fromkeys(_GPM_METRICS)
+        return dict.fromkeys(wanted)
     return {
-        name: min(max(asked.metrics[place].value, 0.0), 100.0) if asked.metrics[place].nvmlReturn == pynvml.NVML_SUCCESS else None
-        for place, name in enumerate(_GPM_METRICS)
+        name: max(asked.metrics[place].value, 0.0) if asked.metrics[place].nvmlReturn == pynvml.NVML_SUCCESS else None
+        for place, name in enumerate(wanted)
     }
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
 from dashboards.readings import hardware_now
+from dashboards.telemetry.kernel_log import Xid, xids_read
 from dashboards.telemetry.local import local_collect, local_write
+from dashboards.telemetry.nics import nic_errors_read
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
 from scheduler.models import Gpu
 from tests import builders
@@ -69,7 +72,16 @@ def test_mig_instances_count_by_their_part_of_the_gpu(stub_driver: Path, split: 
 def test_processes_throttling_errors_and_the_pcie_link_are_read(stub_driver: Path) -> None:
     first, second = (reading["state"] for reading in look(stub_driver)["readings"])
 
-    counted = {"ecc_corrected": 17, "ecc_uncorrected": 0, "row_remaps": 3, "nvlink_errors": 6, "pcie_replays": 5}
+    counted = {
+        "ecc_corrected": 17,
+        "ecc_uncorrected": 0,
+        "row_remaps": 3,
+        "nvlink_errors": 6,
+        "pcie_replays": 5,
+        "sm_clock": 1980,
+        "pcie_mib": 25,
+        "nvlink_mib": 25,
+    }
     assert first == counted | {"processes": 2, "thermal": 0, "power_brake": 1, "remap_failed": 0, "pcie_lost": 0}
     assert second == counted | {"processes": 0, "thermal": 1, "power_brake": 0, "remap_failed": 1, "pcie_lost": 50}
 
@@ -118,8 +130,69 @@ def test_only_gpus_that_the_inventory_knows_make_a_frame(stub_driver: Path) -> N
     node.refresh_from_db()
     assert node.heartbeat_at == NOON
     local_write(uuids=found["uuids"], readings=readings, now=NOON + timedelta(seconds=5))
-    assert hardware_now(now=NOON + timedelta(seconds=5)).processes == {node.gpus.get(index=0).pk: 2}
+    assert hardware_now(now=NOON + timedelta(seconds=5)).figures == {
+        key: {node.gpus.get(index=0).pk: value}
+        for key, value in (("processes", 2), ("sm_clock", 1980), ("sm_occupancy", 31), ("pcie_mib", 25), ("nvlink_mib", 25))
+    }
+    assert list(bytes(frame.dram_active)) == [12, 255], "and counters that not every chip has"
     assert {(row.signal, row.value, row.gpu_id) for row in HealthBucket.objects.all()} == {("power_brake", 5, node.gpus.get(index=0).pk)}
+
+
+def test_xids_are_read_from_the_kernels_log_with_their_moments(tmp_path: Path) -> None:
+    """Also of a GPU that has fallen off the bus; other lines, other devices and lines that go on below are passed over."""
+    for place, uuid in (("0000:3b:00.0", "GPU-0a"), ("0001:CA:00.0", "GPU-1b")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96\n")
+    ago = time.monotonic() - 40
+    log = tmp_path / "kmsg"
+    log.write_text(
+        f"6,1040,{round((ago + 1) * 1e6)},-;NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
+        f"6,1041,{round((ago + 2) * 1e6)},-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 13\n6,1042,17,-;NVRM: loading NVIDIA UNIX x86_64\n"
+        f"3,1043,{round((ago + 3) * 1e6)},-,caller=T77;NVRM: Xid (PCI:0001:ca:00): 79, GPU has fallen off the bus.\n"
+        f"3,1044,{round((ago + 4) * 1e6)},-;NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.\n"
+    )
+
+    found = xids_read(log=log, gpus=tmp_path)
+    assert [(one.uuid, one.code) for one in found] == [("GPU-0a", 31), ("GPU-1b", 79)]
+    assert [round(time.time() - one.at.timestamp()) for one in found] == [39, 37]
+    assert xids_read(log=tmp_path / "nothing", gpus=tmp_path) == xids_read(log=log, gpus=tmp_path / "nothing") == []
+
+
+@pytest.mark.django_db
+def test_errors_of_network_adapters_are_those_of_hardware_and_reach_the_node(tmp_path: Path) -> None:
+    for device, counts in (("eth0", (3, 4)), ("docker0", (50, 60))):
+        statistics = tmp_path / "net" / device / "statistics"
+        statistics.mkdir(parents=True)
+        for name, count in zip(("rx_errors", "tx_errors"), counts, strict=True):
+            (statistics / name).write_text(f"{count}\n")
+    (tmp_path / "net/eth0/device").mkdir()
+    port = tmp_path / "infiniband/mlx5_0/ports/1/counters"
+    port.mkdir(parents=True)
+    (port / "symbol_error").write_text("5\n")
+
+    assert nic_errors_read(net=tmp_path / "net", infiniband=tmp_path / "infiniband") == 12
+    assert nic_errors_read(net=tmp_path / "nothing", infiniband=tmp_path / "nothing") is None
+    node = builders.node(gpus=1)
+    Gpu.objects.filter(node=node).update(uuid="GPU-0")
+    reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
+    for seconds, count in ((0, 12), (5, None), (10, 15)):
+        local_write(uuids=["GPU-0"], readings=[reading], nic_errors=count, now=NOON + timedelta(seconds=seconds))
+    assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_errors", 3)]
+
+
+@pytest.mark.django_db
+def test_an_xid_of_the_log_counts_once_whoever_reads_it() -> None:
+    """The log keeps it for days: it counts in the look after it, and one from before the first look is no news."""
+    node = builders.node(gpus=2)
+    for index in (0, 1):
+        Gpu.objects.filter(node=node, index=index).update(uuid=f"GPU-{index}")
+    reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
+    log = [
+        Xid(NOON + timedelta(seconds=at), uuid, code) for at, uuid, code in ((-60, "GPU-0", 79), (3, "GPU-0", 31), (7, "GPU-1", 79), (7, "GPU-x", 1))
+    ]
+    for seconds in (0, 5, 10, 15):
+        local_write(uuids=["GPU-0"], readings=[reading], xids=log, now=NOON + timedelta(seconds=seconds))
+    assert list(HealthBucket.objects.order_by("code").values_list("gpu__index", "signal", "code", "value")) == [(0, "xid", 31, 1), (1, "xid", 79, 1)]
 
 
 @pytest.mark.django_db

@@ -37,6 +37,7 @@ from dashboards.prometheus.dcgm import FIELDS, ODDITIES, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from dashboards.telemetry.frames import NO_POWER
+from dashboards.telemetry.kernel_log import Xid
 from dashboards.telemetry.local import local_write
 from dashboards.telemetry.nvml import GPM, Reading
 from dashboards.telemetry.rollups import telemetry_rollup
@@ -69,6 +70,16 @@ def said(gpu: int, **values: str) -> list[Sample]:
     return [(metrics[key], labels, value) for key, value in values.items()]
 
 
+def nics(node: Node, *, rx: int, symbols: int) -> list[Sample]:
+    """As the node exporter tells of adapters; bridges and the loopback say nothing of the hardware."""
+    host = {"instance": f"{node.name}.example.org:9100"}
+    return [
+        ("node_network_receive_errs_total", host | {"device": "eth0"}, str(rx)),
+        ("node_network_transmit_errs_total", host | {"device": "veth12"}, str(1000 * rx)),
+        ("node_infiniband_symbol_error_total", host | {"device": "mlx5_0", "port": "1"}, str(symbols)),
+    ]
+
+
 @pytest.fixture(scope="module")
 def real() -> Iterator[tuple[Exporter, Prometheus]]:
     with scraped() as both:
@@ -78,7 +89,7 @@ def real() -> Iterator[tuple[Exporter, Prometheus]]:
 @pytest.fixture
 def own() -> Iterator[tuple[Exporter, Prometheus]]:
     """For a test whose series outlast it, and are many: a scrape that takes too long takes all of them away."""
-    with scraped(every="3s") as both:
+    with scraped(every="5s") as both:
         yield both
 
 
@@ -99,6 +110,7 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     ]
     exporter.samples = [
         *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0"),
+        *nics(node, rx=10, symbols=5),
         *said(0, ecc_corrected="7", nvlink_errors="3", remaps_corrected="1", remaps_uncorrected="0"),
         *said(1, driver="97", power="200", reasons="64", xid="79", remaps_corrected="4"),
         *slices,
@@ -131,6 +143,7 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     sick = {"nvlink_errors": "5", "pcie_width": "8", "pcie_widest": "16", "remaps_corrected": "1", "remaps_uncorrected": "2", "reasons": "128"}
     exporter.samples = [
         *said(0, sm="0.62", ecc_corrected="9", xid="63", **sick),
+        *nics(node, rx=14, symbols=7),
         *said(1, driver="97", xid="79"),
         *said(1, remaps_corrected="4", remaps_uncorrected="6"),
     ]
@@ -139,6 +152,8 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     grown = dict(HealthBucket.objects.filter(gpu__index=0).values_list("signal", "value"))
     assert grown.pop("power_brake") >= 15
     assert grown == {"xid": 1, "ecc_corrected": 2, "nvlink_errors": 2, "row_remaps": 2, "pcie_lost": 50}
+    assert HealthBucket.objects.get(node=node, gpu=None).signal == "nic_errors"
+    assert HealthBucket.objects.get(node=node, gpu=None).value == 6
     assert not HealthBucket.objects.filter(gpu__index=1, signal="row_remaps").exists(), "a counter that was missing has not grown"
     assert HealthBucket.objects.get(signal="xid").code == 63
 
@@ -195,7 +210,11 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
         exporter.samples = [*said(0, sm="0.62", ecc_corrected=str(first)), *said(1, power="200", ecc_corrected="4"), ("round", {}, str(seconds))]
         server.knows("round", 1)
         wait_until(lambda: server.value("round") == seconds, what="the next scrape")
-        return prometheus_collect(now=begun + timedelta(seconds=seconds), rules=LOCAL, machine=lambda known: machine(own))
+        return prometheus_collect(
+            now=begun + timedelta(seconds=seconds),
+            rules=LOCAL,
+            machine=lambda known: (machine(own), [Xid(begun + timedelta(seconds=10), f"GPU-{gpu}", 79) for gpu in (1, 2)]),
+        )
 
     def local(seconds: int, *, own: int) -> int:
         return local_write(uuids=["GPU-1", "GPU-2"], readings=machine(own), now=begun + timedelta(seconds=seconds))
@@ -207,7 +226,7 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
     assert local(5, own=5) == 0
     assert rounds(15, first=9, own=6) == 3
     PrometheusServer.objects.update(url="http://127.0.0.1:1")
-    assert prometheus_collect(now=begun + timedelta(seconds=30), rules=LOCAL, machine=lambda known: machine(6)) == 0
+    assert prometheus_collect(now=begun + timedelta(seconds=30), rules=LOCAL, machine=lambda known: (machine(6), [])) == 0
     assert local(75, own=8) == 2
     assert frame() == {1: 10, 2: 50}
     PrometheusServer.objects.update(url=row.url)
@@ -216,6 +235,7 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
     for index, value in HealthBucket.objects.filter(signal="ecc_corrected").values_list("gpu__index", "value"):
         grown[index] += value
     assert grown == {0: 5, 2: 3}
+    assert HealthBucket.objects.get(signal="xid").gpu == gpus[2], "of the other one, the server tells them"
 
 
 @pytest.fixture
@@ -398,7 +418,7 @@ def drawn(rng: random.Random) -> dict[tuple[str, str, str, str], str]:
 
 def expected_odd(series: dict[tuple[str, str, str, str], str]) -> Counter[str]:
     bounds, shared = {one.metric: one for one in FIELDS}, {"sm", "tensor", "dram"}
-    odd: Counter[str] = Counter(stale=1)
+    odd: Counter[str] = Counter(stale=1, unknown_node=1)
     believed: set[tuple[str, str]] = set()
     for (metric, uuid, instance, profile), value in series.items():
         one, number = bounds[metric], float(value)
@@ -434,7 +454,11 @@ def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(own: tuple
         exporter.samples = [
             (metric, {key: label for key, label in (("UUID", uuid), ("GPU_I_ID", instance), ("GPU_I_PROFILE", profile)) if label}, value)
             for (metric, uuid, instance, profile), value in series.items()
-        ] + [("round", {}, str(number)), ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": "GPU-0"}, f"0.5 {round(begun.timestamp() - 120) * 1000}")]
+        ] + [
+            ("round", {}, str(number)),
+            ("node_network_receive_errs_total", {"instance": "elsewhere:9100", "device": "eth0"}, "3"),
+            ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": "GPU-0"}, f"0.5 {round(begun.timestamp() - 120) * 1000}"),
+        ]
         server.knows("round", 1)
         wait_until(lambda number=number: server.value("round") == number, what="the next scrape")  # type: ignore[misc]
         moment = now()
