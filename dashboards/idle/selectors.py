@@ -64,6 +64,12 @@ def episodes_listed(access: Access) -> QuerySet[IdleEpisode]:
     return IdleEpisode.objects.filter(access.visible(Can.SEE, "quota__path")).select_related("job", "quota", "owner")
 
 
+def gpu_episodes(access: Access, gpu: int) -> list[IdleEpisode]:
+    """Those that are open and count this GPU."""
+    held = episodes_listed(access).filter(ended_at__isnull=True, job__placements__gpu=gpu, job__placements__until__isnull=True)
+    return [one for one in held.order_by("pk").distinct() if gpu in one.gpus]
+
+
 def episode_for(access: Access, public_id: str) -> IdleEpisode:
     found = episodes_listed(access).filter(public_id=public_id).first()
     if found is None:

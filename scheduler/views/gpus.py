@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import gpu_chart
 from dashboards.gpu_list import GPUS, conditions, gpus_now
+from dashboards.idle.selectors import gpu_episodes, idle_rows
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -185,6 +186,7 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
         "gpu": gpu,
         "version": version,
         "holders": holders,
+        "idle": idle_rows(access, gpu_episodes(access, gpu.pk), now=now()),
         "past": gpu_past_holders(access, gpu.pk),
         "chart": gpu_chart(gpu, chosen=chosen, now=now()),
         "range": chosen,
