@@ -75,6 +75,7 @@
       this.frame = 0;
       this.asked = 0;
       element.querySelector("[data-plot-png]")?.addEventListener("click", () => this.download());
+      element.querySelector("[data-plot-csv-here]")?.addEventListener("click", () => this.save("csv", this.rows()));
     }
 
     note(text) {
@@ -143,10 +144,23 @@
       pen.fillStyle = colour("--surface");
       pen.fillRect(0, 0, sheet.width, sheet.height);
       pen.drawImage(picture, 0, 0, sheet.width, sheet.height);
-      const link = document.createElement("a");
-      link.href = sheet.toDataURL("image/png");
-      link.download = `${this.document.label.replace(/[^\w]+/g, "-").slice(0, 60).toLowerCase() || "chart"}.png`;
-      link.click();
+      this.save("png", sheet.toDataURL("image/png"));
+    }
+
+    // The table of a chart that no address gives as a file. What a spreadsheet would take for a formula stays text.
+    rows() {
+      const cell = (one) => {
+        const text = one.textContent.trim().replace(one.matches("td.num") ? /,/g : /$^/, "");
+        const plain = /^[=+@-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
+        return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
+      };
+      const lines = [...this.element.querySelectorAll("[data-plot-table] tr")].map((row) => [...row.cells].map(cell).join(","));
+      return `data:text/csv;charset=utf-8,${encodeURIComponent(lines.join("\r\n"))}`;
+    }
+
+    save(ending, href) {
+      const name = this.document.label.replace(/[^\w]+/g, "-").slice(0, 60).toLowerCase() || "chart";
+      Object.assign(document.createElement("a"), { href, download: `${name}.${ending}` }).click();
     }
   }
 

@@ -1,5 +1,6 @@
 """The daily tasks with their clicks counted, and what a page costs to load: the figures that the console promises."""
 
+import csv
 import gzip
 import re
 from collections.abc import Callable
@@ -192,3 +193,22 @@ def test_scripts_of_a_page_are_small(demo: Site, browser: Browser):
             expect(visitor.page.locator(".js-plotly-plot").first).to_be_attached()
     told = {address: sum(found.values()) for address, found in sizes.items()}
     assert {address: size for address, size in told.items() if not 0 < size <= (450_000 if address in WITH_CHART else 60_000)} == {}
+
+
+def test_a_chart_is_saved_as_a_picture_and_as_figures(demo: Site, browser: Browser):
+    """Of the costs no address gives a chart as a file: its table is."""
+    visitor = demo.visit(browser, "root", viewport=DESK)
+    page = visitor.page
+    visitor.open("/cost/?month=last")
+    chart = page.locator("[data-plot]").first
+    expect(chart.locator(".js-plotly-plot")).to_be_attached()
+    files = {}
+    for name in ("PNG", "CSV"):
+        with page.expect_download() as saved:
+            chart.get_by_role("button", name=name).click()
+        files[name] = saved.value.path().read_bytes()
+    assert files["PNG"].startswith(b"\x89PNG") and len(files["PNG"]) > 5_000
+    rows = list(csv.reader(files["CSV"].decode().splitlines()))
+    assert len(rows) > 2 and {len(row) for row in rows} == {len(rows[0])}
+    assert all(float(cell) >= 0 for cell in rows[1][1:] if cell not in ("", "–"))
+    assert visitor.watch.faults == []
