@@ -275,8 +275,9 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
 
 
 def _typed(request: HttpRequest) -> dict[str, str]:
-    """What stands in the fields of the form."""
-    return {path: text for path, text in request.POST.items() if isinstance(text, str) and field_at(path) is not None}
+    """What stands in the fields of the job; when it recurs is read apart."""
+    fields = ((path, text) for path, text in request.POST.items() if isinstance(text, str) and field_at(path) is not None)
+    return {path: text for path, text in fields if not path.startswith(REPEAT)}
 
 
 def _said(request: HttpRequest, sent: Sent) -> dict[str, Any]:
