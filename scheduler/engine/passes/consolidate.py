@@ -1,7 +1,7 @@
 """Make a block by moving running work elsewhere, where that loses less than it wins."""
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
 from math import comb
 
@@ -10,10 +10,8 @@ from ..model.values import Preemptible
 from ..place.capacity import plain
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
-from ..search.clearable import Need
+from ..search.clearable import Need, Weight, weight_of
 from ..search.evicting import Target, place_in, request, targets
-from ..search.movables import Here
-from ..search.units import lost_since, lost_work
 from ..state.fleet import Seat
 from ..state.form import Wants
 from ..state.planning import Cycle, Sieve
@@ -25,7 +23,6 @@ LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gai
 MOST_SETS = 4000  # looked at for a gang whose room can't be counted
 MOST_TRIES = 100  # of them carried out on trial
 Plan = tuple[int, int, list[int], list[str], int, list[Work]]
-Option = tuple[int, int, list[int], list[str], int, list[Work]]
 
 
 def run(cycle: Cycle) -> None:
@@ -138,8 +135,8 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
 def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
     """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
     weights = [_weight(cycle, one) for one in jobs]
-    lost = sum([weight[0] for weight in weights])
-    return len(jobs), lost, sorted([weight[1] for weight in weights]), [weight[2] for weight in weights], low, jobs
+    lost = sum([weight.lost for weight in weights])
+    return len(jobs), lost, sorted([weight.age for weight in weights]), [weight.name for weight in weights], low, jobs
 
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
@@ -194,54 +191,19 @@ def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work]
 
     None also where more would have to leave than may be moved.
     """
-    low, high, allowed = target.low, target.high, target.allowed
-    assert allowed is not None
+    assert target.allowed is not None
     clearable = cycle.movables.clearable(target.gpus)
-    needed = clearable.needed
-    need = Need(low, high, target.count, short)
-    nodes = clearable.cheapest(need, allowed, most, cycle.now, lambda node: _cleared(cycle, node, needed[node])[:5])
+    nodes = clearable.cheapest(Need(target.low, target.high, target.count, short), target.allowed, most)
     if nodes is None:
         return None
-    moved = {one.order: one for node in nodes for one in _cleared(cycle, node, needed[node])[5]}
+    moved = {one.order: one for node in nodes for one in clearable.works[node]}
     return [moved[order] for order in sorted(moved)]
 
 
-def _cleared(cycle: Cycle, node: int, needed: int) -> Option:
-    """What it takes to clear so many GPUs of a node, where they can be cleared."""
-    clearing = cycle.movables.clearing(node, needed)
-    if clearing is not None and clearing.since <= cycle.now:
-        return len(clearing.works), clearing.lost(cycle.now), clearing.ages, clearing.names, node, clearing.works
-    key = ("cleared", node, needed)
-    known: Option | None = cycle.memo(key)
-    if known is None:
-        chosen = _off_node(cycle, cycle.movables.here(node), needed)
-        known = cycle.remember(key, (*_plan(cycle, chosen, 0)[:4], node, chosen))
-    return known
-
-
-def _weight(cycle: Cycle, one: Work) -> tuple[int, int, str]:
-    """How one job compares with another: least lost, then the younger one, then names."""
+def _weight(cycle: Cycle, one: Work) -> Weight:
     key = ("weight", one.order)
-    known: tuple[int, int, str] | None = cycle.memo(key)
-    if known is None:
-        # Who starts in this plan loses nothing yet; he is weighed as the next plan would see him, so that it finds nothing left to move.
-        lost = lost_since(one.job, one.milli, cycle.now, begun=cycle.now) if one.fresh else lost_work(one, one.milli, cycle.now)
-        known = cycle.remember(key, (lost, -one.job.submitted, one.job.name))
-    return known
-
-
-def _off_node(cycle: Cycle, here: Here, needed: int) -> list[Work]:
-    """The fewest jobs of a node that hold so many GPUs there, those with the most first; none where all together hold less."""
-    chosen: list[Work] = []
-    rest = list(here)
-    while rest:
-        enough = [one for count, one in rest if count >= needed]
-        if enough:  # among those that suffice by themselves not the largest, but the one that loses least
-            return [*chosen, enough[0] if len(enough) == 1 else min(enough, key=partial(_weight, cycle))]
-        count, one = rest.pop(0)
-        chosen.append(one)
-        needed -= count
-    return []
+    known: Weight | None = cycle.memo(key)
+    return cycle.remember(key, weight_of(one, cycle.now)) if known is None else known
 
 
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:

@@ -12,7 +12,6 @@ all that it decided is taken back, and the next one takes up only the jobs that 
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
 - `Wakes`: when a later plan could differ because of a job that stands as it did;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
-- `Movables`: who could be moved off which node, and what it would cost to clear it;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
 - `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm.
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from ..place.gradient import Gradient
     from ..rules.invariants import First
     from ..search.entries import Prospect
-    from ..search.movables import Movables
     from ..tell.repeated import Repeated
     from ..tell.waking import Wakes
     from .cluster import Cluster
@@ -96,7 +94,6 @@ class Kept:
         self.prospect: Prospect | None = None
         self.first: First | None = None
         self.standing: Standing | None = None
-        self.movables: Movables | None = None
         self.sifts: dict[str, Sift] = {}
         self.whole: WholeOrder | None = None
         self._cluster: Cluster | None = None
@@ -137,7 +134,7 @@ class Kept:
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
-        self.prospect = self.first = self.standing = self.movables = self.whole = None
+        self.prospect = self.first = self.standing = self.whole = None
         self.sifts = {}
 
     def readers(self) -> "Iterator[Stirred]":

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -97,8 +98,6 @@ class Cycle:
                 prospect.changed.update(dict.fromkeys(come, True) | dict.fromkeys(gone, False))
             if self.cluster.kept.standing is not None:
                 self.cluster.kept.standing.go_on(self.cluster)
-            if self.cluster.kept.movables is not None:
-                self.cluster.kept.movables.go_on(self.cluster)
         else:
             self.cluster.kept.forget()
             self.who_waits = self.cluster.kept.who_waits = Queues()
@@ -127,8 +126,6 @@ class Cycle:
             kept.prospect.changed.update(dict.fromkeys(changed, True))
         if kept.standing is not None:
             kept.standing.rest(changed)
-        if kept.movables is not None:
-            kept.movables.rest(changed)
         self.tree.stirred += [work.home for work in changed]
         if kept.whole is not None:
             kept.whole.order.rest()
@@ -455,12 +452,9 @@ class Cycle:
             kept.standing = Standing(self.cluster)
         return kept.standing
 
-    @property
+    @cached_property
     def movables(self) -> Movables:
-        kept = self.cluster.kept
-        if kept.movables is None:
-            kept.movables = Movables(self.cluster)
-        return kept.movables
+        return Movables(self.cluster)
 
     def units(self) -> Units:
         if self._units is None:

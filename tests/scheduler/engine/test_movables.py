@@ -1,4 +1,4 @@
-"""Who could be moved off a node is known from plan to plan as if it were looked at anew, and clearing a node costs what its jobs lose."""
+"""Which nodes are cleared by moves: those on which least is lost, among those whose jobs find room elsewhere."""
 
 import random
 from collections.abc import Sequence
@@ -7,47 +7,43 @@ from itertools import combinations, product
 
 import pytest
 
-from scheduler.engine.calm import calm_at
-from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.model.values import Checkpoint
-from scheduler.engine.passes.consolidate import _cleared, _off_node, _plan
+from scheduler.engine.cycle import make_plan
+from scheduler.engine.model.reasons import reason
+from scheduler.engine.passes.consolidate import _plan
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.search.clearable import Need
-from scheduler.engine.search.movables import Movables
+from scheduler.engine.search.clearable import Need, weight_of
 from scheduler.engine.state.grid import Ints
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.state.roll import Step
 from scheduler.engine.state.work import Work
 from tests.scheduler.engine import scenes
 from tests.scheduler.engine.scenes import at, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, of_whole_gpus
 
 
-def told(movables: Movables) -> dict[int, list[tuple[int, str]]]:
-    return {node: [(count, work.job.name) for count, work in movables.here(node)] for node in movables.nodes()}
+def all_on(cycle: Cycle, node: int) -> list[tuple[int, Work]]:
+    """Who could be moved off a node, the GPUs that he has there, most first."""
+    held = [(sum(seat.mask.bit_count() for seat in work.seats if seat.node == node), work) for work in cycle.cluster.works if work.movable]
+    return sorted([pair for pair in held if pair[0]], key=lambda pair: -pair[0])
 
 
-def compared(cycle: Cycle) -> int:
-    """How many ways to clear a node were the same as when all of its jobs are weighed."""
-    movables, same = cycle.movables, 0
-    for node in [*movables.nodes()]:
-        here = movables.here(node)
-        for needed in range(1, 9):
-            chosen = _off_node(cycle, here, needed)
-            assert movables.fewest(node, needed) == len(chosen)
-            clearing = movables.clearing(node, needed) if chosen else None
-            if clearing is not None and clearing.since <= cycle.now:
-                assert (len(clearing.works), clearing.lost(cycle.now), clearing.ages, clearing.names) == _plan(cycle, chosen, 0)[:4]
-                assert clearing.works == chosen
-                same += 1
-    return same
+def leaving(cycle: Cycle, node: int, needed: int) -> tuple[list[Work], bool]:
+    """The slow way: whoever has most as long as nobody suffices, then who loses least; and whether that was a choice."""
+    chosen: list[Work] = []
+    for count, work in (here := all_on(cycle, node)):
+        if count < needed:
+            chosen.append(work)
+            needed -= count
+            continue
+        enough = [one for held, one in here if held >= needed and one not in chosen]
+        return [*chosen, min(enough, key=lambda one: weight_of(one, cycle.now))], len(enough) > 1
+    return [], False
 
 
 def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: int, stand: int) -> bool:
     """Whether those who leave these nodes find places of their sizes beside so many workers, one on each of the nodes, where that can be counted."""
-    if any(cycle.movables.clearing(node, gpus - cycle.fleet.soon.count[node] % gpus) is None for node, _ in cleared):
-        return True  # who leaves depends on the moment
+    if any(leaving(cycle, node, gpus - cycle.fleet.soon.count[node] % gpus)[1] for node, _ in cleared):
+        return True  # others could leave
     idle, usable = cycle.fleet.soon.count, cycle.grid.usable_count
     moved = [(node, seat) for node, works in cleared for work in works for seat in work.seats if seat.mask]
     if any(seat.node != node and seat.mask.bit_count() != usable[seat.node] for node, seat in moved):
@@ -64,10 +60,9 @@ def leaves_room(cycle: Cycle, cleared: Sequence[tuple[int, list[Work]]], gpus: i
 
 def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | None:
     """The slow way: every set of nodes of a slice weighed with all that its jobs would lose."""
-    movables, options = cycle.movables, []
-    for node in [*movables.nodes()]:
-        needed = gpus - cycle.fleet.soon.count[node] % gpus
-        chosen = _off_node(cycle, movables.here(node), needed)
+    options = []
+    for node in range(cycle.grid.size):
+        chosen, _ = leaving(cycle, node, gpus - cycle.fleet.soon.count[node] % gpus)
         first = need.workers - need.short + 1
         if need.low <= node < need.high and allowed[node] and chosen and leaves_room(cycle, [(node, chosen)], gpus, first):
             options.append(((*_plan(cycle, chosen, 0)[:4], node), chosen))
@@ -79,34 +74,32 @@ def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | 
     return sorted(weight[4] for weight in min(found)[2]) if found else None
 
 
-def in_slices(kept: Cycle, cycle: Cycle) -> int:
+def in_slices(cycle: Cycle) -> int:
     """How many times the nodes were the same that are cleared for so many workers more, as far as anything can be cleared."""
-    same, grid = 0, kept.grid
+    same, grid = 0, cycle.grid
     allowed = grid.startable[False]
     slices = {(0, grid.size), *(grid.levels[0].slice_of(domain) for domain in range(len(grid.levels[0])))}
     for (low, high), gpus, short in product(sorted(slices), (1, 4, 8), (1, 2)):
         need = Need(low, high, 2, short)
-        needed = kept.movables.clearable(gpus).needed
-        found = kept.movables.clearable(gpus).cheapest(
-            need, allowed, 1 << 30, kept.now, lambda node, needed=needed: _cleared(kept, node, needed[node])[:5]
-        )
+        found = cycle.movables.clearable(gpus).cheapest(need, allowed, 1 << 30)
         assert (None if found is None else sorted(found)) == cheapest(cycle, need, allowed, gpus), (need, gpus)
         same += found is not None
     return same
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_the_same_nodes_are_cleared_as_if_all_were_weighed_anew(first: int) -> None:
+def test_the_nodes_that_are_cleared_are_those_on_which_least_is_lost(first: int) -> None:
     same = 0
     for seed in range(first, first + 20):
-        scenario, chance, kept = of_whole_gpus(seed, "medium"), random.Random(seed), Kept()
-        for turn in range(12):
-            cycle = Cycle(scenario, kept)
-            if kept.movables is None:
-                kept.movables = Movables(cycle.cluster)
-            same += in_slices(cycle, Cycle(scenario))
-            kept.keep(cycle)
-            scenario = after(scenario, make_plan(scenario), "later" if turn % 3 == 0 else chance.choice(EVENTS), chance, turn)
+        scenario, chance = of_whole_gpus(seed, "medium"), random.Random(seed)
+        for turn in range(6):
+            cycle = Cycle(scenario)
+            same += in_slices(cycle)
+            one = next((work for work in cycle.cluster.works if work.movable), None)
+            if one is not None:
+                cycle.cluster.unseat(one, one.seats, reason("preempt", "to see what follows"), None)
+                same += in_slices(cycle)
+            scenario = after(scenario, make_plan(scenario), chance.choice(EVENTS), chance, turn)
     assert same > 100
 
 
@@ -116,62 +109,12 @@ def test_another_node_is_cleared_from_when_on_less_is_lost_there() -> None:
         running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
         running("one", [at("n2", *range(8))], started=-300),
     ]
-    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(4))], [quota("q", 32)], jobs)), Kept()
+    scenario = parse(scene([*(scenes.node(f"n{place}") for place in range(4))], [quota("q", 32)], jobs))
     cleared = []
     for later in (0, 99, 101, 200):
-        cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later), kept)
-        if kept.movables is None:
-            kept.movables = Movables(cycle.cluster)
-        in_slices(cycle, Cycle(cycle.scenario))
-        cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
-        kept.keep(cycle)
+        cycle = Cycle(replace(scenario, now=scenario.now + 1000 * later))
+        cleared.append(cycle.movables.clearable(8).cheapest(Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
     assert cleared == [[0], [0], [2], [2]]
-
-
-def test_who_has_saved_a_checkpoint_loses_less_where_he_stands() -> None:
-    jobs = [
-        running("gang", [at("n0", *range(8)), at("n1", *range(8))], started=-100),
-        running("one", [at("n2", *range(8))], started=-300),
-    ]
-    scenario, kept = parse(scene([*(scenes.node(f"n{place}") for place in range(4))], [quota("q", 32)], jobs)), Kept()
-    make_plan(scenario, kept)
-    cleared, place = [], [job.name for job in scenario.jobs].index("one")
-    for later in (1, 2, 3):
-        scenario, steps = replace(scenario, now=scenario.now + 1000), list[Step]()
-        if later == 3:
-            one = scenario.jobs[place]
-            saved = one.with_run(one.run, Checkpoint(1000, scenario.now, 0, 0))
-            scenario = replace(scenario, jobs=tuple(saved if job is one else job for job in scenario.jobs))
-            steps.append((place, saved, 0))
-        calm_at(scenario, kept, steps)
-        cycle = Cycle(scenario, kept)
-        if kept.movables is None:
-            kept.movables = Movables(cycle.cluster)
-        in_slices(cycle, Cycle(cycle.scenario))
-        cleared.append(cheapest(cycle, Need(0, 3, 1, 1), cycle.grid.startable[False], 8))
-        kept.keep(cycle)
-    assert cleared == [[0], [0], [2]]
-    assert len(cycle.cluster.renewed) == 1, "he stands there as he stood"
-
-
-@pytest.mark.parametrize("first", range(0, 60, 20))
-def test_what_is_kept_is_what_is_there(first: int) -> None:
-    same = 0
-    for seed in range(first, first + 20):
-        scenario, chance, kept = of_whole_gpus(seed, "medium"), random.Random(seed), Kept()
-        for turn in range(6):
-            plan = make_plan(scenario)
-            course = make_course(scenario, kept)
-            assert course.decisions == tuple(one for one in plan.decisions if one.action != "reserve"), (seed, turn)
-            if kept.movables is not None:
-                cycle = Cycle(scenario)
-                now = Movables(cycle.cluster)
-                assert told(kept.movables) == told(now), (seed, turn)
-                same += compared(cycle)
-                of_kept = {(node, needed): kept.movables.fewest(node, needed) for node in kept.movables.nodes() for needed in range(1, 9)}
-                assert of_kept == {(node, needed): now.fewest(node, needed) for node in now.nodes() for needed in range(1, 9)}
-            scenario = after(scenario, plan, chance.choice(EVENTS), chance, turn)
-    assert same > 100
 
 
 def test_who_could_not_be_made_room_for_may_be_once_others_have_less_to_lose() -> None:
