@@ -6,17 +6,14 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from .calm import calm_at
 from .model.plan import Course, Plan
 from .model.values import Scenario
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .restart import has_to_begin_anew
 from .rules.displaced import TakenBack, TakenInVain
 from .rules.invariants import prepare
-from .state.cluster import Cluster
 from .state.kept import Kept
 from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
-from .state.roll import Step
 from .tell.outcome import carry_on, conclude
 
 T = TypeVar("T")
@@ -43,21 +40,12 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
     return _planned(_without_later(scenario), kept, conclude, tells=True)
 
 
-def make_course(scenario: Scenario, kept: Kept, before: int | None = None, steps: Sequence[Step] | None = None) -> Course:
+def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
     """What `make_plan` decides, without all that a plan only tells: reasons, shares, what is kept for whom and when.
 
-    Who plans again at an instant anyway has no need to know what comes to pass later. `steps` only save time as well: they say what has become of
-    the jobs since the last course that was asked for with them.
+    Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    calm, cluster = calm_at(scenario, kept, steps), None
-    if calm is not None:
-        if calm.newcomer is None:
-            return calm.course()
-        cluster = Cluster(scenario, kept)
-        course = calm.with_newcomer(cluster)
-        if course is not None:
-            return course
-    return _planned(scenario, kept, partial(carry_on, before=before), tells=False, cluster=cluster)
+    return _planned(scenario, kept, partial(carry_on, before=before), tells=False)
 
 
 def _without_later(scenario: Scenario) -> Scenario:
@@ -69,8 +57,8 @@ def _without_later(scenario: Scenario) -> Scenario:
     return replace(scenario, jobs=tuple(later))
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool, cluster: Cluster | None = None) -> T:
-    cycle = settled(scenario, kept, tells=tells, cluster=cluster)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
+    cycle = settled(scenario, kept, tells=tells)
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
@@ -80,9 +68,9 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *
     return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True, cluster: Cluster | None = None) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
-    cycle = Cycle(scenario, kept, cluster)
+    cycle = Cycle(scenario, kept)
     cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)

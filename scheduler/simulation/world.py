@@ -15,7 +15,6 @@ from scheduler.engine.model.mig import board_of
 from scheduler.engine.model.plan import Course, Decision, Plan
 from scheduler.engine.model.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
 from scheduler.engine.state.kept import Kept
-from scheduler.engine.state.roll import Step
 
 from .applying import came_by_reclaim, placed, split_anew
 from .past import PastUsage
@@ -79,7 +78,6 @@ class World:
         self._idle: tuple[int, int, int] | None = None  # since when nothing runs or comes though somebody waits; what was counted by then
         self._in_order: list[tuple[int, str]] = []  # by age, of who is active
         self._jobs: list[Job] = []  # these, in that order
-        self._steps: list[Step] = []  # what has become of them since the last plan
         self._waiting = self._wanted = self._held = (
             0  # of who is active: how many have no place, the milli-GPU of their minima, and those of the others
         )
@@ -171,7 +169,6 @@ class World:
         place = bisect_left(self._in_order, key)
         self._in_order.insert(place, key)
         self._jobs.insert(place, job)
-        self._steps.append((place, job, 1))
         self.active[job.name] = job
         self._unsaved[job.name] = None
         self._count(job, 1)
@@ -184,7 +181,6 @@ class World:
         self.active[job.name] = job
         place = bisect_left(self._in_order, (job.submitted, job.name))
         self._jobs[place] = job
-        self._steps.append((place, job, 0))
         self._unsaved[job.name] = None
         if before.run is not job.run:
             self._note_use(job)
@@ -317,7 +313,6 @@ class World:
         job = self.active.pop(name)
         place = bisect_left(self._in_order, (job.submitted, name))
         del self._in_order[place], self._jobs[place]
-        self._steps.append((place, None, -1))
         self._count(job, -1)
         self._note_use(job)
         self._unsaved.pop(name, None)
@@ -374,7 +369,6 @@ class World:
         places = template.topology, template.nodes
         scenario = new_scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
         plan = self.policy(scenario)
-        self._steps = []
         self.totals.plans += 1
         self.totals.fragmented += plan.fragmented
         gone: dict[str, int] = {}
@@ -387,7 +381,7 @@ class World:
 
     def _course(self, kept: Kept, scenario: Scenario) -> Course:
         self._told_until = self._next_timer()
-        return make_course(scenario, kept, self._told_until, self._steps)
+        return make_course(scenario, kept, self._told_until)
 
     def _save(self) -> None:
         """Every job has the checkpoint that it has by now."""

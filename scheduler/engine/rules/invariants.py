@@ -182,7 +182,7 @@ class First:
         cluster.kept.first = self
 
     def follow(self, cluster: Cluster) -> None:
-        gone, come = cluster.since_last
+        gone, come = cluster.gone, cluster.come
         for work in gone:
             for seat in work.first_seats:
                 self.held[seat.node] &= ~seat.mask

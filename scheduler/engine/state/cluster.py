@@ -18,7 +18,7 @@ from ..model.values import QUEUED, Job, Kind, Placed, Role, Scenario
 from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
 from ..rules.windows import Windows
-from .difference import MANY, Difference, compared, stepped
+from .difference import MANY, Difference, compared
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
 from .form import Form, Wants
 from .kept import Kept
@@ -76,19 +76,14 @@ class Cluster:
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Collection[Work] = ()  # since then
         self.come: Collection[Work] = ()
-        self.renewed: Collection[Work] = ()  # of the others, who has saved a checkpoint, and perhaps some of those who have gone
-        # The same since somebody last began with it, if only to decide about one job.
         # Whether the places of jobs alone decide what is held: no GPU has a layout of its own, and nobody leaves a part of one.
         self.by_places = False
-        self.since_last: tuple[Sequence[Work], Sequence[Work]] = ((), ())
         # Where they stood, and stand, in the list; None where that is not one step.
         self.between: tuple[int, int, Sequence[Work], Sequence[Work]] | None = None
         if between is None:
             self._seat_workers()
         else:
             self._go_on(between)
-        if kept.roll is not None:
-            kept.roll.begin(scenario.jobs)
 
     @cached_property
     def gradient(self) -> Gradient | None:
@@ -225,15 +220,9 @@ class Cluster:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
-        roll = kept.roll
-        steps = None if roll is None else roll.steps_between(mine.jobs, scenario.jobs)
-        if steps is not None:
-            between = stepped(self.works, steps, later=scenario.now > mine.now)
-            kept.beginning = ()  # nobody has looked whether the list still begins with it
-        else:
-            between = compared(self.works, mine.jobs, scenario.jobs, kept.beginning)
-            if not 0 <= between.first - len(kept.beginning) < MANY:
-                kept.beginning = scenario.jobs[: between.first]
+        between = compared(self.works, mine.jobs, scenario.jobs, kept.beginning)
+        if not 0 <= between.first - len(kept.beginning) < MANY:
+            kept.beginning = scenario.jobs[: between.first]
         for one in between.come:
             if not self._is_by_places(one.job):
                 return None
@@ -248,7 +237,7 @@ class Cluster:
 
     def _go_on(self, between: Difference) -> None:
         """Take up what differs between the jobs of the plan before and those of this one."""
-        first, last, before, gone, now, fresh, saved, in_place = between
+        first, last, before, gone, now, fresh, in_place = between
         self.by_places = True
         works, fleet = self.works, self.fleet
         shifted = len(before) != len(now)
@@ -258,12 +247,6 @@ class Cluster:
                 work.order = at
             if len(fresh) > 1:
                 fresh.sort(key=attrgetter("order"))
-        renewed: list[Work] = []
-        for one in saved:
-            assert one.before is not None
-            now[one.order - first] = works[one.order] = work = one.before
-            work.job, work.order = one.job, one.order
-            renewed.append(work)
         leavers, tree, position = self.leavers, self.tree, self.tree.position
         for work in gone:
             leavers.pop(work, None)
@@ -292,14 +275,7 @@ class Cluster:
             for work in gone:
                 self._ending.pop(work, None)
             self._ending.update(dict.fromkeys(work for work in come if work.first_seats and work.ends))
-        self.since_last = gone, come
-        passed = self.kept.passed_by
-        if passed is None:
-            self.gone, self.come, self.between = gone, come, (first, last, before, now)
-            self.renewed = renewed
-        else:
-            passed.go_on(gone, come, renewed)
-            self.gone, self.come, self.renewed = passed.gone, passed.come, passed.renewed
+        self.gone, self.come, self.between = gone, come, (first, last, before, now)
         self.tree.usage_weight = self.settings.fairness.usage_weight_millionths
         fleet.begin([seat for seats in self.leavers.values() for seat in seats])
 

@@ -12,15 +12,14 @@ all that it decided is taken back, and the next one takes up only the jobs that 
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
 - `Wakes`: when a later plan could differ because of a job that stands as it did;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
-- `First`: who held what when the plan began, against which the last word on a plan checks what it has changed;
-- `Roll`: the list of jobs, where who keeps it says from course to course what has become of it, and who of them keeps a fleet from being calm.
+- `First`: who held what when the plan began, against which the last word on a plan checks what it has changed.
 
 Each of them is valid only behind the plan that it was made by, on the same nodes, quotas and settings. Where GPUs are in MIG mode, somebody
 leaves a share of a GPU or a window is stated, the first state is made anew, and all of it with it. Where shares are held, the look-ahead is
 made anew.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..model.values import Demand, Job, Kind, Node, Quota, Scenario, Topology, Window
@@ -39,30 +38,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .planning import Cycle
     from .queues import Queues
-    from .roll import Roll
     from .standing import Standing
     from .stirring import Sift, Stirred, WholeOrder
-    from .work import Work
-
-
-class PassedBy:
-    """Who went, who came and who saved a checkpoint since a plan was last made, as far as courses that needed none have taken them up."""
-
-    def __init__(self, cluster: "Cluster") -> None:
-        self.gone: dict[Work, None] = dict.fromkeys(cluster.gone)
-        self.come: dict[Work, None] = dict.fromkeys(cluster.come)
-        self.renewed: list[Work] = [*cluster.renewed]
-
-    def go_on(self, gone: "Iterable[Work]", come: "Iterable[Work]", renewed: "Iterable[Work]") -> None:
-        """Of who came and is gone again nobody has heard."""
-        for work in gone:
-            if work in self.come:
-                del self.come[work]
-            else:
-                self.gone[work] = None
-        for work in come:
-            self.come[work] = None
-        self.renewed += renewed
 
 
 Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
@@ -85,8 +62,6 @@ class Kept:
         # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.who_waits: Queues
-        self.passed_by: PassedBy | None = None
-        self.roll: Roll | None = None  # the jobs, where somebody says from course to course what has become of them
         self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.repeated: Repeated | None = None
@@ -99,9 +74,7 @@ class Kept:
         self._cluster: Cluster | None = None
 
     def begin(self) -> None:
-        """A plan is made, and takes up all who went and came."""
         self.turn += 1
-        self.passed_by = None
 
     def taken(self) -> "Cluster | None":
         """The state of the plan before, once: a plan that is broken off leaves none behind."""
@@ -112,25 +85,6 @@ class Kept:
         """The state of a plan that is made, for the next one to go on from."""
         cycle.rest()
         self._cluster = cycle.cluster
-
-    def pass_by(self, cluster: "Cluster") -> None:
-        """The state as it is taken up now, for the next plan to go on from; whatever else is kept is that of the plan before."""
-        if self.passed_by is None:
-            self.passed_by = PassedBy(cluster)
-        self._cluster = cluster
-
-    def is_of(self, scenario: Scenario) -> bool:
-        """Whether it is surely of these nodes and quotas, and at no later time but those of its jobs anything is due."""
-        if scenario.nodes is not self._nodes or scenario.quotas is not self._quotas or self._grid is None or self._tree is None:
-            return False
-        settings = scenario.settings
-        protects = self._tree.protects or settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-        return not protects and not self._grid.repartitioned
-
-    @property
-    def of_one_type(self) -> bool:
-        """Whether all GPUs are of one quota type, divided in one go."""
-        return self._grid is not None and self._tree is not None and len(self._grid.types) == len(self._tree.divisions) == 1
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""

@@ -45,11 +45,11 @@ FAIR, ANYONE, IN_ORDER = range(3)
 class Cycle:
     """What the passes share while one plan is made."""
 
-    def __init__(self, scenario: Scenario, kept: Kept | None = None, cluster: Cluster | None = None) -> None:
+    def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
         self.scenario = scenario
         self.settings = scenario.settings
         self.now = scenario.now
-        self.cluster = Cluster(scenario, kept) if cluster is None else cluster
+        self.cluster = Cluster(scenario, kept)
         self.cluster.kept.begin()
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
