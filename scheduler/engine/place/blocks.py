@@ -98,4 +98,4 @@ def usual_blocks(grid: Grid, demand: Iterable[Demand]) -> list[Block]:
 
 def breakable(grid: Grid, gpus: int, workers: int, level: int) -> bool:
     """Whether it can matter which of several equal nodes is taken: for several workers in one of several domains wider than a node."""
-    return gpus > 0 and workers > 1 and 0 <= level < grid.node_level and len(grid.levels[level]) > 1
+    return gpus > 0 and workers > 1 and 0 <= level < len(grid.levels) - 1 and len(grid.levels[level]) > 1

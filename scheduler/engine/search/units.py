@@ -152,19 +152,14 @@ class Units:
         cluster, self._some = self.cluster, None
         self._kept.clear()
         works = [work for work in cluster.works if work.seats and not work.stale]
-        if cluster.forms.elastic or cluster.forms.parted:
-            self._make([unit for work in works for unit in self._of(work)])
-            for unit in self.all:
+        if cluster.forms.elastic or cluster.forms.parted or len(works) < WIDE:
+            self._put_in_order([unit for work in works for unit in self._of(work)])
+            self._group()
+            for unit in self._all:
                 self._count(unit, 1)
-        elif len(works) < WIDE:
-            self._make([Unit(work, work.seats, work.milli, False, 0, cluster.now) for work in works])
         else:
             self._columns = columns_of(works, cluster.grid.usable, cluster.now, changed=bool(cluster.journal))
             self._alone = True
-
-    def _make(self, units: list[Unit]) -> None:
-        self._put_in_order(units)
-        self._group()
 
     def _group(self) -> None:
         for unit in self._all:

@@ -63,7 +63,6 @@ class Grid:
         self.levels = [Level(name, [path[: depth + 1] for path in paths]) for depth, name in enumerate(self.level_names[:-1])]
         self.levels.append(Level("node", [(*node.path, node.island, node.name) for node in nodes]))
         self.level_index = {name: depth for depth, name in enumerate(self.level_names)}
-        self.node_level = len(self.levels) - 1
         self.habitual = self._habitual(scenario.topology)
         self.most_gpus = max([node.gpus for node in nodes], default=0)
         # Down and draining nodes and unhealthy GPUs are no capacity.

@@ -343,7 +343,7 @@ class Blockers:
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name = cycle.grid.level_names[level]
         domain = int(self.capacity.sums(role, eligible, level).argmax()) if pinned is None else pinned
-        where = cycle.grid.nodes[domain].name if level == cycle.grid.node_level else cycle.grid.levels[level].names[domain]
+        where = cycle.grid.nodes[domain].name if level == len(cycle.grid.levels) - 1 else cycle.grid.levels[level].names[domain]
         facts |= {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
         if pinned is None:
             what = "" if len(cycle.grid.types) == 1 else f"{type_name} "
