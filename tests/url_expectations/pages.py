@@ -387,7 +387,7 @@ PAGES = [
     Expect("GET", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}),
     Expect("POST", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}, silent="A look at Slurm changes nothing."),
     Expect("POST", "inventory/slurm/<slug:name>/every/", OPERATES, lambda w: {"name": w.slurm.name}, data=lambda w: {"minutes": 30}),
-    Expect("POST", "inventory/slurm/<slug:name>/accounts/", EDITS, lambda w: {"name": w.slurm.name}, silent="Its Slurm does not answer."),
+    Expect("POST", "inventory/slurm/<slug:name>/accounts/", SUPER, lambda w: {"name": w.slurm.name}, silent="Its Slurm does not answer."),
     Expect("GET", "inventory/discover/", OPERATES),
     Expect("POST", "inventory/discover/", OPERATES, silent="A look at the machine changes nothing."),
 ]

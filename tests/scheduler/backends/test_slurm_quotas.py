@@ -169,6 +169,7 @@ def accounted() -> Iterator[Accounted]:
     server.stop()
 
 
+@pytest.mark.soak  # MariaDB and slurmdbd take longer to start than the rest of the module
 @pytest.mark.slurm
 def test_accounts_of_a_real_slurmdbd_are_drafted_once_and_applied(accounted, personas):
     for words in (
