@@ -287,6 +287,11 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
     assert wrong.status_code == 422
     assert "Time limit: " in html.unescape(wrong.content.decode())
 
+    later = job("later", on=mine.quota, owner=mine.owner, spec=ELASTIC, gpus_milli=2000)
+    unread = fields_in(page(client, "job_change", later)) | {"priority": "70", "preview": "1"}
+    told = client.post(reverse("job_change", args=[later.public_id]), unread).content.decode()
+    assert "The effect on other jobs cannot be computed now." in told and "Starts at once" not in told, "it came after the fleet was read"
+
     done = client.post(reverse("job_change", args=[mine.public_id]), smaller, follow=True)
     assert fresh(mine).gpus_milli == 2000
     back = undone(client, done).content.decode()
