@@ -104,7 +104,7 @@ def gang_steps(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iterato
         if look % 90 < 3:
             seconds[0] *= 2.5
         if left <= -8 and rng.random() < 0.03:
-            first = int(rng.integers(ranks // 8)) * 8
+            first = int(rng.integers(1, ranks // 8)) * 8  # beside a checkpoint of the first rank it would last
             burst, left = (slice(first, first + 8) if rng.random() < 0.3 else slice(first, first + 1)), int(rng.integers(1, 5))
         if left > 0:
             seconds[burst] *= 1.5
@@ -129,7 +129,7 @@ def gang_activity(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iter
         if look % 30 == 0:
             percent[0] = 30
         if left <= -8 and rng.random() < 0.03:
-            first = int(rng.integers(ranks // 8)) * 8
+            first = int(rng.integers(1, ranks // 8)) * 8  # beside a checkpoint of the first rank it would last
             burst, left = (slice(first, first + 8) if rng.random() < 0.3 else slice(first, first + 1)), int(rng.integers(1, 4))
         if left > 0:
             percent[burst] *= 0.6

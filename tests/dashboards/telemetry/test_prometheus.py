@@ -11,6 +11,7 @@ import random
 import re
 import threading
 import time
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -312,8 +313,11 @@ def slow() -> Iterator[tuple[str, threading.Event]]:
 
     class Slow(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            asked = urllib.parse.unquote(self.path).replace("timestamp(DCGM_FI_PROF_SM_ACTIVE)", "")
             series = [{"metric": {"UUID": f"GPU-{gpu}"}, "value": [time.time(), value]} for gpu, value in ((0, "0.9"), (1, "0"))]
-            body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": series if "SM_ACTIVE)" in self.path else []}}).encode()
+            body = json.dumps(
+                {"status": "success", "data": {"resultType": "vector", "result": series if "(DCGM_FI_PROF_SM_ACTIVE)" in asked else []}}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body) + 30))
             self.end_headers()
