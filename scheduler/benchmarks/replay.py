@@ -102,22 +102,23 @@ def played(scenario: Scenario, most: int | None = None) -> dict[str, Any]:
 
 def huge(scenario: Scenario, most: int) -> dict[str, Any]:
     """The first of the jobs, while all are held. By processor time: it takes minutes, in which a machine does other things too."""
-    submitted = [job.submitted for job in scenario.jobs]
+    submitted = [job.submitted for job in scenario.jobs[:most]]
     world = World(replace(scenario, settings=replace(scenario.settings, forecast="none")))
     seconds, events = [0.0], [0]
     with as_in_the_loop():
         began = time.process_time()
         for place in range(TENTHS):
-            world.run(submitted[min(most, len(submitted)) * (place + 1) // TENTHS - 1])
+            world.run(submitted[max(1, len(submitted) * (place + 1) // TENTHS) - 1])
             seconds.append(time.process_time() - began)
             events.append(world.totals.events)
-    rates = [round((come - gone) / (end - begin)) for (gone, come), (begin, end) in zip(pairwise(events), pairwise(seconds), strict=True)]
+    tenths = zip(pairwise(events), pairwise(seconds), strict=True)
+    rates = [round((come - gone) / (end - begin)) if end > begin else 0 for (gone, come), (begin, end) in tenths]
     return {
         "median_ms": round(1000 * seconds[-1] / events[-1], 3),
         "p95_ms": None,
         "runs": 1,
-        "jobs": len(submitted),
-        "arrivals": min(most, len(submitted)),
+        "jobs": len(scenario.jobs),
+        "arrivals": len(submitted),
         "events": events[-1],
         "events_per_s": round(events[-1] / seconds[-1]),
         "events_per_s_by_tenth": rates,

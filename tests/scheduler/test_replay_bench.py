@@ -52,6 +52,7 @@ def test_a_fleet_that_is_not_filled_by_its_first_jobs_tells_its_speed_and_memory
 
     assert (told["jobs"], told["arrivals"]) == (300, 200)
     assert told["events"] >= 200 and len(told["events_per_s_by_tenth"]) == 10 and min(told["events_per_s_by_tenth"]) > 0
+    assert huge(parse(cases.huge(1, count=300, nodes=64)), 3)["running"] == 3
     assert 0 < told["running"] <= 200 and told["peak_mib"] > 0
 
 

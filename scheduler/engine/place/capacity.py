@@ -22,7 +22,7 @@ class Capacity:
         self._slots: dict[tuple[int, int, int, int], Ints] = {}
         self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
         self._most: dict[tuple[int, int, int, int, int], int] = {}
-        self._could: dict[tuple[int, int, bool, bool], bool] = {}
+        self._could: dict[tuple[int, int, bool], bool] = {}
         self._refused: dict[Eligible, list[tuple[int, int, int]]] = {}  # milli-GPU, processors and memory for which there is no room
         self._hosts: dict[tuple[int, int], int] = {}  # bit sets of nodes by the processors and memory that they have left
         self._roomy: dict[tuple[int, int | None], int] = {}  # the same by GPUs, or by the share that may be had of one
@@ -38,13 +38,13 @@ class Capacity:
             self._hosts.clear()
             self._roomy.clear()
 
-    def could_fit(self, form: Form, quota_type: int, *, suspect: bool, spare: bool = False) -> bool:
+    def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound, once by shape: False means that the minimum of a job without workers certainly does not fit."""
         self._fresh()
-        key = (form.shape, quota_type, suspect, spare)
+        key = (form.shape, quota_type, suspect)
         known = self._could.get(key)
         if known is None:
-            known = self._could[key] = _could_fit(self, form, quota_type, suspect=suspect, spare=spare)
+            known = self._could[key] = _could_fit(self, form, quota_type, suspect=suspect)
         return known
 
     def holds_one(self, role: Role, eligible: Eligible) -> bool:
@@ -120,7 +120,7 @@ def plain(cluster: Cluster, kind: Kind) -> bool:
     return cluster.form_of(kind).plain
 
 
-def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool, spare: bool) -> bool:
+def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool) -> bool:
     view = capacity.view
     for place, role in enumerate(form.roles):
         if not role.least:
@@ -128,7 +128,7 @@ def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool
         several = role.least > 1 and not role.parted
         if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
             return False
-        eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=spare)
+        eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=False)
         if not capacity.holds_one(role, eligible) or (several and capacity.most(role, eligible, form.width) < role.least):
             return False
     return True

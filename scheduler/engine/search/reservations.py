@@ -228,7 +228,7 @@ class Book(Prospects):
         return self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
 
     def _counted(self, work: Work) -> bool:
-        """Whether its date is a matter of counting GPUs over time, and so the same as long as nobody stands otherwise."""
+        """Whether its date is a matter of counting GPUs over time."""
         return not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:

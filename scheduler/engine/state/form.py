@@ -27,7 +27,6 @@ class Form:
         "request",
         "roles",
         "shape",
-        "shared",
         "sole",
         "types",
         "wants",
@@ -45,8 +44,6 @@ class Form:
         role = kind.roles[0] if len(kind.roles) == 1 and not self.parted else None
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
-        # Whether it asks for one worker that holds shares of GPUs, as large as it says.
-        self.shared = self._is_shared(kind)
         self.delay = kind.preemption_delay_ms
         self.level = kind.level
         self.order = (-kind.class_rank, -kind.priority)
@@ -64,11 +61,6 @@ class Form:
         self.lowest = -1  # the least of them, once it was looked at
         self.request: dict[int, int] = {}  # milli-GPU of the most it may have
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
-
-    @staticmethod
-    def _is_shared(kind: Kind) -> bool:
-        role = kind.roles[0]
-        return len(kind.roles) == role.least == role.most == 1 and role.share_milli is not None and role.placing is None and kind.sharing != "mig"
 
     def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)

@@ -213,7 +213,7 @@ class Grid:
 class Eligible:
     """A set of nodes in the two forms in which it is read: a bit set and an array of 0 and 1."""
 
-    __slots__ = ("array", "bits", "empty", "flags", "full")
+    __slots__ = ("array", "bits", "flags", "full")
 
     def __init__(self, places: list[int], size: int) -> None:
         self.array = np.zeros(size, dtype=np.int64)
@@ -222,7 +222,6 @@ class Eligible:
         self.full = len(places) == size
         packed = np.packbits(self.array.astype(np.uint8), bitorder="little").tobytes()
         self.bits = int.from_bytes(packed, "little")
-        self.empty = not places
 
 
 def span_bits(low: int, high: int) -> int:

@@ -116,7 +116,7 @@ def written(plan: Plan) -> str:
 
 
 def holds_through(scenario: Scenario, events: list[str], seed: int) -> None:
-    """Dates are remembered from plan to plan in one of them, and found anew in the other."""
+    """State goes on from plan to plan in one of them, and is made anew in the other."""
     kept, chance = Kept(), random.Random(seed)
     for turn, event in enumerate(events):
         plan = make_plan(scenario, kept)

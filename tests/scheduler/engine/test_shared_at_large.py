@@ -1,6 +1,7 @@
 """What is asked very often where many GPUs are shared in parts, held against the plain way of answering it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 from scheduler.engine.cycle import RUNS, make_plan
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import Role
+from scheduler.engine.passes import reclaim as reclaim_module
+from scheduler.engine.place.capacity import Capacity
 from scheduler.engine.place.placement import Placer
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
 from scheduler.engine.search.evicting import place_in, release, room_without
 from scheduler.engine.search.victims import fewest
+from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
 from scheduler.engine.state.standing import Standing
@@ -24,10 +28,16 @@ from .scenes import actions, at, job, node, plan_of, quota, scene
 
 searched = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 seeds = st.integers(0, 10**6)
+# GPUs, processors in thousandths and memory in MiB, where a node has 48 and 256 GB.
+wishes = st.tuples(st.integers(0, 4), st.sampled_from([0, 1000, 30_000, 49_000]), st.sampled_from([0, 2000, 200_000, 300_000]))
 
 
-def after_some_passes(seed: int, passes: int) -> Cycle:
-    cycle = Cycle(parse(scenario_random(seed, "small")))
+def after_some_passes(seed: int, passes: int, **hosts: int) -> Cycle:
+    """`hosts`: what each node has."""
+    scenario = scenario_random(seed, "small")
+    for each in scenario["nodes"]:
+        each.update(hosts)
+    cycle = Cycle(parse(scenario))
     for name in list(RUNS)[:passes]:
         try:
             RUNS[name](cycle)
@@ -91,6 +101,51 @@ def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int
 def at_every_node(placer: Placer, role: Role, bits: int, size: int):
     offers = [offer for node in range(size) if bits >> node & 1 and (offer := placer._offer(node, role)) is not None]
     return min(offers, default=None)
+
+
+@searched
+@given(seeds, st.integers(0, 3), st.lists(wishes, min_size=6, max_size=10))
+def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: list[tuple[int, int, int]]):
+    """Also who is refused because another was that asks for no more."""
+    cycle = after_some_passes(seed, passes, cpus=48, host_memory_gb=256)
+    for view in cycle.views():
+        capacity = Capacity(cycle.grid, view)
+        for work in list(cycle.waiting())[:4]:
+            first = work.kind.roles[0]
+            others = [
+                replace(first, gpus=gpus, mig=None, memory_mib=None, share_milli=None, cpu_milli=cpus, host_memory_mib=memory)
+                for gpus, cpus, memory in asked
+            ]
+            for quota_type in work.types:
+                eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
+                nodes = [node for node in range(cycle.grid.size) if eligible.bits >> node & 1]
+                for role in (first, *others):
+                    has_room = any(room_on(view, node, role) for node in nodes)
+                    assert capacity.holds_one(role, eligible) == has_room, (work.job.name, role)
+
+
+def room_on(view: View, node: int, role: Role) -> bool:
+    """Of a part a bound: whoever shares the GPU may be somebody with whom it must not."""
+    if not view.hosts(role.cpu_milli, role.host_memory_mib) >> node & 1:
+        return False
+    idle = view.count[node]
+    if role.share_milli is None:
+        return idle >= role.gpus
+    left = [1000 - split.used for (where, _), split in view.splits.items() if where == node and split.mode != "mig"]
+    return idle > 0 or max(left, default=0) >= role.share_milli
+
+
+@searched
+@given(seeds)
+def test_nobody_who_is_not_asked_about_reclaim_would_reclaim(seed: int):
+    scenario = parse(scenario_random(seed, "small"))
+    sooner = make_plan(scenario).as_json()
+    known = reclaim_module.beyond_lines
+    reclaim_module.beyond_lines = lambda cycle: None
+    try:
+        assert make_plan(scenario).as_json() == sooner
+    finally:
+        reclaim_module.beyond_lines = known
 
 
 @searched
