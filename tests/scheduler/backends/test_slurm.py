@@ -207,15 +207,16 @@ def test_single_processes_on_unequal_nodes_are_each_signalled(site):
 def test_a_folder_that_does_not_answer_holds_up_no_look_and_its_run_waits_for_its_last_checkpoints(site, monkeypatch):
     real, answers = manifests.checkpoints_in, threading.Event()
 
-    def hangs(folder: Path) -> Any:
+    def hangs(*asked: Any) -> Any:
         assert answers.wait(60)
-        return real(folder)
+        return real(*asked)
 
     monkeypatch.setattr(manifests, "checkpoints_in", hangs)
     site.start(on=[seat(0, "gpu001", 1)], launch=shell("exit 0"), spec=ROLES)
     try:
         wait_until(lambda: any(job.ended for job in site.client.jobs() if site.settings.tag in job.comment), seconds=60, what="it to end")
-        assert [run.key for run in site.backend.observe(now=now())] == []
+        (end,) = [job.ended_at for job in site.client.jobs() if site.settings.tag in job.comment]
+        assert [run.key for run in site.backend.observe(now=end + timedelta(seconds=1))] == []
         row = SlurmRun.objects.get()
         row.state["parts"][0]["id"] = UNKNOWN  # of a run that Slurm has forgotten nobody knows since when to wait
         row.save()
