@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import Error, InterfaceError, OperationalError, transaction
 
+from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, PreparedUpdate
 from scheduler.backends.base import (
     Backend,
@@ -29,8 +30,10 @@ from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
 from scheduler.services.jobs.checkpoints import checkpoint_newest
 from scheduler.services.jobs.tokens import access_token, attempt_token, token_digest
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
+from scheduler.services.loop.usage import usage_moment
 
 log = logging.getLogger(__name__)
 
@@ -329,15 +332,23 @@ def _put_off(order: Order, fault: str, now: datetime) -> None:
 
 
 def _give_up(order: Order, fault: str, now: datetime) -> None:
-    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words. One that was to be resized restarts."""
-    Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
+    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words. One that was to be resized restarts.
+
+    The order and what follows from it are one change: an order that is done is never looked at again.
+    """
     log.warning("order %s is refused: %s", order, fault)
     attempt = order.attempt
-    if order.kind == OrderKind.REPARTITION:
-        split_refused(order=order, fault=fault, now=now)
-    if order.kind == OrderKind.RESIZE and attempt is not None:
-        attempts_stop(stops=[Stop(attempt.job_id, JobState.QUEUED, "lost", fault)], now=now)
-    if order.kind == OrderKind.START and attempt is not None:
-        stop = Stop(attempt.job_id, JobState.FAILED, "failed", fault, grace_seconds=0)
-        attempts_stop(stops=[stop], now=now)
-        attempts_ended(ends=[Ended(attempt.pk, None, fault)], now=now)
+    with transaction.atomic():
+        usage_moment(now=now)
+        Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
+        if order.kind == OrderKind.REPARTITION:
+            split_refused(order=order, fault=fault, now=now)
+        if order.kind == OrderKind.RESIZE and attempt is not None:
+            attempts_stop(stops=[Stop(attempt.job_id, JobState.QUEUED, "lost", fault)], now=now)
+        if order.kind == OrderKind.START and attempt is not None:
+            stop = Stop(attempt.job_id, JobState.FAILED, "failed", fault, grace_seconds=0)
+            news = News()
+            attempts_stop(stops=[stop], now=now, news=news, want=False)
+            attempts_ended(ends=[Ended(attempt.pk, None, fault)], now=now, news=news, want=False)
+            news.publish()
+            lease_want()

@@ -5,11 +5,12 @@ from datetime import timedelta
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 3600.0
+MOST_DOUBLINGS = 20
 LONGEST_AFTER_LOSS_SECONDS = 300.0  # what loses starts is mended for all jobs at once, and nobody tells them
 
 
 def retry_delay(*, job_id: int, failures: int, longest: float = LONGEST_SECONDS) -> timedelta:
     """30 s after the first failure, doubling up to `longest`, give or take a fifth. The spread is drawn from the job's key: chance without a die."""
-    base = min(FIRST_SECONDS * 2 ** max(0, failures - 1), longest)
+    base = min(FIRST_SECONDS * 2 ** min(max(0, failures - 1), MOST_DOUBLINGS), longest)
     drawn = int.from_bytes(hashlib.blake2b(f"{job_id}:{failures}".encode(), digest_size=4).digest(), "big") / 2**32
     return timedelta(milliseconds=round(1000 * base * (0.8 + 0.4 * drawn)))

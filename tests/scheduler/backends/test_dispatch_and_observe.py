@@ -1,5 +1,6 @@
 """From orders to runs and back: what is told to a back-end, and what is written down of what it says. The simulated one, in its database."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -276,6 +277,26 @@ def test_a_run_that_its_back_end_will_never_resize_restarts_and_holds_nothing_fo
 
     assert state_of(attempt) == (JobState.CHECKPOINTING, "")
     assert (attempt.stop_to, attempt.stop_cause) == (JobState.QUEUED, "There is no secret wandb for this job.")
+
+
+def test_a_refused_resize_is_not_forgotten_by_a_scheduler_that_is_killed_while_it_writes_it_down() -> None:
+    class Picky(SimulatedBackend):
+        def resize(self, **_: Any) -> None:
+            raise BackendRefused("There is no secret wandb for this job.")
+
+    attempt, all_of_them = started(), backends(Picky(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    runs_observe(backends=all_of_them, now=at(6))
+    resize = order(attempt, OrderKind.RESIZE, {"add": [["worker", 2]], "leave": []}, due=at(7))
+    for statement in itertools.count(1):
+        try:
+            with connection.execute_wrapper(Fuse(statement)):
+                orders_dispatch(backends=all_of_them, now=at(7))
+            break
+        except Blown:
+            resize.refresh_from_db()
+            assert resize.done_at is None, statement
+    assert state_of(attempt) == (JobState.CHECKPOINTING, "")
 
 
 def test_a_worker_that_has_done_its_part_is_not_lost() -> None:

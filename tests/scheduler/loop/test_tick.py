@@ -27,6 +27,7 @@ from scheduler.services.hardware.draining import Back, nodes_drain, nodes_drain_
 from scheduler.services.hardware.hardware import gpu_health_change, health_mark, node_health_change
 from scheduler.services.jobs.jobs import job_hold, job_let_go, job_stop
 from scheduler.services.loop.lease import lease_pause, lease_resume
+from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
@@ -218,6 +219,7 @@ def test_starts_that_are_lost_one_after_the_other_back_off_until_one_runs(person
     assert "4 starts in a row failed" in page
     assert max(lost() for _ in range(4)) <= 1.2 * 300, "what loses starts may be mended by now"
     assert [lost(runs=True), lost(), lost() > 0] == [0, 0, True]
+    assert retry_delay(job_id=job.pk, failures=2000, longest=LONGEST_AFTER_LOSS_SECONDS) <= timedelta(seconds=360), "lost for a week"
 
 
 def test_hardware_that_comes_back_gets_the_jobs_that_wait_for_it(personas) -> None:
