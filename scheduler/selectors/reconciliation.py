@@ -14,7 +14,7 @@ from django.db.models import Count, Max, Q
 
 from gpufleet.core.moment import one_moment
 from gpufleet.core.times import millis
-from quotas.models import LedgerClock, LedgerEntry
+from quotas.models import CHARGED, LedgerClock, LedgerEntry
 from scheduler.models import Attempt, CapacityEntry, Gpu, Placement
 from scheduler.services.loop.usage import phase_of
 
@@ -64,6 +64,7 @@ def usage_differences() -> list[Difference]:
         return [
             *_ledger_against_placements(clock),
             *_timeline_against_placements(clock),
+            *_timeline_against_charges(clock),
             *_timeline_against_capacity(clock),
             *_present_against_rows(),
         ]
@@ -94,6 +95,18 @@ def _timeline_against_placements(clock: LedgerClock) -> Iterator[Difference]:
         steps.add(gpu, since, until, -used - starting)
     for gpu, at, amount in steps.differences():
         yield Difference(f"What the timeline says is used of GPU {gpu} is not what was placed there, from {_said(at)} on.", amount)
+
+
+def _timeline_against_charges(clock: LedgerClock) -> Iterator[Difference]:
+    """Every GPU millisecond is charged or idle cost, never both."""
+    steps = _Steps(millis(clock.began_at), millis(clock.at))
+    rows = CapacityEntry.objects.filter(used_milli__gt=0).values_list("gpu__gpu_type_id", "since", "until", "used_milli")
+    for kind, since, until, milli in rows.iterator():
+        steps.add(kind, since, until, milli)
+    for kind, since, until, milli in LedgerEntry.objects.filter(CHARGED).values_list("gpu_type", "since", "until", "gpu_milli").iterator():
+        steps.add(kind, since, until, -milli)
+    for kind, at, amount in steps.differences():
+        yield Difference(f"What the timeline says is used of {kind} is not what is charged, from {_said(at)} on.", amount)
 
 
 def _timeline_against_capacity(clock: LedgerClock) -> Iterator[Difference]:

@@ -226,16 +226,55 @@ class TestStarts:
         assert not fleet_faults()
 
     def test_several_on_one_gpu_are_charged_since_the_last_of_them_came_up(self) -> None:
-        gpu = builders.gpu(builders.node(gpus=1))
-        runs = []
-        for _ in range(3):
-            job = new_job(builders.quota(), 0)
-            runs.append(job_start(job=job, seats=[Seat(gpu.node_id, gpu.pk, gpu_milli=250)], now=NOON, cause=""))
-        over = Ended(runs[2].pk, 0, started_at=NOON + 4 * SECOND, ended_at=NOON + 30 * SECOND)
-        attempts_seen(up={run.pk: NOON + at * SECOND for run, at in zip(runs, (2, 6), strict=False)}, ends=[over], now=NOON + 40 * SECOND)
+        """Those who share a GPU, whatever comes up on others; one whose start is not believed comes up when that is seen."""
+        runs: list[list[Attempt]] = []
+        for gpu, count in zip(Gpu.objects.filter(node=builders.node(gpus=3)).order_by("index"), (3, 2, 2), strict=True):
+            shares = [Seat(gpu.node_id, gpu.pk, gpu_milli=250)]
+            runs.append([job_start(job=new_job(builders.quota(), 0), seats=shares, now=NOON, cause="") for _ in range(count)])
+        said = [(2, 6), (1, 3), (5, -2)]
+        up = {run.pk: NOON + at * SECOND for group, times in zip(runs, said, strict=True) for run, at in zip(group, times, strict=False)}
+        over = Ended(runs[0][2].pk, 0, started_at=NOON + 4 * SECOND, ended_at=NOON + 30 * SECOND)
+        attempts_seen(up=up, ends=[over], now=NOON + 40 * SECOND)
 
-        assert [self.told(run)[-1] for run in runs] == [("running", 6, None), ("running", 6, None), ("running", 6, 40)]
+        assert [self.told(run)[-1] for run in runs[0]] == [("running", 6, None), ("running", 6, None), ("running", 6, 40)]
+        assert [self.told(run)[-1] for run in runs[1]] == [("running", 3, None)] * 2
+        assert [self.told(run)[-1] for run in runs[2]] == [("running", 40, None)] * 2
         assert not ledger_faults()
+
+    def test_the_doctor_finds_a_charge_while_the_timeline_says_starting(self) -> None:
+        run = self.run(builders.node(gpus=2))
+        attempts_seen(up={run.pk: NOON + 7 * SECOND}, ends=[], now=NOON + 40 * SECOND)
+        CapacityEntry.objects.create(gpu=Gpu.objects.latest("pk"), since=NOON, until=NOON + 7 * SECOND, used_milli=1000)
+
+        assert [fault for fault in ledger_faults() if "charged" in fault] == [
+            f"What the timeline says is used of {H100} is not what is charged, from 2026-11-20 12:00:00.000 on. ({1000 * 7000})"
+        ]
+
+    def test_a_run_whose_node_was_lost_is_charged_since_its_start(self) -> None:
+        run = self.run(builders.node(gpus=2))
+        over = Ended(run.pk, None, node_lost=True, started_at=NOON + 5 * SECOND, ended_at=NOON + 20 * SECOND)
+        attempts_ended(ends=[over], now=NOON + 40 * SECOND)
+
+        assert self.told(run) == [("starting", 0, 5), ("running", 5, 40)]
+        assert not fleet_faults()
+
+    def test_one_that_comes_up_when_its_start_was_given_up_is_charged_and_counts_as_a_lost_start(self) -> None:
+        node = builders.node(gpus=2)
+        job = new_job(builders.quota())
+        pauses = []
+        for second in (0, 60):
+            start(job, node, 2, now=NOON + second * SECOND)
+            run = job.attempts.latest("number")
+            attempts_stop(stops=[Stop(job.pk, JobState.QUEUED, "lost", "")], now=NOON + (second + 10) * SECOND)
+            up = {run.pk: NOON + (second + 15) * SECOND}
+            assert [attempts_seen(up=up, ends=[], now=NOON + (second + 20) * SECOND) for _ in range(2)] == [(0, 0)] * 2
+            attempts_ended(ends=[Ended(run.pk, 143)], now=NOON + (second + 40) * SECOND)
+            job.refresh_from_db()
+            pauses.append(job.retry_at is not None)
+            assert self.told(run)[-1] == ("stopping", second + 15, second + 40)
+
+        assert (job.state, pauses) == (JobState.QUEUED, [False, True])
+        assert not fleet_faults()
 
     def test_one_that_never_came_up_is_not_charged_and_one_that_came_up_while_it_was_stopped_is(self) -> None:
         node = builders.node(gpus=4)

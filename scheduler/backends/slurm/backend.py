@@ -41,7 +41,7 @@ from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, 
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.outcomes import forget_code, left_at, log_name, opened, outcome, refusals_of
+from scheduler.backends.slurm.outcomes import began, forget_code, left_at, log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
 from scheduler.models import SlurmRun
@@ -555,8 +555,7 @@ class SlurmBackend:
                 workers += self._workers(run, part, job, look, None)
                 continue
             states.append(look)
-            if job is not None and job.started_at is not None and not (goes_on and look == RunState.ENDED):
-                starts.append(job.started_at)
+            lost = False
             if look == RunState.ENDED:
                 forgotten = forgotten or job is None or job.ended_at is None
                 ends.append(job.ended_at if job is not None and job.ended_at is not None else left_at(run, part) or now)
@@ -566,8 +565,11 @@ class SlurmBackend:
                 if code != 0:
                     # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
                     wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, is_victim(part, code, lost=lost)))
+                lost = lost and (job is None or bool(refused) or not began(run, part, job))
             elif why := self._stuck(run, part, job, nodes, now):
                 wrong.append((now, None, why, True, True))
+            if job is not None and job.started_at is not None and not lost and not (goes_on and look == RunState.ENDED):
+                starts.append(job.started_at)
             workers += self._workers(run, part, job, look, code)
         if states and set(states) == {RunState.ENDED}:
             state = RunState.ENDED

@@ -48,7 +48,11 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
 
 def _not_started(run: Run, job: SlurmJob) -> str:
     """The worker for which srun failed and not its program, where that ended the job. The script of a gang says so in its folder."""
-    if run.single or run.stopping or run.killed:
+    return "" if run.stopping or run.killed else _lost_by_srun(run, job)
+
+
+def _lost_by_srun(run: Run, job: SlurmJob) -> str:
+    if run.single:
         return ""
     try:
         said = text_of(Path(run.folder), f"lost.{job.id}").strip()
@@ -101,6 +105,13 @@ def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
         return True
     seat = part["seats"][0]
     return not os.path.lexists(Path(run.folder) / log_name(single=run.single, seat=f"{seat['role']}-{seat['index']}", part=part["number"]))
+
+
+def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
+    """Whether a part that was lost had started before: to Slurm it starts when it has its nodes, also where its prolog or srun then fails."""
+    seat = part["seats"][0]
+    name = log_name(single=run.single, seat=f"{seat['role']}-{seat['index']}", part=part["number"])
+    return not _lost_by_srun(run, job) and os.path.lexists(Path(run.folder) / name)
 
 
 def log_name(*, single: bool, seat: str, part: int) -> str:

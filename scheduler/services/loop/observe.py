@@ -282,7 +282,8 @@ def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, _Known]], cl
             workers_left(attempt=attempt, workers=left, now=now, news=news)
         if run.sequence < attempt.sequence:
             continue  # it has not been told all yet, so whom it misses may be one that is about to be replaced
-        up = {(worker.seat.role, worker.seat.index) for worker in run.workers if worker.state == RunState.RUNNING}
+        # One that has done its part before anybody looked was up.
+        up = {(one.seat.role, one.seat.index) for one in run.workers if one.state == RunState.RUNNING or one.exit_code == 0}
         if joined := sorted(joining & up):
             workers_up(attempt=attempt, workers=joined, now=now, news=news)
         if lost := sorted(staying & dead.keys()):

@@ -41,7 +41,7 @@ def past_usage_take(*, now: datetime, fairness: Fairness) -> bool:
     if step.filter(at=begin).exists():
         return False
     with transaction.atomic():
-        # From here on nobody writes an entry that begins or ends before this step, whatever his clock says (`ends_from`).
+        # From here on nobody changes how much is held before this step, whatever his clock says; only phases may change (`may_change_from`).
         usage_moment(now=now)
         if step.filter(at=begin).exists():
             return False

@@ -4,12 +4,13 @@ Nobody takes GPUs from a run here. A run is asked to leave, and its GPUs are fre
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from django.db import transaction
+from django.db.models import F, Q
 
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
@@ -33,9 +34,13 @@ JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__am
 PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
 # Slurm tells times in whole seconds: a start may seem to be so much before its order.
 WHOLE_SECONDS = timedelta(seconds=1)
-# Numbers of attempts that were lost before all their workers were up.
+# Numbers of attempts that were lost before all their workers were up, or given up by then.
 UNSTARTED: Prepared[tuple[int, int]] = Prepared(
-    lambda jobs: Attempt.objects.filter(job__among=jobs, outcome="lost", running_at__isnull=True).order_by().values_list("job_id", "number")
+    lambda jobs: (
+        Attempt.objects.filter(Q(running_at__isnull=True) | Q(stop_asked_at__lte=F("running_at")), job__among=jobs, outcome="lost")
+        .order_by()
+        .values_list("job_id", "number")
+    )
 )
 
 
@@ -191,14 +196,15 @@ def attempts_seen(
         attempts: dict[int, Attempt] = {attempt.pk: attempt for attempt in opened}
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
         held, promised = by_attempt(held_rows), set(promised_rows)
-        here = {key: at for key, at in up.items() if key in attempts and not _is_withdrawn(attempts[key])}
+        here = {key: at for key, at in up.items() if key in attempts}
         up_at, steps.ended_at = _moments(here, over, attempts, held, steps.now)
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key], up_at, held.get(key, ())) for key in here)
+        for key in over:
+            if key in up_at and attempts[key].running_at is None:
+                steps.up(attempts[key], up_at[key], held.get(key, ()))  # so short that nobody saw it run
         in_a_row = _lost_in_a_row([attempts[key] for key, end in over.items() if end.node_lost or attempts[key].stop_outcome == "lost"])
         for key, end in reversed(over.items()):
             attempt = attempts[key]
-            if key in up_at and attempt.running_at is None:
-                steps.up(attempt, up_at[key], held.get(key, ()))  # so short that nobody saw it run
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised, in_a_row.get(key, 0))
         steps.write(own)
         if news is None:
@@ -208,9 +214,9 @@ def attempts_seen(
     return moved, len(over)
 
 
-def _is_withdrawn(attempt: Attempt) -> bool:
-    """Its start is counted as lost already. Should it come up after all, it is no job that runs."""
-    return attempt.running_at is None and attempt.stop_outcome == "lost"
+def _is_unstarted(attempt: Attempt) -> bool:
+    """Whether it was not up, or not before it was given up: should it come up after all, it is no start that succeeded."""
+    return attempt.running_at is None or (attempt.stop_asked_at is not None and attempt.stop_asked_at <= attempt.running_at)
 
 
 def _moments(
@@ -222,19 +228,20 @@ def _moments(
 ) -> tuple[dict[int, datetime], dict[int, datetime]]:
     """When runs came up and when they ended before now, where that is certain. What those held that ended goes to others from now on.
 
-    A lost run may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and neither its start nor its end is
-    believed. Of several that share a GPU no entry of that GPU would tell one's change from the other's: they came up with the last of them.
+    The end of a lost run is not certain: it may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and
+    neither its start nor its end is believed. Of several that share a GPU no entry of that GPU would tell one's change from the other's: they came up
+    with the last of them.
     """
     began: dict[int, datetime] = {}
     ended: dict[int, datetime] = {}
     for key in (*up, *over):
         run, end = attempts[key], over.get(key)
         start = end.started_at if end is not None else up[key]
-        if (end is not None and end.node_lost) or (start is not None and start < run.started_at - WHOLE_SECONDS):
+        if start is not None and start < run.started_at - WHOLE_SECONDS:
             continue
-        if start is not None and run.running_at is None and not _is_withdrawn(run):
+        if start is not None and run.running_at is None:
             began[key] = whole_millis(start)
-        if end is not None and end.ended_at is not None and end.ended_at < now:
+        if end is not None and end.ended_at is not None and end.ended_at < now and not end.node_lost:
             ended[key] = whole_millis(end.ended_at)
     if not began and not ended:
         return {}, {}
@@ -245,13 +252,25 @@ def _moments(
     for key, moment in began.items():  # one without a GPU is in no entry
         run = attempts[key]
         began[key] = min(now, max(moment, first[key], run.started_at, *(seat.since for seat in held.get(key, ()))))
-    last = max((moment for key, moment in began.items() if key not in alone), default=now)
     found = {}
     for key in ended.keys() & alone:
         run = attempts[key]
         known = (ended[key], first[key], sums, began.get(key, run.started_at), run.running_at, run.stop_asked_at)
         found[key] = min(now, max(moment for moment in (*known, *(seat.since for seat in held.get(key, ()))) if moment is not None))
-    return {key: moment if key in alone else last for key, moment in began.items()}, found
+    for sharers in _sharing({key: of_run for key, of_run in gpus.items() if key not in alone}):
+        # One whose start is not believed comes up now.
+        last = max((began.get(key, now) for key in sharers if key in began or (key in up and attempts[key].running_at is None)), default=now)
+        began.update(dict.fromkeys(began.keys() & sharers, last))
+    return began, found
+
+
+def _sharing(gpus: Mapping[int, Collection[int]]) -> Iterable[set[int]]:
+    """Runs in groups: those of one group share GPUs with each other, be it by way of a third, and with nobody else."""
+    group_of: dict[int, set[int]] = {}
+    for key, of_run in gpus.items():
+        group = {key}.union(*(group_of[gpu] for gpu in of_run if gpu in group_of))
+        group_of.update((gpu, group) for member in group for gpu in gpus[member])
+    return {id(group): group for group in group_of.values()}.values()
 
 
 def _came_up(steps: Steps, job: Job, attempt: Attempt, up_at: Mapping[int, datetime], held: Sequence[Placement]) -> bool:
@@ -270,7 +289,7 @@ def _came_up(steps: Steps, job: Job, attempt: Attempt, up_at: Mapping[int, datet
 
 def _lost_in_a_row(attempts: Sequence[Attempt]) -> dict[int, int]:
     """Of attempts that are lost before they ran: how many in a row that makes of their job."""
-    unstarted = [attempt for attempt in attempts if attempt.running_at is None]
+    unstarted = [attempt for attempt in attempts if _is_unstarted(attempt)]
     before: dict[int, set[int]] = defaultdict(set)
     for job, number in UNSTARTED({attempt.job_id for attempt in unstarted}) if unstarted else ():
         before[job].add(number)

@@ -573,6 +573,7 @@ def test_a_job_that_slurm_cancels_before_it_runs_is_lost_and_one_that_somebody_c
     log = Path(SlurmRun.objects.get().state["folder"]) / "worker-0.log"
     log.rename(log.with_suffix(".away"))
     assert told(late) == lost, "no node has begun with it"
+    assert site.seen().started_at is None
     log.with_suffix(".away").rename(log)
     monkeypatch.undo()
     site.slurm.sh("scancel", job.id)
@@ -597,8 +598,9 @@ def test_a_run_on_a_node_that_slurm_drained_ends_unstarted_and_says_why(site):
 
 
 def test_a_node_that_goes_down_is_the_hardwares_fault(site):
-    site.start(on=[seat(0, "gpu002", 8)], launch=shell("sleep 300"))
+    site.start(on=[seat(0, "gpu002", 8)], launch=shell("echo up; sleep 300"))
     site.until(RunState.RUNNING)
+    wait_until(lambda: "up" in site.log(), what="it to be up")
 
     site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=down", "reason=xid79")
     try:
@@ -607,6 +609,7 @@ def test_a_node_that_goes_down_is_the_hardwares_fault(site):
         site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=resume", check=False)
 
     assert run.node_lost
+    assert run.started_at is not None
     assert "gpu002" in run.why
 
 
