@@ -201,7 +201,8 @@ def job_release_page(request: HttpRequest, public_id: str) -> HttpResponse:
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.RELEASE)
     back = Undo(reverse("job_hold", args=[public_id]), {"reason": "Undo of a release.", "undo": "yes"})
-    return _steer(request, public_id, job_release_hold, "{} may start again.", back)
+    service = partial(job_release_hold, undoes="undo" in request.POST)
+    return _steer(request, public_id, service, "{} may start again.", back)
 
 
 @require_POST

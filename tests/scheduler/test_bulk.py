@@ -408,6 +408,7 @@ def test_a_preview_of_letting_go_says_which_of_them_start(personas):
     for path in ("acme", "acme/research", "acme/research/nlp"):
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=8000, limit_milli=None)
     held = [job_hold(job=submit(personas.nodes["acme/research/nlp"], gpus=8), now=NOON) for _ in range(2)]
+    Job.objects.filter(pk=held[0].pk).update(retry_at=NOON + timedelta(hours=1))  # a release ends the wait for its next try too
     fitting.GROUNDS.forget()
     asked = asked_checked(action="release", jobs=[(found.public_id, None) for found in held])
 

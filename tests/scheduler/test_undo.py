@@ -43,16 +43,23 @@ def reasons(of: str) -> list[str]:
     return list(AuditEntry.objects.filter(object_id=of).order_by("pk").values_list("reason", flat=True))
 
 
-def test_a_hold_is_undone_by_a_release(personas):
-    mine = job("mine", on=personas.nodes["acme/research/nlp"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_hold_is_undone_by_a_release_that_leaves_the_next_try_when_it_is_due(personas, many):
+    mine, due = job("mine", on=personas.nodes["acme/research/nlp"]), now() + timedelta(hours=1)
+    Job.objects.filter(pk=mine.pk).update(retry_at=due)
     client = personas.client("team_lead")
 
-    held = client.post(reverse("job_hold", args=[mine.public_id]), {"reason": "later"}, follow=True)
-    assert Job.objects.get(pk=mine.pk).held_at is not None
-    undone(client, held)
+    if many:
+        asked = asked_checked(action="hold", jobs=[(mine.public_id, None)])
+        batch = jobs_steer(access=personas.access("team_lead"), asked=asked, reason="later", now=now()).batch
+        client.post(reverse("job_batch_undo", args=[batch.public_id]))
+    else:
+        held = client.post(reverse("job_hold", args=[mine.public_id]), {"reason": "later"}, follow=True)
+        assert Job.objects.get(pk=mine.pk).held_at is not None
+        undone(client, held)
 
-    assert Job.objects.get(pk=mine.pk).held_at is None
-    assert reasons(mine.public_id) == ["later", "Undo of a hold."]
+    assert Job.objects.values_list("held_at", "retry_at").get(pk=mine.pk) == (None, due)
+    assert reasons(mine.public_id) == ["later", f"Undo of {batch.public_id}." if many else "Undo of a hold."]
 
 
 def test_priorities_come_back_each_to_its_own_but_for_jobs_that_have_changed_since(personas):

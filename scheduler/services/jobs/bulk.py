@@ -87,6 +87,7 @@ class Asked:
     action: Action
     jobs: tuple[tuple[str, int | None], ...]
     priority: int | None = None
+    undoes: bool = False  # a job that is let go waits on for its next try, as it did before the hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +343,7 @@ def _following(access: Access, asked: Asked, jobs: Sequence[Job], now: datetime)
     """Who would start at once by what the engine makes of it. People must be able to steer also where that can't be said."""
     if not jobs or asked.action == Action.CHECKPOINT:
         return None
-    free = free_to_start(jobs, now) if asked.action == Action.RELEASE else []
+    free = free_to_start(jobs, now, released=True) if asked.action == Action.RELEASE else []
     named = {job.public_id for job in jobs}
     overtaking = named if asked.action in (Action.PRIORITY, Action.RELEASE) else ()
     gone = named if asked.action in (Action.CANCEL, Action.HOLD) else ()
@@ -385,9 +386,10 @@ def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:
     return {guest.job.pk: lost_seconds(guest.run, now) for guest in job_guests(access, [job.pk for job in jobs], now=now)} if jobs else {}
 
 
-def free_to_start(jobs: Sequence[Job], now: datetime) -> list[Job]:
-    """Those of held jobs that nothing else holds."""
-    due = [job for job in jobs if all(moment is None or moment <= now for moment in (job.not_before, job.retry_at))]
+def free_to_start(jobs: Sequence[Job], now: datetime, *, released: bool = False) -> list[Job]:
+    """Those of held jobs that nothing else holds. Who releases a job has its next try at once."""
+    waits_until = [(job, (job.not_before, None if released else job.retry_at)) for job in jobs]
+    due = [job for job, moments in waits_until if all(moment is None or moment <= now for moment in moments)]
     waits = set(Job.objects.filter(unmet_dependencies(), pk__among=[job.pk for job in due]).values_list("pk", flat=True))
     return [job for job in due if job.pk not in waits and job.state in (JobState.QUEUED, JobState.PREEMPTED)]
 
@@ -493,7 +495,7 @@ def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str) 
         attempt = attempts.get(job.pk) if job is not None else None
         verdict = _verdict(asked, name, revision, job, known is not None and known.pk in steered, attempt)
         if verdict.effect == Effect.CHANGES and job is not None:
-            DOERS[asked.action](steps, job, attempt, clusters, cause, asked.priority)
+            DOERS[asked.action](steps, job, attempt, clusters, cause, asked)
         verdicts.append(verdict)
     news = News()
     steps.write(news)
@@ -502,10 +504,10 @@ def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str) 
     return verdicts
 
 
-Doer = Callable[[Steps, Job, Attempt | None, Clusters, str, int | None], None]
+Doer = Callable[[Steps, Job, Attempt | None, Clusters, str, Asked], None]
 
 
-def _cancel(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: int | None) -> None:
+def _cancel(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: Asked) -> None:
     if attempt is None or job.state not in HOLDING:
         steps.forget_promise(job)
         steps.move(job, JobState.CANCELLED, cause)
@@ -514,23 +516,23 @@ def _cancel(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters,
         steps.forget_promise(job)
 
 
-def _hold(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
+def _hold(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: Asked) -> None:
     steps.note(job, cause, detail=HELD, held_at=steps.now)
     steps.record(job, "job.hold", {"held": False}, {"held": True}, cause)
 
 
-def _release(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, _: int | None) -> None:
-    steps.note(job, cause, detail=LET_GO, held_at=None, retry_at=None)
+def _release(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, asked: Asked) -> None:
+    steps.note(job, cause, detail=LET_GO, held_at=None, retry_at=job.retry_at if asked.undoes else None)
     steps.record(job, "job.hold", {"held": True}, {"held": False}, cause)
 
 
-def _rank(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, priority: int | None) -> None:
+def _rank(steps: Steps, job: Job, _attempt: Attempt | None, _clusters: Clusters, cause: str, asked: Asked) -> None:
     before = job.priority
-    steps.note(job, cause, detail={"changed": ["priority"]}, priority=priority)
-    steps.record(job, "job.edit", {"priority": before}, {"priority": priority}, cause)
+    steps.note(job, cause, detail={"changed": ["priority"]}, priority=asked.priority)
+    steps.record(job, "job.edit", {"priority": before}, {"priority": asked.priority}, cause)
 
 
-def _save(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: int | None) -> None:
+def _save(steps: Steps, job: Job, attempt: Attempt | None, clusters: Clusters, cause: str, _: Asked) -> None:
     assert attempt is not None, "it runs"
     steps.note(job, cause, attempt=attempt)
     for cluster in clusters.of(attempt):

@@ -247,11 +247,11 @@ def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "",
     return _set_hold(job, now, now, actor, cause or "Held back.", revision)
 
 
-def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None) -> Job:
-    return _set_hold(job, None, now, actor, cause or "Released.", revision)
+def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None, undoes: bool = False) -> Job:
+    return _set_hold(job, None, now, actor, cause or "Released.", revision, undoes=undoes)
 
 
-def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, cause: str, revision: int | None) -> Job:
+def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, cause: str, revision: int | None, *, undoes: bool = False) -> Job:
     news = News()
     with transaction.atomic():
         steps = Steps(now=now, actor=actor)
@@ -262,7 +262,8 @@ def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, c
         if (fresh.held_at is None) == (held_at is None):
             return fresh
         if held_at is None:
-            steps.note(fresh, cause, detail=LET_GO, held_at=None, retry_at=None)  # a person says that it may start
+            # A person says that it may start, unless a hold is only taken back.
+            steps.note(fresh, cause, detail=LET_GO, held_at=None, retry_at=fresh.retry_at if undoes else None)
         else:
             steps.note(fresh, cause, detail=HELD, held_at=held_at)
         steps.write(news)

@@ -43,9 +43,11 @@ def job_hold_back(*, access: Access, job: Job, reason: str, now: datetime, revis
     return job_hold(job=job, now=now, actor=access.actor, cause=reason_given(reason, "Held back."), revision=revision)
 
 
-def job_release_hold(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None) -> Job:
+def job_release_hold(*, access: Access, job: Job, reason: str, now: datetime, revision: int | None = None, undoes: bool = False) -> Job:
+    """Let a held job start, at once also where its next try is due later; the Undo of a hold (`undoes`) leaves that as it was."""
     must_steer(access, job)
-    return job_let_go(job=job, now=now, actor=access.actor, cause=reason_given(reason, "Released."), revision=revision)
+    cause = reason_given(reason, "Released.")
+    return job_let_go(job=job, now=now, actor=access.actor, cause=cause, revision=revision, undoes=undoes)
 
 
 def scheduler_pause(*, access: Access, reason: str, now: datetime) -> None:

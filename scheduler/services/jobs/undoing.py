@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db import transaction
@@ -62,7 +62,7 @@ def batch_undo(*, access: Access, batch: JobBatch, now: datetime) -> Undone:
         jobs_locked(Job.objects.filter(public_id__among=sorted(name for name, _ in changed)).values_list("pk", flat=True))
         back: set[str] = set()
         for priority, jobs in groups.items():
-            asked = asked_checked(action=action, jobs=jobs, priority=priority)
+            asked = replace(asked_checked(action=action, jobs=jobs, priority=priority), undoes=True)
             steered = jobs_steer(access=access, asked=asked, reason=f"Undo of {batch.public_id}.", now=now)
             back |= {name for name, _ in _changed(steered.batch)}
         if not back:
