@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Sum
 
 from dashboards.models import JobRollup
 from dashboards.telemetry.spans import HOUR, jobs_added, jobs_of
@@ -53,11 +54,14 @@ def day_write(month: ChargeMonth, day: date) -> bool:
     if not keys:
         return False
     names = dict(Job.objects.filter(pk__among=keys).values_list("pk", "public_id"))
-    rows = [
-        ChargeUse(month=month, day=day, job=names[int(key)], measured=int(of), computing=min(int(of), int(computing)))
-        for key, of, computing in zip(sums.jobs, measured, sums.computing, strict=True)
-        if of > 0 and int(key) in names
-    ]
+    lines = month.lines.filter(day=day, corrects__isnull=True).order_by()
+    charged = {job: int(of) for job, of in lines.values_list("job").annotate(Sum("milli_millis"))}
+    rows = []
+    for key, held, of, computing in zip(*(column.tolist() for column in (sums.jobs, sums.held, measured, sums.computing)), strict=True):
+        # What it held before it was up is not charged, and is taken to be as well read as the rest.
+        part = of * min(held, charged.get(names.get(key, ""), 0)) // max(held, 1)
+        if part > 0:
+            rows.append(ChargeUse(month=month, day=day, job=names[key], measured=part, computing=min(part, computing)))
     month.uses.filter(day=day).delete()
     ChargeUse.objects.bulk_create(rows, batch_size=BATCH)
     return True

@@ -21,6 +21,7 @@ from quotas.chargeback.report import RULES, Report, Row, idle_unknown, month_rea
 from quotas.chargeback.variance import Basis
 from quotas.models import ChargeMonth, Reconciliation
 from quotas.views.costs import streamed
+from scheduler.services.costs import idle_between
 
 router = Router(tags=["Costs"])
 MOST = 50
@@ -252,7 +253,7 @@ def costs_close(request: HttpRequest, month: str, body: CloseIn) -> dict[str, An
     """It never changes again; what is found later goes into the next open month."""
     access = access_of(request)
     first: date = month_read(month)
-    found = month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now())
+    found = month_close(access=access, first=first, mode=body.mode, reason=body.reason, now=now(), idle=idle_between)
     return {"month": f"{first:%Y-%m}", "mode": found.mode, "digest": found.digest, "effective_nanos": found.effective_nanos}
 
 

@@ -7,7 +7,7 @@ with the hash of the month before, the database refuses any change from then on,
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -41,6 +41,7 @@ _PRICE = ("card", "list_micros", "contracted_micros", "discount_ppm")
 _AMOUNTS = ("milli_millis", "list_nanos", "contracted_nanos", "effective_nanos")
 _IDLE_DAY = ("month_id", "day", "gpu_type", "cause", "milli_millis", "effective_nanos")
 _LINE = ("month_id", "corrects_id", *_KEY, *_KIND, *_PRICE, *_AMOUNTS)
+IdleTime = Mapping[tuple[str, str, date], int]  # by type, cause and day, in thousandths of a GPU times milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def months_unsettle(*, since: datetime) -> None:
             month.save(update_fields=["settled_to"])
 
 
-def idle_write(*, first: date, found: Mapping[tuple[str, str, date], int], now: datetime) -> None:
+def idle_write(*, first: date, found: IdleTime, now: datetime) -> None:
     """What no job used of a month, by type, cause and day, in thousandths of a GPU times milliseconds. Of a closed month nothing is written.
 
     A month has one price for it, so the cost of its days is its cost divided among them.
@@ -170,8 +171,13 @@ def _idle_key(gpu_type: str, price: Price | None) -> Key:
 # Closing
 
 
-def month_close(*, access: Access, first: date, mode: str, reason: str = "", now: datetime) -> ChargeMonth:
-    """Freeze a month that is over. Months are closed in their order, so that each one's hash covers the one before."""
+def month_close(
+    *, access: Access, first: date, mode: str, reason: str = "", now: datetime, idle: Callable[[date, datetime], IdleTime] | None = None
+) -> ChargeMonth:
+    """Freeze a month that is over. Months are closed in their order, so that each one's hash covers the one before.
+
+    `idle` adds up what no job used of it until now. Without, its idle time is closed as it was written last.
+    """
     access.must_everywhere(Can.MANAGE_COSTS)
     span = Span(first)
     if now < span.end + SETTLED:
@@ -189,6 +195,8 @@ def month_close(*, access: Access, first: date, mode: str, reason: str = "", now
         later = ChargeMonth.objects.filter(first__gt=first, closed_at__isnull=False).order_by("first").first()
         if later is not None:
             raise Conflict(f"{later} is closed already: months are closed in their order.")
+        if idle is not None:
+            idle_write(first=first, found=idle(first, now), now=now)
         before = ChargeMonth.objects.filter(first__lt=first, closed_at__isnull=False).order_by("-first").first()
         month.previous_digest = before.digest if before else ""
         month.mode, month.closed_name = mode, access.actor.name

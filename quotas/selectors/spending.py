@@ -50,10 +50,11 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
         kind = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
         if until is None:
             holds[share_class] += milli
-            price = rates.at(kind, at) if rates is not None else None
-            hourly += [milli * price.effective_micros] if price is not None else []
         if phase == Phase.STARTING:
             continue
+        if until is None:
+            price = rates.at(kind, at) if rates is not None else None
+            hourly += [milli * price.effective_micros] if price is not None else []
         start, end = millis(since), millis(until or now)
         length = max(0, end - start)
         total += milli * length

@@ -42,6 +42,7 @@ from quotas.chargeback.report import (
 from quotas.forms import show_faults
 from quotas.models import ChargeMonth, RateCard
 from quotas.services.cost_exports import DIRECT_LINES
+from scheduler.services.costs import idle_between
 
 ROWS, LINES = 250, 300
 RECONCILIATIONS = 50
@@ -222,7 +223,8 @@ def cost_close(request: HttpRequest, month: str) -> HttpResponse:
         status = 422
         if form.is_valid():
             try:
-                month_close(access=access, first=first, mode=form.cleaned_data["mode"], reason=form.cleaned_data["reason"], now=now())
+                mode, reason = form.cleaned_data["mode"], form.cleaned_data["reason"]
+                month_close(access=access, first=first, mode=mode, reason=reason, now=now(), idle=idle_between)
             except Conflict as fault:
                 form.add_error(None, str(fault))
                 status = 409

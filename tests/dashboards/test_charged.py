@@ -35,8 +35,8 @@ def test_rows_say_how_much_of_their_use_computed(personas: Personas) -> None:
         sums = (np.array(column, np.int64) for column in zip(*(sums for _, sums in keys), strict=True))
         jobs_write(HOUR, {START + timedelta(hours=number): JobSums(np.array([key for key, _ in keys], np.uint32), *sums)})
 
-    # held, computing, unread: the first computes half of what is read of it, the second three quarters.
-    hour(0, first=(2 * GPU_HOUR, GPU_HOUR // 2, GPU_HOUR), second=(GPU_HOUR, GPU_HOUR, 0))
+    # held, computing, unread: the first computes half of what is read of it, the second three quarters once it is up, which takes an hour.
+    hour(0, first=(2 * GPU_HOUR, GPU_HOUR // 2, GPU_HOUR), second=(2 * GPU_HOUR, GPU_HOUR, 0))
     hour(1, first=(2 * GPU_HOUR, GPU_HOUR // 2, GPU_HOUR), second=(GPU_HOUR, GPU_HOUR // 2, 0))
     assert charge_uses_turn(now=LATER + EVERY) == 1
     assert sorted(ChargeUse.objects.values_list("job", "measured", "computing")) == sorted(

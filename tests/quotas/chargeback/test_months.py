@@ -2,8 +2,10 @@
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
 
 import pytest
+from django.apps import apps
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Sum
@@ -15,7 +17,9 @@ from quotas.chargeback.months import Span, chain_faults, costs_turn, idle_write,
 from quotas.chargeback.periods import Period
 from quotas.chargeback.report import BY, line_for, pieces_of, report
 from quotas.chargeback.sums import sums_faults, sums_write
-from quotas.models import ChargeLine, ChargeMonth, RateCard
+from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
+from scheduler.models import CapacityEntry
+from tests import builders
 from tests.personas import Personas
 from tests.quotas.chargeback.worlds import A100, H100, used
 
@@ -102,6 +106,34 @@ def test_idle_cost_is_distributed_to_the_last_nano_unit(world) -> None:
         found = report(access, Period.of(OCTOBER), rule=rule, now=LATER)
         assert sum(row.idle_nanos for row in found.rows) + found.idle_left == found.idle_total > 0
     assert report(access, Period.of(OCTOBER), rule="use", now=LATER).idle_left == 0
+
+
+def test_a_month_is_closed_with_all_its_idle_time(world) -> None:
+    """Also what came after it was written last."""
+    gpu = builders.gpu(builders.node(gpus=1))
+    CapacityEntry.objects.create(gpu=gpu, since=START, until=START + timedelta(days=2), unwanted_milli=1000)
+    month_refresh(first=OCTOBER, now=LATER)
+    idle_write(first=OCTOBER, found={(H100, "unwanted", OCTOBER): 1}, now=LATER)
+
+    assert world.client("finance").post("/cost/2026-10/close/", {"mode": "showback"}).status_code == 302
+
+    assert list(ChargeIdle.objects.values_list("cause", "milli_millis")) == [("unwanted", 2 * 1000 * 86_400_000)]
+    assert chain_faults() == []
+
+
+def test_open_months_are_rated_anew_where_all_was_charged_from_its_allocation(world) -> None:
+    for first in (OCTOBER, NOVEMBER):
+        month_refresh(first=first, now=LATER)
+    close(world)
+    right = total(NOVEMBER)
+    ChargeLine.objects.filter(month__first=NOVEMBER).update(milli_millis=1)
+    month_refresh(first=NOVEMBER, now=LATER)
+    assert total(NOVEMBER) != right, "its days are settled"
+
+    import_module("quotas.migrations.0015_charged_from_the_start").add_up_anew(apps, None)
+    month_refresh(first=NOVEMBER, now=LATER)
+
+    assert total(NOVEMBER) == right
 
 
 def test_a_line_leads_to_the_rows_of_the_ledger(world) -> None:
