@@ -10,6 +10,8 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
+from dashboards.health.models import HealthFrame
+from dashboards.health.state import PAST_MINUTES, nvlink_by_minute
 from dashboards.models import TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import ACTIVITY, MINUTE, SETTLE, minute_of, minutes_between, sums_of
@@ -65,6 +67,16 @@ def activity_window(*, minutes: int, now: datetime) -> Window:
         at = newest.get(row.cluster_id)
         fresh[place] = at is not None and abs(now - at) <= FRESH
     return Window(gpus, fresh, sm, memory)
+
+
+def nvlink_window(*, gpus: Whole, now: datetime) -> Floats:
+    """MiB/s over NVLink of these GPUs, in ascending order, in the last whole minutes, the oldest first. One query."""
+    found = np.full((PAST_MINUTES, len(gpus)), np.nan)
+    for frame in HealthFrame.objects.filter(at__gte=now - FRESH, at__lte=now + FRESH):
+        read, traffic = nvlink_by_minute(frame, now)
+        _, mine, theirs = np.intersect1d(gpus, read, assume_unique=True, return_indices=True)
+        found[:, mine] = traffic[:, theirs]
+    return found
 
 
 def _means(total: NDArray[np.uint32], count: NDArray[np.uint32]) -> Floats:

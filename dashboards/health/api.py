@@ -101,7 +101,7 @@ class StragglerOut(Schema):
     node: str
     gpu: str = Field(description="Id of its GPU.", examples=["g-130"])
     percent: int = Field(description="How far it is off the median of its gang.", examples=[15])
-    measure: str = Field(description="step: reported step times; sm: SM activity.", examples=["step"])
+    measure: str = Field(description="step: reported step times; sm: SM activity; nvlink: NVLink traffic.", examples=["step"])
     cause: str = Field(description="The likely cause.", examples=["Thermal throttling: 240 s in 5 min."])
     since: datetime
     replacement: str | None = Field(description="A healthy node of the same type on which nothing runs; null: none.", examples=["alpha-n040"])

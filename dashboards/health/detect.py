@@ -1,4 +1,5 @@
-"""Which rank of a gang is slow, by robust statistics. Arrays in, ranks out: the same for reported step times and for SM activity.
+"""Which rank of a gang is slow, by robust statistics. Arrays in, ranks out: the same for reported step times, SM activity and NVLink
+traffic.
 
 A rank stands out when it is off the median of its gang by far more than ranks usually differ from each other, in nearly all of the last looks. One
 outlier, a checkpoint or an evaluation of the whole gang, is none.
@@ -21,6 +22,8 @@ SPREADS, LEAST_PERCENT = 6.0, 8.0
 FLOOR_PERCENT = 1.0
 # Activity is read in whole percent: a gang that loads its data has a few of them, and a rank without any is none that slows it down.
 LEAST_POINTS = 5.0
+# Likewise MiB/s over NVLink: ranks that hardly talk differ by what their checkpoints and libraries say.
+LEAST_MIB = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,9 @@ class Slow:
     percent: float
 
 
-def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset[int] = frozenset()) -> list[Slow]:
-    """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity, in percent, lower is.
+def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, least: float = LEAST_POINTS, named: frozenset[int] = frozenset()) -> list[Slow]:
+    """Rows are looks, the newest last; columns are ranks; NaN was not read. With step times higher is slow, with activity lower is,
+    by `least` at least (in percent, or in what else it is read).
 
     `named` are ranks that were slow before: they stay so until nearly all looks say otherwise. At most a quarter are stragglers: beyond that
     it is the gang that is uneven.
@@ -40,7 +44,7 @@ def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset
     recent = figures[-LOOKS:]
     if recent.shape[0] < LOOKS or recent.shape[1] < LEAST_RANKS:
         return []
-    off = np.array([_off(look, higher_is_slow) for look in recent])
+    off = np.array([_off(look, None if higher_is_slow else least) for look in recent])
     votes = (off > 0).sum(axis=0)
     enough = np.full(recent.shape[1], AGREE)
     enough[[rank for rank in named if rank < len(enough)]] = STAYS
@@ -50,8 +54,8 @@ def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, named: frozenset
     return sorted(found, key=lambda one: (-one.percent, one.rank))
 
 
-def _off(look: Floats, higher_is_slow: bool) -> Floats:
-    """Of each rank the percent that it is off the median, where that is too far; else 0."""
+def _off(look: Floats, below: float | None) -> Floats:
+    """Of each rank the percent that it is above the median, or with `below` that much below it, where that is too far; else 0."""
     read = ~np.isnan(look)
     if read.sum() < max(LEAST_RANKS, 0.8 * len(look)):
         return np.zeros(len(look))
@@ -59,7 +63,6 @@ def _off(look: Floats, higher_is_slow: bool) -> Floats:
     if median <= 0:
         return np.zeros(len(look))
     spread = 1.4826 * float(np.median(np.abs(look[read] - median)))
-    least = LEAST_PERCENT / 100 * median if higher_is_slow else max(LEAST_PERCENT / 100 * median, LEAST_POINTS)
-    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), least)
-    far = np.where(read, (look - median) if higher_is_slow else (median - look), 0.0)
+    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), LEAST_PERCENT / 100 * median, below or 0)
+    far = np.where(read, (look - median) if below is None else (median - look), 0.0)
     return np.where(far > limit, 100 * far / median, 0.0)

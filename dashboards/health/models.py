@@ -183,7 +183,7 @@ class Straggler(models.Model):
     seen_at = MomentField()
     ended_at = MomentField(null=True, blank=True)
     percent = models.PositiveIntegerField(help_text="How far it is off the median of its gang.")
-    measure = models.CharField(max_length=8, help_text="step: reported step times; sm: SM activity.")
+    measure = models.CharField(max_length=8, help_text="step: reported step times; sm: SM activity; nvlink: NVLink traffic.")
     cause = models.CharField(max_length=300)
 
     class Meta:

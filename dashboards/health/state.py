@@ -14,6 +14,7 @@ from django.db import transaction
 from numpy.typing import NDArray
 
 from dashboards.health.models import HealthBucket, HealthFrame
+from dashboards.telemetry.frames import MINUTE, minute_of
 from gpufleet.core.times import whole_millis
 from scheduler.models import Gpu, Node
 
@@ -56,11 +57,16 @@ SIGNALS: dict[str, Signal] = {
         Signal("heartbeat", "Heartbeat age", "age", "s", of_node=True),
     )
 }
-# Of a GPU: compute processes, SM clock in MHz, SM occupancy in percent, traffic of PCIe and NVLink in MiB/s. Only the newest figure is kept, and no
-# rule is about it.
+# Of a GPU: compute processes, SM clock in MHz, SM occupancy in percent, traffic of PCIe and NVLink in MiB/s. No health rule is
+# about them, and only the newest figure is kept, but for NVLink.
 MOMENTARY = PROCESSES, SM_CLOCK, OCCUPANCY, PCIE, NVLINK = "processes", "sm_clock", "sm_occupancy", "pcie_mib", "nvlink_mib"
+# NVLink traffic by minute, for stragglers: what the looks of the running minute add up to, how many they are, and the means of whole minutes before
+# it, the newest first.
+PAST_MINUTES = 6
+BY_MINUTE = "nvlink_mib_sum", "nvlink_mib_read", *(f"nvlink_mib_past_{place}" for place in range(1, PAST_MINUTES + 1))
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
-STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), *MOMENTARY)
+STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), *MOMENTARY, *BY_MINUTE)
+_BY_MINUTE = slice(len(STORED) - len(BY_MINUTE), len(STORED))
 COUNTERS = np.array([key in SIGNALS and SIGNALS[key].kind == "counter" for key in STORED])
 
 
@@ -107,6 +113,7 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
         new = [*state.xids, *((gpu, code) for gpu, code, moment in state.dated_xids if since < moment <= at)]
         sums = _added(sums, last, now, round(gap.total_seconds()))
         kept = np.where((now == UNREAD) & COUNTERS[:, None], last, now)
+        kept[_BY_MINUTE] = _by_minute(last[_BY_MINUTE], since, at, now[STORED.index(NVLINK)])
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
         frame.save()
@@ -178,6 +185,29 @@ def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
             grown = np.where(now[place] >= last[place], now[place] - last[place], now[place])
             found[place] += np.where(both, grown, 0).astype(np.uint32)
     return found
+
+
+def _by_minute(known: Words, since: datetime, at: datetime, read: Words) -> Words:
+    """NVLink traffic by minute, as of `since`, with a look at `at`."""
+    total, looks = np.where(known[:2] == UNREAD, 0, known[:2]).astype(np.uint32)
+    past = known[2:]
+    passed = min((minute_of(at) - minute_of(since)) // MINUTE, PAST_MINUTES)
+    if passed:
+        mean = np.where(looks > 0, total // np.maximum(looks, 1), UNREAD)
+        unread = np.full((passed - 1, len(mean)), UNREAD, np.uint32)
+        past = np.vstack([unread, mean[None], past])[:PAST_MINUTES]
+        total, looks = np.zeros_like(total), np.zeros_like(looks)
+    there = read != UNREAD
+    return np.vstack([total + np.where(there, read, 0), looks + there, past]).astype(np.uint32)
+
+
+def nvlink_by_minute(frame: HealthFrame, now: datetime) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """GPUs in ascending order, and the MiB/s of each in the last whole minutes before `now`, the oldest first; NaN: not read."""
+    keys = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
+    known = unpacked(frame.last, len(keys), UNREAD)[_BY_MINUTE]
+    past = _by_minute(known, frame.at, max(now, frame.at), np.full(len(keys), UNREAD, np.uint32))[2:]
+    gpus = keys % 2 == 0
+    return (keys[gpus] // 2).astype(np.int64), np.where(past == UNREAD, np.nan, past.astype(np.float64))[::-1, gpus]
 
 
 def _buckets_write(bucket: datetime, devices: Keys, sums: Words, xids: Sequence[tuple[int, int]]) -> None:

@@ -1,7 +1,7 @@
 """Stragglers (HLT-8): the slow rank of a gang, its node and the likely cause, before the job's mean shows it.
 
-Reported step times are looked at where there are any, SM activity by the minute where there are none. A rank that has been named stays named until
-it keeps up again.
+Reported step times are looked at where there are any, SM activity and NVLink traffic by the minute where there are none. A rank that has been named
+stays named until it keeps up again.
 """
 
 from collections import defaultdict
@@ -12,13 +12,14 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import transaction
 
-from dashboards.health.detect import LEAST_RANKS, LOOKS, Slow, slow_ranks
+from dashboards.health.detect import LEAST_MIB, LEAST_RANKS, LOOKS, Slow, slow_ranks
 from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
 from dashboards.health.round import rule_of
 from dashboards.health.rules import Hit, said
 from dashboards.health.state import SIGNALS
 from dashboards.health.steps import LOOK, looks_of
-from dashboards.signals import activity_window
+from dashboards.signals import Floats, activity_window, nvlink_window
+from dashboards.telemetry.frames import MINUTE, SETTLE, minute_of
 from dashboards.telling import event_tell
 from gpufleet.core.ids import public_id
 from gpufleet.core.progress import turn_take
@@ -47,10 +48,11 @@ CAUSES = {
 
 @dataclass(slots=True)
 class Gang:
-    """Ranks of a run in order: the GPU and node of each."""
+    """Ranks of a run in order: the GPU and node of each; and since when all of them run."""
 
     attempt: int
     job: int
+    since: datetime
     ranks: list[tuple[int, int]]
 
 
@@ -95,11 +97,13 @@ def gangs_running() -> dict[int, Gang]:
         Placement.objects.filter(until__isnull=True, gpu__isnull=False, gpu_milli=1000, mig__isnull=True, job__state__in=HOLDING)
         .filter(attempt__running_at__isnull=False)
         .order_by("attempt_id", "role", "worker", "gpu__index", "id")
-        .values_list("attempt_id", "job_id", "gpu_id", "node_id")
+        .values_list("attempt_id", "job_id", "gpu_id", "node_id", "attempt__running_at", "since")
     )
     found: dict[int, Gang] = {}
-    for attempt, job, gpu, node in rows:
-        found.setdefault(attempt, Gang(attempt, job, [])).ranks.append((gpu, node))
+    for attempt, job, gpu, node, running, since in rows:
+        gang = found.setdefault(attempt, Gang(attempt, job, running, []))
+        gang.ranks.append((gpu, node))
+        gang.since = max(gang.since, since)
     return {key: gang for key, gang in found.items() if len(gang.ranks) >= LEAST_RANKS}
 
 
@@ -115,16 +119,36 @@ def _found(gangs: Mapping[int, Gang], open_ones: set[tuple[int, int]], now: date
         if row.ranks == len(gang.ranks) and len(settled) >= LOOKS:
             judged.add(key)
             found += [Named(gang, one, "step") for one in slow_ranks(settled, named=_named(gang, open_ones))]
-    rest = [gang for key, gang in gangs.items() if key not in looks]
+    # What its GPUs did before it ran was the work of others.
+    began = minute_of(now - SETTLE) - MINUTE * LOOKS
+    rest = [gang for key, gang in gangs.items() if key not in looks and gang.since <= began]
     window = activity_window(minutes=MINUTES, now=now) if rest else None
+    traffic = nvlink_window(gpus=window.gpus, now=now) if window is not None else None
     for gang in rest:
         assert window is not None
+        assert traffic is not None
         places = window.places([gpu for gpu, _ in gang.ranks])
         if (places < 0).any() or not window.fresh[places].all():
             continue
         judged.add(gang.attempt)
-        found += [Named(gang, one, "sm") for one in slow_ranks(window.sm[places].T, higher_is_slow=False, named=_named(gang, open_ones))]
+        named = _named(gang, open_ones)
+        by_sm = slow_ranks(window.sm[places].T, higher_is_slow=False, named=named)
+        known = {one.rank for one in by_sm}
+        found += [Named(gang, one, "sm") for one in by_sm]
+        nodes = [node for _, node in gang.ranks]
+        found += [Named(gang, one, "nvlink") for one in slow_links(traffic[:, places], nodes, named=named) if one.rank not in known]
     return found, judged
+
+
+def slow_links(traffic: Floats, nodes: Sequence[int], *, named: frozenset[int] = frozenset()) -> list[Slow]:
+    """Ranks with less NVLink traffic than the gang's others on their node: stages of a pipeline on other nodes may well have another."""
+    found = []
+    for node in dict.fromkeys(nodes):
+        ranks = [rank for rank, its in enumerate(nodes) if its == node]
+        mine = frozenset(place for place, rank in enumerate(ranks) if rank in named)
+        slow = slow_ranks(traffic[:, ranks], higher_is_slow=False, least=LEAST_MIB, named=mine)
+        found += [Slow(ranks[one.rank], one.percent) for one in slow]
+    return found
 
 
 def _named(gang: Gang, open_ones: set[tuple[int, int]]) -> frozenset[int]:

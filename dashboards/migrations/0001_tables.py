@@ -444,7 +444,7 @@ class Migration(TablesAtOnce):
                 ('seen_at', gpufleet.core.times.MomentField()),
                 ('ended_at', gpufleet.core.times.MomentField(blank=True, null=True)),
                 ('percent', models.PositiveIntegerField(help_text='How far it is off the median of its gang.')),
-                ('measure', models.CharField(help_text='step: reported step times; sm: SM activity.', max_length=8)),
+                ('measure', models.CharField(help_text='step: reported step times; sm: SM activity; nvlink: NVLink traffic.', max_length=8)),
                 ('cause', models.CharField(max_length=300)),
                 ('gpu', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='straggling', to='scheduler.gpu')),
                 ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='stragglers', to='scheduler.job')),

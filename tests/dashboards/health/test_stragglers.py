@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from django.test import Client
 
-from dashboards.health.detect import LOOKS, slow_ranks
+from dashboards.health.detect import LOOKS, Slow, slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
+from dashboards.health.state import RawState, state_write
 from dashboards.health.steps import LOOK, looks_of, steps_report
-from dashboards.health.stragglers import stragglers_round
+from dashboards.health.stragglers import slow_links, stragglers_round
 from dashboards.models import ActivityEntry, StepLook
 from scheduler.models import JobState
 from scheduler.services.jobs.tokens import token_digest
@@ -79,6 +80,47 @@ def test_without_step_times_the_activity_of_the_gang_tells():
 
 
 @pytest.mark.django_db
+def test_a_link_that_is_15_percent_slower_is_named_within_six_minutes_at_64_ranks():
+    """All compute alike, as they wait for each other busily; NVLink tells. Looks of a source come each fifteen seconds, and some are missed."""
+    _, nodes = gang(8)
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    rng, began, named = np.random.default_rng(5), NOON + 10 * MINUTE, None
+    for look in range(80):
+        at = NOON + look * timedelta(seconds=15)
+        mib = 90_000 * (1 + 0.02 * rng.standard_normal(64))
+        mib[8:16] *= 0.7  # another stage of the pipeline, as a whole
+        if at >= began:
+            mib[37] *= 0.85
+        told = mib.astype(np.uint32)
+        told[rng.random(64) < 0.05] = 0xFFFFFFFF
+        state_write(cluster_id=nodes[0].cluster_id, at=at, source="test", state=RawState(gpus=[gpu.pk for gpu in gpus], columns={"nvlink_mib": told}))
+        if look % 4 == 1 and look >= 24:
+            watched(dict.fromkeys(gpus, 80), until=at, minutes=8)
+            stragglers_round(now=at)
+            if named is None and Straggler.objects.exists():
+                named = at
+
+    assert named is not None and named - began <= 6 * MINUTE
+    found = Straggler.objects.get()
+    assert (found.rank, found.node, found.gpu.index, found.measure, found.ended_at) == (37, nodes[4], 5, "nvlink", None)
+    assert 10 <= found.percent <= 20
+
+
+@pytest.mark.django_db
+def test_what_a_gpu_did_before_its_gang_ran_is_not_held_against_it():
+    job, nodes = gang(1)
+    gpus = gpus_of(nodes[0])
+    job.attempts.update(running_at=NOON - MINUTE)
+    watched({gpu: ([0] * 29 + [80] if gpu == gpus[3] else 80) for gpu in gpus}, until=NOON)
+    assert stragglers_round(now=NOON + timedelta(seconds=5)) == 0
+
+    job.attempts.update(running_at=NOON - timedelta(hours=1))
+    job.placements.filter(gpu=gpus[3]).update(since=NOON - MINUTE)
+    watched({gpu: ([0] * 29 + [80] if gpu == gpus[3] else 80) for gpu in gpus}, until=NOON)
+    assert stragglers_round(now=NOON + timedelta(seconds=5)) == 0
+
+
+@pytest.mark.django_db
 def test_step_times_are_kept_as_the_last_looks_and_impossible_ones_are_not():
     job, _ = gang(1)
     run = job.attempts.get()
@@ -139,22 +181,51 @@ def gang_activity(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iter
         yield percent
 
 
+def gang_traffic(rng: np.random.Generator, looks: int, ranks: int = 64) -> Iterator[np.ndarray]:
+    """NVLink traffic in MiB/s by minute, likewise: stages of a pipeline talk each at a level of its own, and a gang that loads hardly at all."""
+    stages, drift, burst, left = np.ones(ranks), np.zeros(ranks), slice(0, 0), 0
+    for look in range(looks):
+        if look % 400 == 0:
+            stages = np.repeat(rng.uniform(0.5, 1, ranks // 8), 8) * rng.uniform(2_000, 400_000)
+        drift = 0.9 * drift + 0.004 * rng.standard_normal(ranks)
+        mib = stages * (1 + drift + 0.012 * rng.standard_normal(ranks)) * (0.4 if look % 50 < 3 else 1.0)
+        if look % 400 < 20:
+            mib = rng.uniform(0, 150, ranks)
+            mib[look // 400 % ranks] = 0.0
+        if look % 30 == 0:
+            mib[0] *= 0.4
+        if left <= -8 and rng.random() < 0.03:
+            first = int(rng.integers(1, ranks // 8)) * 8
+            burst, left = (slice(first, first + 8) if rng.random() < 0.3 else slice(first, first + 1)), int(rng.integers(1, 4))
+        if left > 0:
+            mib[burst] *= 0.6
+        left -= 1
+        mib[rng.random(ranks) < 0.01] = np.nan
+        yield mib
+
+
 @pytest.mark.parametrize("days", [1, pytest.param(7, marks=pytest.mark.soak)])
-@pytest.mark.parametrize(("gang_of", "looks_a_day", "slowed"), [(gang_steps, 5760, 1.15), (gang_activity, 1440, 0.7)])
+@pytest.mark.parametrize(("gang_of", "looks_a_day", "slowed"), [(gang_steps, 5760, 1.15), (gang_activity, 1440, 0.7), (gang_traffic, 1440, 0.85)])
 def test_no_false_alarm_in_a_simulated_week(gang_of, looks_a_day, slowed, days):
     """Every look of the week, each judged with those before it as the rounds do. A rank that then gets slower is still found."""
     rng = np.random.default_rng(int(os.environ.get("SOAK_SEED") or 11))
     history: deque[np.ndarray] = deque(maxlen=LOOKS)
+    nodes = [rank // 8 for rank in range(64)]
+
+    def named() -> list[Slow]:
+        figures = np.array(history)
+        return slow_links(figures, nodes) if gang_of is gang_traffic else slow_ranks(figures, higher_is_slow=slowed > 1)
+
     alarms = []
     for look, figures in enumerate(gang_of(rng, days * looks_a_day)):
         history.append(figures)
-        alarms += [(look, one) for one in slow_ranks(np.array(history), higher_is_slow=slowed > 1)]
+        alarms += [(look, one) for one in named()]
     assert alarms == []
 
     for figures in itertools.islice(gang_of(rng, looks_a_day), 706, 706 + LOOKS):
         figures[37] *= slowed
         history.append(figures)
-    assert [one.rank for one in slow_ranks(np.array(history), higher_is_slow=slowed > 1)] == [37]
+    assert [one.rank for one in named()] == [37]
 
 
 def test_a_gang_that_is_uneven_all_over_has_no_straggler():
