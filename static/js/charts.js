@@ -87,6 +87,7 @@
     draw() {
       cancelAnimationFrame(this.frame);
       this.frame = requestAnimationFrame(() => {
+        this.size = this.room();
         if (this.document.empty) return this.note("No data in this range.");
         this.canvas.querySelector(".plot-note")?.remove();
         const figure = resolved(this.document.figure);
@@ -95,6 +96,10 @@
         if (!drawn.has(this)) this.follow();
         return undefined;
       });
+    }
+
+    room() {
+      return `${this.canvas.clientWidth} ${this.canvas.clientHeight}`;
     }
 
     // The charts of a page that share a time axis show the same moment.
@@ -106,7 +111,8 @@
         for (const plot of others()) if (plot.document.figure.layout.xaxis?.type === "date") window.Plotly.Fx.hover(plot.canvas, { xval: event.xvals[0] }, "xy");
       });
       this.canvas.on("plotly_unhover", () => others().forEach((plot) => window.Plotly.Fx.unhover(plot.canvas)));
-      new ResizeObserver(() => this.draw()).observe(this.canvas);
+      // It also tells of the size at which the chart has just been drawn.
+      new ResizeObserver(() => this.room() !== this.size && this.draw()).observe(this.canvas);
     }
 
     async refresh(query) {
