@@ -1,5 +1,6 @@
 """Time zones that people name: places of the world and UTC, not what this machine happens to be set to."""
 
+from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
 LONGEST = 60
@@ -17,9 +18,10 @@ def zone_named(name: str) -> ZoneInfo:
         raise ValueError(name) from fault
 
 
-def zones_offered() -> list[str]:
-    """What a field for a zone offers: UTC and the places of the world."""
-    return ["UTC", *sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix", "right")))]
+@cache
+def zones_offered() -> tuple[str, ...]:
+    """What a field for a zone offers: UTC and the places of the world. They are looked up once, as all of the zone files are opened for it."""
+    return ("UTC", *sorted(zone for zone in available_timezones() if "/" in zone and not zone.startswith(("Etc/", "posix", "right"))))
 
 
 class NoTimes(ValueError):

@@ -355,6 +355,22 @@ def _moment(text: str) -> Any:
     return f"{found[1]}{found[2] or ':00'}Z" if found else text
 
 
+def is_same(path: str, one: str, other: str) -> bool:
+    """Whether two texts of a field say the same. A browser's picker leaves out seconds that are none."""
+    field = field_at(path)
+    if field is None or field.kind != "moment":
+        return one.strip() == other.strip()
+    first, second = (_instant(_moment(text.strip())) for text in (one, other))
+    return first == second
+
+
+def _instant(text: str) -> Any:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
@@ -451,7 +467,8 @@ def _picked(value: Any) -> str:
     """A moment as the browser's picker takes it. What is none stays as it is."""
     try:
         read = datetime.fromisoformat(str(value))
-        return read.astimezone(UTC).replace(tzinfo=None).isoformat() if read.tzinfo else _plain(value)
+        precise = "milliseconds" if read.microsecond else "seconds"  # more is none to the picker
+        return read.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precise) if read.tzinfo else _plain(value)
     except (ValueError, OverflowError):
         return _plain(value)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.core.times import written
-from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, Field, description_of, roles_of, steps_of, value_at, values_of
+from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, Field, description_of, is_same, roles_of, steps_of, value_at, values_of
 from scheduler.jobs.reading import Faults
 from scheduler.models import ENDED, HOLDING, Job
 from scheduler.presenters.submitting import Row
@@ -41,7 +41,7 @@ class Typed:
         return self.seen.get(path, otherwise.get(path, ""))
 
     def touched(self, path: str, otherwise: Mapping[str, str]) -> bool:
-        return path in self.now and self.now[path].strip() != self.seen_at(path, otherwise).strip()
+        return path in self.now and not is_same(path, self.now[path], self.seen_at(path, otherwise))
 
     def over(self, newest: Mapping[str, str]) -> "Typed":
         """What was typed over, laid over the newest texts."""
@@ -154,7 +154,7 @@ def change_rows(job: Job, typed: Typed, faults: Mapping[str, list[str]]) -> list
     rows = []
     for field in fields_of(job):
         was, value = before.get(field.path, ""), typed.now.get(field.path, before.get(field.path, ""))
-        rows.append(Row(field, value, tuple(faults.get(field.path, ())), was if value.strip() != was.strip() else None, False))
+        rows.append(Row(field, value, tuple(faults.get(field.path, ())), None if is_same(field.path, value, was) else was, False))
     return rows
 
 
@@ -170,7 +170,7 @@ def changed_words(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     told = []
     for path in dict.fromkeys([*PLAIN, *before, *after]):
         was, becomes = before.get(path, ""), after.get(path, "")
-        if was == becomes:
+        if is_same(path, was, becomes):
             continue
         field = PLAIN.get(path) or ROLE_BY_KEY[path.rpartition(".")[2]]
         short = max(len(was), len(becomes)) <= LONGEST_TOLD and "\n" not in was + becomes

@@ -5,7 +5,7 @@ What is not filled in is a `-` in the expression, so that half-made choices come
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 DAYS = {"MON": "Mon", "TUE": "Tue", "WED": "Wed", "THU": "Thu", "FRI": "Fri", "SAT": "Sat", "SUN": "Sun"}
 WEEK = tuple(DAYS)
@@ -57,6 +57,8 @@ class Pattern:
             return "Choose a time."
         if self.every == "month" and not self.day:
             return "Choose a day of the month."
+        if self.every == "cron" and self.cron in ("", OPEN):
+            return "Enter an expression."
         return "Choose a minute." if self.every == "hour" and not self.minute else ""
 
 
@@ -94,7 +96,9 @@ def pattern_sent(field: str, text: Callable[[str], str | None], many: Callable[[
 def _with_cron(sent: Pattern) -> Pattern:
     if sent.every not in dict(EVERY):
         return Pattern("")
-    return sent if sent.every == "cron" else Pattern(sent.every, sent.days, sent.time, sent.day, sent.minute, sent.expression)
+    if sent.every == "cron":
+        return replace(sent, cron=sent.cron or OPEN)
+    return Pattern(sent.every, sent.days, sent.time, sent.day, sent.minute, sent.expression)
 
 
 def _number(text: str, least: int, most: int) -> bool:

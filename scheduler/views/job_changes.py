@@ -29,6 +29,7 @@ from scheduler.presenters.job_changes import (
     changed_words,
     faults_at_fields,
     faults_worded,
+    fields_of,
     gone_words,
     texts_of,
 )
@@ -41,6 +42,7 @@ from scheduler.views.nodes import messages_by_field
 # What no row has: a form that does not say what it was read at changes nothing.
 NO_REVISION = -1
 UNCHANGED = Preview(sentences=["Nothing is changed so far."])
+TO_BE_SEEN = Preview(sentences=["What your change does is shown here."])
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -52,7 +54,7 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
     must_steer(access, job)
     if request.method != "POST":
         # An address may say what a field begins with; nothing is changed before it is saved.
-        return _looked(request, access, job, Typed.of(request.GET.items()), None)
+        return _change_form(request, job, Typed.of(request.GET.items()))
     typed = Typed.of(request.POST.items())
     text = request.POST.get("revision", "")
     revision = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION
@@ -78,12 +80,13 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return redirect("job", public_id)
 
 
-def _looked(request: HttpRequest, access: Access, job: Job, typed: Typed, revision: int | None) -> HttpResponse:
+def _looked(request: HttpRequest, access: Access, job: Job, typed: Typed, revision: int) -> HttpResponse:
     """What the change would come to. Nothing is written."""
     before = texts_of(job)
-    if job.state in ENDED or not any(typed.touched(path, before) for path in typed.now if path != REASON):
+    touched = {field.path: typed.now[field.path] for field in fields_of(job) if typed.touched(field.path, before)}
+    if not touched:
         return _change_form(request, job, typed, revision=revision)
-    words = changed_words(before, before | {path: text for path, text in typed.now.items() if path in before})
+    words = changed_words(before, before | touched)
     detail = words[:1].upper() + words[1:]
     try:
         told = job_edit_preview(access=access, job=job, change=change_read(asked_of(job, typed)), detail=detail, now=now())
@@ -119,6 +122,7 @@ def _change_form(
 ) -> HttpResponse:
     at_fields, elsewhere = faults_at_fields(job, faults or {}, typed)
     rows = change_rows(job, typed, at_fields)
+    waits = preview is None and any(row.was is not None for row in rows)
     context = {
         "job": job,
         "ended": job.state in ENDED,
@@ -129,7 +133,8 @@ def _change_form(
         "reason_optional": True,
         "reason_most": REASON_LENGTH,
         "faults": {REASON: at_fields[REASON]} if at_fields.get(REASON) else {},
-        "preview": preview or UNCHANGED,
+        "preview": preview or (TO_BE_SEEN if waits else UNCHANGED),
+        "preview_waits": waits,
         "seen": [(SEEN + row.field.path, typed.seen_at(row.field.path, texts_of(job))) for row in rows],
         "others": [*others, *elsewhere],
         "revision": job.revision if revision is None else revision,

@@ -87,6 +87,7 @@ def _page(request: HttpRequest, *, status: int = 200, **extra: Any) -> HttpRespo
         "orders": orders_open(moment),
         "predicted": predictions_score(now=moment),
         "may_operate": access.can_everywhere(Can.OPERATE),
+        "may_submit": access.can_somewhere(Can.SUBMIT),
         **extra,
     }
     answer = PLANS.respond(request, plans_listed(access), "scheduler/loop.html", context, presented=plan_lines)

@@ -42,6 +42,7 @@ from scheduler.services.schedules.schedules import (
     schedule_remove,
     schedule_resume,
     schedule_run_now,
+    schedule_timed,
 )
 
 GIVEN = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "starts_at", "ends_at")
@@ -87,7 +88,7 @@ def schedule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     must_steer_schedule(access, schedule)
     form = ScheduleForm(request.POST if request.method == "POST" else None, initial=_written(access, schedule), owned=is_owner(access, schedule))
     if _looks(request):
-        return _due(request, access, form)
+        return _due(request, access, form, of=schedule)
     status = 422
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
@@ -224,9 +225,13 @@ def _looks(request: HttpRequest) -> bool:
     return request.method == "POST" and "_look" in request.POST
 
 
-def _due(request: HttpRequest, access: Access, form: ScheduleForm) -> HttpResponse:
+def _due(request: HttpRequest, access: Access, form: ScheduleForm, of: Schedule | None = None) -> HttpResponse:
     form.is_valid()
-    drawn = schedule_draw(access=access, given={"name": "", "description": {}} | form.cleaned_data, now=now())
+    if of is not None:
+        given = {name: value for name, value in form.cleaned_data.items() if name not in MOMENTS or name in form.changed_data}
+        drawn = schedule_timed(access=access, schedule=of, given=given, now=now())
+    else:
+        drawn = schedule_draw(access=access, given={"name": "", "description": {}} | form.cleaned_data, now=now())
     faulty = any(name in drawn.faults or name in form.errors for name in ("cron", "zone", *MOMENTS))
     return render(request, "scheduler/_due_next.html", {"recurs": True, "due": []} if faulty else due_told(drawn.schedule, now()))
 

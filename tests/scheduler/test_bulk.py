@@ -477,7 +477,7 @@ def test_a_slow_preview_holds_up_nobody_who_asks_whether_a_job_fits(personas, gr
         wish = {"name": "train", "quota": "acme/research/nlp", "gpus": 8}
         assert fitting.fit_of(access=personas.access("team_lead"), description=wish, now=NOON) is not None
         # A second preview waits for its turn, and not for ever.
-        assert grounds.sequel(lambda jobs, kinds: jobs, NOON) is None
+        assert grounds.sequel(lambda jobs, kinds: list(jobs), NOON) is None
         assert found == []
     finally:
         slow.let.set()

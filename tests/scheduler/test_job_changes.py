@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.urls import reverse
@@ -158,7 +159,7 @@ def test_a_job_that_started_meanwhile_says_what_is_too_late(client, mine):
 
     told = send(client, "job_change", mine, 409, fields, deadline="2190-01-01T00:00:00Z", priority="70")
 
-    assert "Deadline can't be changed any more." in told
+    assert "Deadline (UTC) can't be changed any more." in told
     assert fields_in(told)["priority"] == "70"
 
 
@@ -297,3 +298,48 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
     back = undone(client, done).content.decode()
     assert (fresh(mine).gpus_milli, fresh(mine).spec["roles"][0]["min"]) == (8000, 8)
     assert "Undone: mine is changed" in html.unescape(back) and UNDO.search(back) is None
+
+
+def previewed(client, of, fields):
+    answer = client.post(reverse("job_change", args=[of.public_id]), fields | {"preview": "1"})
+    assert answer.status_code == 200, answer.content.decode()
+    return html.unescape(answer.content.decode())
+
+
+def test_only_what_says_something_else_counts_as_typed(client, mine):
+    """A browser's picker leaves out seconds that are none, and knows no microseconds."""
+    Job.objects.filter(pk=mine.pk).update(deadline=datetime(2190, 1, 1, 8, 0, 0, 250_125, tzinfo=UTC), not_before=NOON + timedelta(days=3650))
+    fields = fields_in(page(client, "job_change", mine))
+    assert fields["deadline"] == "2190-01-01T08:00:00.250"
+    fields |= {"not_before": fields["not_before"].removesuffix(":00")}
+
+    assert "Nothing is changed so far." in previewed(client, mine, fields | {"reason": "None."})
+    assert "Estimated run time none → 3h" in previewed(client, mine, fields | {"estimate_s": "3h"}), "also what was empty is told"
+    send(client, "job_change", mine, 302, fields, priority="70")
+    event = JobEvent.objects.filter(job=mine).latest("id")
+    assert event.detail["changed"] == ["priority"]
+
+
+def test_an_address_with_values_shows_the_page_at_once_and_has_their_effect_fetched(client, mine):
+    address = reverse("job_change", args=[mine.public_id])
+    plain = client.get(f"{address}?utm=1")
+    assert plain.status_code == 200 and 'hx-trigger="input delay:600ms"' in plain.content.decode()
+    told = client.get(f"{address}?priority=70").content.decode()
+    assert fields_in(told)["priority"] == "70" and 'hx-trigger="load, input delay:600ms"' in told
+    assert "What your change does is shown here." in told and "Priority 50" not in told
+
+
+def test_a_job_that_was_evicted_once_is_previewed_too_and_its_name_plans_nothing(client, mine):
+    spec = {**ELASTIC, "roles": [{**ELASTIC["roles"][0], "min": 8, "max": 8}]}  # more than there is, so it waits
+    Job.objects.filter(pk=mine.pk).update(evictions=1, last_evicted_at=NOON, spec=spec, gpus_milli=8000)
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+    fields = fields_in(page(client, "job_change", mine))
+
+    for typed in ({"priority": "70"}, {"name": "other"}):
+        told = previewed(client, mine, fields | typed)
+        assert "cannot be computed" not in told and "No owner is notified." in told
+    assert "decided" in fitting.GROUNDS._serving.answers
+    fitting.GROUNDS._serving.answers.clear()
+    previewed(client, mine, fields | {"labels": "run=9"})
+    assert not fitting.GROUNDS._serving.answers, "what no plan depends on is not planned"

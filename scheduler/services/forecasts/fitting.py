@@ -190,7 +190,6 @@ class Grounds:
         self._making = threading.Lock()
         self._trying = threading.Lock()
         self._previewing = threading.Lock()
-        self._as_it_stands: tuple[Scenario, Sequence[Decision]] | None = None  # what is decided without any change
         self._made = threading.Event()  # set whenever no reading is under way
         self._fault: Exception | None = None
 
@@ -244,8 +243,9 @@ class Grounds:
 
         `overtaking` are the jobs that may come to stand before others in the queue.
 
-        It is made from nothing: where hundreds of jobs differ little of what trials keep is of use, and so no trial waits for it, nor takes back
-        what it changed. One at a time, or a few people who look at what they are about to do would take all of the processor.
+        Where `change` gives back the very jobs, nothing follows. Else it is made from nothing: where hundreds of jobs differ little of what
+        trials keep is of use, and so no trial waits for it, nor takes back what it changed. One at a time, or a few people who look at what
+        they are about to do would take all of the processor.
         """
         self._see_to_it(now, LONG_PATIENCE_SECONDS)
         with self._trying:
@@ -255,15 +255,18 @@ class Grounds:
             assert side.ground is not None
             before, taken_at, begun = side.ground.scenario, side.taken_at, side.begun
             jobs = change(before.jobs, side.snapshots.kinds)
+            if jobs is before.jobs:
+                return Sequel(taken_at, ())
             side.kinds += max(0, len(jobs) - len(before.jobs))  # those that join were read by what trials keep
+            answers, queue = side.answers, self._queue_of(side).turns if overtaking else ()
         if not self._previewing.acquire(timeout=LONG_PATIENCE_SECONDS):
             return None
         try:
-            if self._as_it_stands is None or self._as_it_stands[0] is not before:
-                self._as_it_stands = before, _decided(before, before.jobs)
-            effects = tuple(differences(self._as_it_stands[1], _decided(before, jobs), begun))
+            if "decided" not in answers:
+                answers["decided"] = _decided(before, before.jobs)
+            effects = tuple(differences(answers["decided"], _decided(before, jobs), begun))
             starts = tuple(one.job for one in effects if one.effect == "starts")
-            later = _overtaken(before, jobs, set(overtaking)) if overtaking else {}
+            later = _overtaken(queue, turns(replace(before, jobs=tuple(jobs))), set(overtaking)) if overtaking else {}
             touched = {one.job for one in effects}
             return Sequel(taken_at, starts, effects, {name: by for name, by in later.items() if name not in touched})
         finally:
@@ -276,11 +279,14 @@ class Grounds:
             side = self._serving
             if side is None or not _serves(side, now):
                 return None
-            if side.queue is None:
-                assert side.ground is not None
-                asked = turns(side.ground.scenario, side.ground.kept)
-                side.queue = Queue(side.taken_at, side.decided, asked, {turn.job.name: place for place, turn in enumerate(asked)})
-            return side.queue
+            return self._queue_of(side)
+
+    def _queue_of(self, side: Side) -> Queue:
+        if side.queue is None:
+            assert side.ground is not None
+            asked = turns(side.ground.scenario, side.ground.kept)
+            side.queue = Queue(side.taken_at, side.decided, asked, {turn.job.name: place for place, turn in enumerate(asked)})
+        return side.queue
 
     def queue_at_hand(self, now: datetime) -> Queue | None:
         """The same where it has been worked out already: nothing is read or computed, and nobody waits."""
@@ -385,10 +391,9 @@ def _decided(scenario: Scenario, jobs: Sequence[Job]) -> Sequence[Decision]:
     return decisions_of(cycle)
 
 
-def _overtaken(scenario: Scenario, jobs: Sequence[Job], ahead: Set[str]) -> dict[str, int]:
-    """How many more of these jobs stand before each of the others in the queue, of those that may want the same GPUs."""
-    before = _ahead(turns(scenario), ahead)
-    after = _ahead(turns(replace(scenario, jobs=tuple(jobs))), ahead)
+def _overtaken(queue: Sequence[Turn], changed: Sequence[Turn], named: Set[str]) -> dict[str, int]:
+    """How many more of these jobs stand before each of the others in the changed queue, of those that may want the same GPUs."""
+    before, after = _ahead(queue, named), _ahead(changed, named)
     return {name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)}
 
 

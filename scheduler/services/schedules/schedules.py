@@ -4,6 +4,7 @@ What holds whoever calls, however often, and whenever they are killed: of a sche
 of it and the jobs themselves are written in one transaction, and the database keeps a second row of the same time out.
 """
 
+import copy
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +79,17 @@ def schedule_draw(*, access: Access, given: Mapping[str, Any], now: datetime) ->
         # One that begins in the past catches up by its rule.
         schedule.next_due = _rhythm(schedule).after(schedule.starts_at - INSTANT if schedule.starts_at is not None else now)
     return Drawn(schedule, checked, own | of_job)
+
+
+def schedule_timed(*, access: Access, schedule: Schedule, given: Mapping[str, Any], now: datetime) -> Drawn:
+    """When a schedule would be due by other times, also one that is paused. Nothing is written."""
+    must_steer_schedule(access, schedule)
+    drawn = copy.copy(schedule)
+    drawn.paused_at = None
+    faults = _take(drawn, {name: given[name] for name in TIMING if name in given}, now)
+    if not faults.keys() & set(TIMING):
+        drawn.next_due = _next_from_now(drawn, now)
+    return Drawn(drawn, None, faults)
 
 
 def schedule_create(*, access: Access, given: Mapping[str, Any], now: datetime) -> Schedule:

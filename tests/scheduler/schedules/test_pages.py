@@ -26,6 +26,11 @@ def test_a_schedule_is_written_and_changed_on_a_page(personas, fleet):
     assert '<option value="week" selected>' in edit and 'value="02:30"' in edit
     due = client.post(f"{page}edit/", form | {"_look": "1", "cron-every": "week", "cron-days": "SUN", "cron-time": "04:00"}).content.decode()
     assert "0 4 * * SUN" in due and due.count("<li>Sun ") == 3
+    Schedule.objects.update(starts_at=at("2020-01-01T00:00"), paused_at=at("2026-01-01T00:00"))
+    old = form | {"_look": "1", "starts_at": "2020-01-01T00:00", "cron-every": "month", "cron-day": "1", "cron-time": "04:00"}
+    late = personas.client("operator").post(f"{page}edit/", old)
+    assert (late.status_code, late.content.count(b"<li>")) == (200, 3) and b" 2020" not in late.content, "who may steer it sees what comes"
+    Schedule.objects.update(starts_at=None, paused_at=None)
     chosen = {"cron-every": "week", "cron-days": ["MON", "TUE"], "cron-time": "02:45"}
     changed = form | chosen | {"revision": "1", "ends_at": "2040-01-01T00:00", "description": f"quota: {TEAM}\ngpus: 2\n"}
     assert client.post(f"{page}edit/", changed).status_code == 302

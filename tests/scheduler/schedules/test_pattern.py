@@ -64,6 +64,7 @@ def test_what_is_chosen_comes_back_also_half_made(chosen: Pattern):
         ({"cron": "30 2 * * *", "cron-every": "", "cron-days": [*WEEK]}, ""),
         ({"cron": "", "cron-every": "week", "cron-days": [], "cron-time": "02:30"}, "30 2 * * -"),
         ({"cron": "", "cron-every": "perhaps"}, ""),
+        ({"cron": " ", "cron-every": "cron"}, "-"),  # not once: an expression is missing
     ],
 )
 def test_what_a_form_sends_is_an_expression(sent: dict, expression: str):
