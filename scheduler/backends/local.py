@@ -197,7 +197,9 @@ class LocalBackend:
                 run = Run(order.key, order.sequence, now.isoformat(), [], str(checkpoints), uid=account.uid if account.alone else None)
                 run.workers = [_worker_of(order, seat, port) for seat in order.workers]
                 _write(place, run)
-            self._begin(place, run, order, order.workers, program)
+            # It may have grown since it was written down: those who join are told by the resize.
+            here = {(worker["role"], worker["index"]) for worker in run.workers}
+            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in here], program)
 
     def _program(self, order: StartOrder) -> Program:
         argv, secrets, account = _argv(order.launch), self._secrets(order), self._account(order)
@@ -1005,6 +1007,8 @@ def _seat(worker: Mapping[str, Any]) -> WorkerSeat:
         tuple(worker["gpu_uuids"]),
         tuple(worker["mig_uuids"]),
         worker["gpu_milli"],
+        tuple(worker.get("mig") or ()),
+        worker.get("sharing") or "",
     )
 
 

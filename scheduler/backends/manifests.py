@@ -173,6 +173,7 @@ class _Look:
     since: float = 0.0
     not_before: float = 0.0
     logged: bool = False
+    last: bool = False  # the one under way began after the end of its run
 
 
 class Looker:
@@ -186,10 +187,15 @@ class Looker:
         look = self._looks.setdefault(folder, _Look())
         if look.over is None and not last and time.monotonic() < look.not_before:
             return look.found, True
+        if last and look.over is not None and not look.last:
+            began = time.monotonic()
+            if look.over.wait(wait):
+                look.over = None  # it may have missed what was written last
+            wait -= time.monotonic() - began
         if look.over is None:
-            look.over, look.since, look.logged = threading.Event(), time.monotonic(), False
+            look.over, look.since, look.logged, look.last = threading.Event(), time.monotonic(), False, last
             threading.Thread(target=self._look, args=(folder, look, look.over), name="checkpoints", daemon=True).start()
-        if not look.over.wait(wait):
+        if not look.over.wait(max(0.0, wait)) or (last and not look.last):
             if not look.logged and time.monotonic() - look.since > LONG_LOOK:
                 look.logged = True
                 log.warning("%s does not answer for %d s: checkpoints there are not seen", folder, LONG_LOOK)

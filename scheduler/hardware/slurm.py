@@ -13,6 +13,7 @@ from scheduler.backends.slurm.gres import Gres, profile_of
 from scheduler.engine.model.mig import BOARDS, Board, Instance, Layout, board_of, layout_faults
 from scheduler.imports.documents import FORMAT
 
+FEATURE = "true"  # the value of a label that Slurm gives: one that it no longer has goes, and labels with any other value are somebody else's
 SWITCH = re.compile(r"(\w+)=(\S*)")
 
 
@@ -94,11 +95,12 @@ def document_of(
     types: Mapping[str, KnownType],
     new_cluster: bool,
     split: Mapping[str, tuple[int, Mapping[str, int]]] | None = None,
+    labels: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
     """The cluster as an import file. Raises `UnknownType` where `types` lacks one.
 
     `split` is what the inventory has of nodes with MIG instances, whole GPUs and instances by profile: where Slurm has as many of each, the inventory
-    is left as it is, since it may know better on which GPUs they lie.
+    is left as it is, since it may know better on which GPUs they lie. `labels` is what it has of those: the ones that Slurm does not give stay.
     """
     paths = paths_of(topology)
     depth = max((len(paths.get(node.name, ())) for node in nodes), default=0)
@@ -118,9 +120,9 @@ def document_of(
         path = paths.get(node.name, ())
         if path and len(path) == depth:
             row["path"] = dict(zip(levels, path, strict=True))
-        labels = [*node.features, *(label for label, count in (("slurm/mps", there.mps), ("slurm/shard", there.shards)) if count)]
-        if labels:
-            row["labels"] = dict.fromkeys(labels, "true")
+        told = [*node.features, *(label for label, count in (("slurm/mps", there.mps), ("slurm/shard", there.shards)) if count)]
+        others = {name: value for name, value in (labels or {}).get(node.name, {}).items() if value != FEATURE}
+        row["labels"] = others | dict.fromkeys(told, FEATURE)
         rows.append(row)
     document: dict[str, Any] = {"format": FORMAT}
     if fresh:

@@ -20,6 +20,8 @@ from scheduler.services.hardware.slurm import GresTypes, Step, slurm_check, slur
 from scheduler.services.hardware.slurm_accounts import accounts_propose, accounts_read
 from scheduler.services.hardware.slurm_imports import import_every
 
+LINES_TOLD = 5  # of what is left out, in a message
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.OPERATE, everywhere=True)
@@ -98,8 +100,10 @@ def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
     except BackendError as fault:
         messages.error(request, f"Slurm's accounts cannot be read: {fault}")
     else:
-        for line in read.left_out:
-            messages.warning(request, f"Left out: {line}.")
+        if read.left_out:
+            more = len(read.left_out) - LINES_TOLD
+            told = f"{'; '.join(read.left_out[:LINES_TOLD])}{f'; and {more} more' if more > 0 else ''}"
+            messages.warning(request, f"Left out: {told}. `gpufleet inventory slurm-accounts` lists all." if more > 0 else f"Left out: {told}.")
         if draft is not None:
             return redirect("quota-change", draft.public_id)
         messages.success(request, "Nothing to change: the quotas match Slurm's accounts.")

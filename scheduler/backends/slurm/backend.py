@@ -223,6 +223,9 @@ class SlurmBackend:
             known = {} if fresh else self._submitted(order.key)
             by_id = Numbered({} if fresh else {job.id: job for job in self._jobs()}, self.settings.tag)
             due = []
+            if run.in_place:  # it may have grown since it was written down: those who join are told by the resize
+                by_seat = {(part.seats[0].role, part.seats[0].index): part for part in parts}
+                parts = [by_seat[seat_of(kept)] for kept in run.parts]
             for part, kept in zip(parts, run.parts, strict=True):
                 if kept.get("id"):
                     if (job := by_id.of(run.key, kept)) is not None and not job.ended:
@@ -317,6 +320,9 @@ class SlurmBackend:
         """Of a run each of whose workers is a Slurm job of its own: further ones are submitted, and those that go are signalled."""
         with self.together():
             run = self._resized(key, sequence, add, set(leave), order, now)
+            if run is not None and any(part.get("to_save") for part in run.parts):
+                self._ask_to_save(run)
+                self._are_asked(key)
             if run is None or order is None:
                 return
             seats = {(seat.role, seat.index): seat for seat in order.workers}
@@ -354,17 +360,27 @@ class SlurmBackend:
             return run
 
     def _ask_some_to_leave(self, run: Run, leave: set[tuple[str, int]], now: datetime) -> None:
-        """All of the run save their work first, so that nothing is lost with those who go. `_see_to` does the rest."""
-        going = [part for part in run.parts if seat_of(part) in leave and not part.get("leaving")]
-        if going and run.saves:
-            self._send(run, "USR1")
-        for part in going:
-            part.update(leaving=now.isoformat(), term_at=(now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat())
+        """All of the run save their work first, so that nothing is lost with those who go. They are asked when this is written down (`to_save`), and
+        again where that is cut off; `_see_to` does the rest."""
+        for part in run.parts:
+            if seat_of(part) in leave and not part.get("leaving"):
+                part.update(leaving=now.isoformat(), term_at=(now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat())
+                part.update({"to_save": True} if run.saves else {})
+
+    def _are_asked(self, key: str) -> None:
+        with transaction.atomic():
+            run = self._read(key)
+            if run is not None:
+                for part in run.parts:
+                    part.pop("to_save", None)
+                self._keep(run)
 
     def _join(self, run: Run, add: Sequence[WorkerSeat], order: StartOrder, sequence: int, now: datetime) -> None:
         """Write down who joins. What stands elsewhere than the scheduler says was lost, and is cancelled: its node may be cut off and not dead."""
-        joining = {(seat.role, seat.index) for seat in add}
         nodes = {(seat.role, seat.index): seat.node for seat in order.workers}
+        there = {seat_of(part) for part in run.parts if nodes.get(seat_of(part)) == part["nodes"][0] and self._stands(run, part)}
+        add = [seat for seat in add if (seat.role, seat.index) not in there]  # a start that was told late may have begun some
+        joining = {(seat.role, seat.index) for seat in add}
         if any(part.get("leaving") and seat_of(part) in joining for part in run.parts):
             raise BackendError(f"A worker of {run.key} that is to come back has not ended yet.")
         gone = [part for part in run.parts if not part.get("leaving")]
@@ -378,6 +394,12 @@ class SlurmBackend:
             run.parts.append(part_of(order, part) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
             forget_code(run, name)
         run.parts.sort(key=seat_of)
+
+    def _stands(self, run: Run, part: Mapping[str, Any]) -> bool:
+        if part.get("leaving") or not part.get("id"):
+            return not part.get("leaving")
+        job = Numbered({job.id: job for job in self._jobs()}, self.settings.tag).of(run.key, part)
+        return job is not None and not job.ended
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
@@ -439,15 +461,16 @@ class SlurmBackend:
             run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat()
 
     def _ask_to_save(self, run: Run) -> None:
+        """Those that run: scancel waits for seconds on one that does not yet, and that has nothing to save."""
         if run.saves:
-            self._send(run, "USR1")
+            with self.together():
+                by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+            self._send(run, "USR1", [job.id for part in run.parts if (job := by_id.of(run.key, part)) is not None and job.running])
 
-    def _send(self, run: Run, name: str, ids: Sequence[int] | None = None) -> None:
-        """`ids`: of these jobs of it alone."""
-        some = run.ids if ids is None else list(ids)
+    def _send(self, run: Run, name: str, ids: Sequence[int]) -> None:
         alone = {part["id"] for part in run.parts if part.get("single", run.single)}
         for flags in (["--batch"], []):
-            self._cancel([one for one in some if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
+            self._cancel([one for one in ids if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
 
     def _cancel(self, ids: Sequence[int], *flags: str) -> None:
         """Of a controller that is silent the orders of a block wait once, not each of them."""
@@ -498,6 +521,11 @@ class SlurmBackend:
                 raise
             except BackendError as fault:
                 log.warning("%s: %s", run.key, fault)
+                continue
+            except Error:
+                raise
+            except Exception:  # what is wrong with one run hides no other
+                log.exception("%s could not be looked at", run.key)
                 continue
             found.append(seen)
         self._end_doubles(runs, ours)
@@ -551,7 +579,8 @@ class SlurmBackend:
         for part, job, look in looks:
             code = None
             if goes_on and look == RunState.STARTING and self._stuck(run, part, job, nodes, now):
-                look = RunState.ENDED  # lost: another joins in its place, and then it is cancelled
+                look = RunState.ENDED  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
+                part["stuck"] = True
                 workers += self._workers(run, part, job, look, None)
                 continue
             states.append(look)
@@ -563,8 +592,10 @@ class SlurmBackend:
                 refusals += refused
                 code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
                 if code != 0:
+                    cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
+                    victim = is_victim(part, code, lost=lost, cancelled=cancelled)
                     # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
-                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, is_victim(part, code, lost=lost)))
+                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, victim))
                 lost = lost and (job is None or bool(refused) or not began(run, part, job))
             elif why := self._stuck(run, part, job, nodes, now):
                 wrong.append((now, None, why, True, True))
@@ -613,7 +644,7 @@ class SlurmBackend:
         if job is None:
             if part.get("id"):
                 return RunState.ENDED  # longer ago than the controller remembers
-            return RunState.ENDED if run.killed and now - datetime.fromisoformat(run.at) > LATEST else RunState.STARTING
+            return RunState.ENDED if run.killed and now - datetime.fromisoformat(part.get("at") or run.at) > LATEST else RunState.STARTING
         if job.ended:
             return RunState.ENDED
         return RunState.RUNNING if job.running else RunState.STARTING
@@ -660,6 +691,7 @@ class SlurmBackend:
             return
         there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
         alive = list(there)
+        self.client.cancel([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
         if run.killed:
             self.client.cancel(self._all_ids(run), named(run.key))
             return
@@ -746,7 +778,7 @@ class SlurmBackend:
     def _jobs(self) -> list[SlurmJob]:
         if self._held.jobs is None:
             if self._held.silent:
-                raise BackendError(str(self._held.silent))
+                raise SlurmSilent(str(self._held.silent))
             try:
                 self._held.jobs = self.client.jobs()
             except SlurmSilent as fault:
@@ -865,9 +897,9 @@ def seat_of(part: Mapping[str, Any]) -> tuple[str, int]:
     return part["seats"][0]["role"], part["seats"][0]["index"]
 
 
-def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool) -> bool:
-    """Whether a worker of a run that is resized in place ended by no doing of its own."""
-    return lost or code is None or (code == SIGKILLED and part.get("lost", 0) < MOST_KILLED - 1)
+def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool, cancelled: bool) -> bool:
+    """Whether a worker of a run that is resized in place ended by no doing of its own. `cancelled`: by somebody in Slurm."""
+    return lost or code is None or ((cancelled or code == SIGKILLED) and part.get("lost", 0) < MOST_KILLED - 1)
 
 
 def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:

@@ -35,7 +35,7 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
         return None, run.withdrawn, True
     if not run.stopping and not run.killed and _never_ran(run, part, job):
         return None, f"Slurm withdrew job {job.id} {f'while {nodes} started it' if job.nodes else 'before it had nodes'}.", True
-    if name := _not_started(run, job):
+    if name := _not_started(run, part, job):
         return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
     if job.reason == "Prolog":
         return None, f"Slurm's prolog failed on {nodes}.", True
@@ -46,13 +46,13 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
 
 
-def _not_started(run: Run, job: SlurmJob) -> str:
+def _not_started(run: Run, part: Mapping[str, Any], job: SlurmJob) -> str:
     """The worker for which srun failed and not its program, where that ended the job. The script of a gang says so in its folder."""
-    return "" if run.stopping or run.killed else _lost_by_srun(run, job)
+    return "" if run.stopping or run.killed else _lost_by_srun(run, part, job)
 
 
-def _lost_by_srun(run: Run, job: SlurmJob) -> str:
-    if run.single:
+def _lost_by_srun(run: Run, part: Mapping[str, Any], job: SlurmJob) -> str:
+    if part.get("single", run.single):
         return ""
     try:
         said = text_of(Path(run.folder), f"lost.{job.id}").strip()
@@ -93,7 +93,10 @@ def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
                 ends.append(os.fstat(file).st_mtime)
         except OSError:
             return None
-    return datetime.fromtimestamp(max(ends), UTC) if ends else None
+    try:
+        return datetime.fromtimestamp(max(ends), UTC) if ends else None
+    except (OverflowError, ValueError):  # the job can give its files any date
+        return None
 
 
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
@@ -103,15 +106,19 @@ def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
         return False
     if not job.nodes or job.started_at is None or job.ended_at is None or job.ended_at - job.started_at <= AT_ITS_START:
         return True
-    seat = part["seats"][0]
-    return not os.path.lexists(Path(run.folder) / log_name(single=run.single, seat=f"{seat['role']}-{seat['index']}", part=part["number"]))
+    return not _has_begun(run, part)
 
 
 def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
     """Whether a part that was lost had started before: to Slurm it starts when it has its nodes, also where its prolog or srun then fails."""
+    return not _lost_by_srun(run, part, job) and _has_begun(run, part)
+
+
+def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
+    """Whether the node has made the file of its output, which it does before the script."""
     seat = part["seats"][0]
-    name = log_name(single=run.single, seat=f"{seat['role']}-{seat['index']}", part=part["number"])
-    return not _lost_by_srun(run, job) and os.path.lexists(Path(run.folder) / name)
+    name = log_name(single=part.get("single", run.single), seat=f"{seat['role']}-{seat['index']}", part=part["number"])
+    return os.path.lexists(Path(run.folder) / name)
 
 
 def log_name(*, single: bool, seat: str, part: int) -> str:

@@ -74,9 +74,7 @@ def _seats(cluster: int, jobs: Sequence[SlurmJob], gres: Mapping[str, str], befo
     gpus: dict[int, dict[int, int]] = defaultdict(dict)
     for key, node, index in Gpu.objects.filter(node__in=nodes.values(), removed_at__isnull=True).values_list("pk", "node_id", "index"):
         gpus[node][index] = key
-    for name, text in gres.items():
-        if name in nodes and (there := Gres.read(text)).profiles:
-            gpus[nodes[name]] = _numbered(nodes[name], there)
+    gpus.update(_numbered({nodes[name]: there for name, text in gres.items() if name in nodes and (there := Gres.read(text)).profiles}))
     taken = set(Placement.objects.filter(until__isnull=True, node__in=nodes.values(), gpu__isnull=False).values_list("gpu_id", flat=True))
     for job in jobs:
         taken |= {gpus[nodes[name]][index] for name, told in job.gpus.items() if name in nodes for index in told if index in gpus[nodes[name]]}
@@ -99,13 +97,19 @@ def _seats(cluster: int, jobs: Sequence[SlurmJob], gres: Mapping[str, str], befo
     return found
 
 
-def _numbered(node: int, gres: Gres) -> dict[int, int]:
-    """GPUs by Slurm's numbers, of a node where some are split."""
-    parts: dict[str, list[int]] = defaultdict(list)
-    rows = Gpu.objects.filter(node=node, removed_at__isnull=True)
-    parts[""] = list(rows.exclude(mode=GpuMode.MIG).order_by("index").values_list("pk", flat=True))
-    instances = MigInstance.objects.filter(gpu__in=rows, removed_at__isnull=True).order_by("gpu__index", "start")
-    for profile, gpu in instances.values_list("profile", "gpu_id"):
-        parts[profile].append(gpu)
-    every = gres.named(range(sum(count for _, count in gres.types)))
-    return {place: parts[profile][number] for place, (profile, number) in enumerate(every) if number < len(parts[profile])}
+def _numbered(there: Mapping[int, Gres]) -> dict[int, dict[int, int]]:
+    """By node, of those where some GPUs are split: the GPUs by Slurm's numbers."""
+    if not there:
+        return {}
+    parts: dict[tuple[int, str], list[int]] = defaultdict(list)
+    rows = Gpu.objects.filter(node__in=list(there), removed_at__isnull=True)
+    for node, gpu in rows.exclude(mode=GpuMode.MIG).order_by("node", "index").values_list("node_id", "pk"):
+        parts[node, ""].append(gpu)
+    instances = MigInstance.objects.filter(gpu__in=rows, removed_at__isnull=True).order_by("gpu__node", "gpu__index", "start")
+    for node, profile, gpu in instances.values_list("gpu__node_id", "profile", "gpu_id"):
+        parts[node, profile].append(gpu)
+    found = {}
+    for node, gres in there.items():
+        every = enumerate(gres.named(range(sum(count for _, count in gres.types))))
+        found[node] = {place: parts[node, profile][number] for place, (profile, number) in every if number < len(parts[node, profile])}
+    return found

@@ -171,7 +171,9 @@ def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
     wanted = {gres: known.get(one.name, one) for gres, one in types.items()}
     nodes, topology = client.nodes(), client.topology()
     given = {gres: known[name] for gres, name in types_given(row, nodes).items()}
-    return document_of(nodes, topology, cluster=cluster, types={**known, **given, **wanted}, new_cluster=False, split=_split(row.cluster_id))
+    labels = dict(Node.objects.filter(cluster=row.cluster, removed_at__isnull=True).values_list("name", "labels"))
+    kinds = {**known, **given, **wanted}
+    return document_of(nodes, topology, cluster=cluster, types=kinds, new_cluster=False, split=_split(row.cluster_id), labels=labels)
 
 
 def types_given(row: SlurmCluster, nodes: Sequence[SlurmNode]) -> dict[str, str]:

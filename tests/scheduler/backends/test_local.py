@@ -285,6 +285,20 @@ def test_workers_join_and_leave_a_run_whose_others_stay_however_often_it_is_told
     assert look(backend).sequence == 4
 
 
+def test_a_run_that_grew_while_its_start_was_told_again_begins_each_worker_once(backend: LocalBackend) -> None:
+    told = in_place(backend)
+    split = replace(order("", workers=3).workers[2], mig=("1g.10gb",), sharing="mps")
+    whole = replace(told, workers=(*told.workers, split))
+    backend.start(whole, now=now())
+    assert sorted(pids(backend)) == [0, 1], "the resize tells of worker 2"
+    for sequence in (2, 3):
+        backend.resize(key="j-1.1", sequence=sequence, add=[split], leave=[], now=now(), order=whole)
+
+    running(backend, "up as", index=2)
+    assert len(pids(backend)) == 3
+    assert log(backend, 2).count("up as") == 1
+
+
 def test_a_worker_that_does_not_leave_is_killed_after_its_grace_and_the_others_are_not(backend: LocalBackend) -> None:
     told = in_place(backend, "stubborn", grace=1)
     first = pids(backend)

@@ -115,6 +115,23 @@ def test_whoever_asks_does_not_wait_for_a_file_system_that_hangs(tmp_path: Path,
     assert ([one.step for one in found], fresh) == ([1], True)
 
 
+def test_a_look_that_began_before_the_end_of_its_run_is_not_its_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looker, answers, real = Looker(), threading.Event(), checkpoints_in
+
+    def slow(folder: Path, known: manifests.Digests) -> list[Found]:
+        found = real(folder, known)
+        assert answers.wait(30)
+        return found
+
+    monkeypatch.setattr(manifests, "checkpoints_in", slow)
+    assert looker.seen(tmp_path, wait=0.0) == ([], False)
+    step(tmp_path, 1)
+    assert looker.seen(tmp_path, wait=0.0, last=True) == ([], False)
+    answers.set()
+    found, fresh = looker.seen(tmp_path, wait=30, last=True)
+    assert ([one.step for one in found], fresh) == ([1], True)
+
+
 def test_a_folder_that_takes_long_is_looked_at_seldom_but_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, looks = iter(range(0, 100_000, 50)), []
 

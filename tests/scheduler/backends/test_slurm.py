@@ -19,6 +19,7 @@ from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunS
 from scheduler.backends.slurm import backend, client
 from scheduler.backends.slurm.backend import AGREED, SlurmBackend
 from scheduler.backends.slurm.client import ENDED, Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
+from scheduler.backends.slurm.outcomes import outcome
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.scheduler.backends.scenes import start_order
@@ -325,6 +326,72 @@ def test_a_worker_joins_once_leaves_alone_and_is_cancelled_where_it_was_given_up
     wait_until(lambda: site.seen().state == RunState.RUNNING and set(jobs()) == {"gpu001", "gpu004"}, seconds=60, what="worker 1 to move")
     assert jobs()["gpu001"] == begun["gpu001"]
     assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
+
+
+def test_a_worker_that_waits_for_a_drained_node_is_asked_for_nothing_and_given_up_and_one_that_somebody_cancels_ends_no_other(site):
+    text = "trap 'echo saved' USR1; echo up; for i in $(seq 600); do sleep 0.1; done"
+    told = replace(start_order("j-1.1"), launch=shell(text, in_place=True), spec={"checkpoint": {"interval_s": 60}})
+    seats = [seat(index, f"gpu00{index + 1}", 4) for index in range(4)]
+    site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=drain", "reason=bad cable")
+    try:
+        site.backend.start(replace(told, workers=tuple(seats[:3])), now=now())
+        ids = {part["seats"][0]["index"]: part["id"] for part in SlurmRun.objects.get().state["parts"]}
+        wait_until(lambda: all("up" in site.log(index) for index in (0, 2)), what="the others to be up")
+        # Slurm is never asked to signal what waits: scancel tries that for a minute and a half.
+        site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+        wait_until(lambda: "saved" in site.log(0) and "saved" in site.log(2), what="those who run to save")
+
+        # Told late that it starts, it grows meanwhile, and neither begins anything twice.
+        site.restart()
+        SlurmRun.objects.update(sequence=1)
+        site.backend.start(replace(told, workers=tuple(seats)), now=now())
+        site.backend.resize(key="j-1.1", sequence=3, add=[seats[2]], leave=[("worker", 0)], now=now(), order=replace(told, workers=tuple(seats[:3])))
+        wait_until(lambda: site.log(0).count("saved") == 2, what="all to be asked before one leaves")
+        parts = SlurmRun.objects.get().state["parts"]
+        assert {part["seats"][0]["index"]: part["id"] for part in parts} == ids
+        assert not any("to_save" in part for part in parts)
+
+        row = SlurmRun.objects.get()
+        for part in row.state["parts"]:
+            part["at"] = (now() - AGREED).isoformat()
+        row.save()
+        states = {worker.seat.index: worker.state for worker in site.seen().workers}
+        assert (states[1], states[2]) == (RunState.ENDED, RunState.RUNNING)
+        job = next(job for job in site.client.jobs() if job.id == ids[1])
+        assert job.state == "CANCELLED", "its GPUs are thought free from now on"
+    finally:
+        site.slurm.sh("scontrol", "update", "nodename=gpu002", "state=resume", check=False)
+
+    site.backend.start(replace(told, key="j-2.1", workers=(seats[1], seats[3])), now=now())
+    site.until(RunState.RUNNING, "j-2.1")
+    site.client.cancel([SlurmRun.objects.get(attempt_key="j-2.1").state["parts"][1]["id"]])
+    wait_until(lambda: RunState.ENDED in {worker.state for worker in site.seen("j-2.1").workers}, what="the cancelled one to end")
+    assert site.seen("j-2.1").state == RunState.RUNNING
+
+
+def test_a_worker_that_somebody_cancels_is_the_jobs_and_the_date_of_a_file_hides_no_run(site):
+    site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu002", 3)], launch=shell("trap 'exit 0' TERM; sleep 300 & wait"))
+    site.until(RunState.RUNNING)
+    wait_until(lambda: len(list(Path(SlurmRun.objects.get().state["folder"]).glob("*.log"))) == 2, what="both to begin")
+    row = SlurmRun.objects.get()
+    jobs = {job.id: job for job in site.client.jobs()}
+    part = row.state["parts"][1]
+    job = jobs[part["id"]]
+    over = replace(job, state="CANCELLED", exit_code=0, ended_at=job.started_at + timedelta(hours=1))
+    assert outcome(site.backend._of_row(row), part, over)[2] is False, "it ran"
+
+    folder = Path(row.state["folder"])
+    site.start("j-2.1", on=[seat(0, "gpu003", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING, "j-2.1")
+    for index in range(2):
+        (folder / f"worker-{index}.exit").write_text("0\n")
+        os.utime(folder / f"worker-{index}.exit", (300_000_000_000, 300_000_000_000))
+        row.state["parts"][index]["id"] = UNKNOWN + index
+    row.save()
+    try:
+        assert [run.state for run in site.backend.observe(now=now())] == [RunState.ENDED, RunState.RUNNING]
+    finally:
+        site.client.cancel([number for number in jobs if jobs[number].comment.split(" ")[1:2] == [site.settings.tag]])
 
 
 def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_another(site, monkeypatch):
