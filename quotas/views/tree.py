@@ -28,13 +28,11 @@ from quotas.selectors.audit import audit_list
 from quotas.selectors.effects import archive_effects
 from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list, types_stated
 from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft
-from quotas.services.nodes import may_decide, node_archive, node_create, node_restore, node_update, node_values
+from quotas.services.nodes import may_decide, node_archive, node_create, node_restore, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 
-# What touches no job.
-HARMLESS = {"title", "cost_centre"}
 CHILD_KIND = {
     NodeKind.ORG: NodeKind.DEPARTMENT,
     NodeKind.DEPARTMENT: NodeKind.TEAM,
@@ -164,7 +162,7 @@ def _new(request: HttpRequest, parent: QuotaNode | None) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Can.EDIT_QUOTA)
 def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
-    """What may touch a job is kept as a draft, whose page shows what it does before it is applied; a title is saved at once."""
+    """A change is kept as a draft, whose page shows what it does before it is applied."""
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     form = NodeForm(
@@ -179,16 +177,11 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
         data = form.cleaned_data
         try:
             wanted = difference_of(node_values(node), form.node_values())
-            if not wanted.keys() <= HARMLESS:
-                return redirect("quota-change", _drafted(access, node, {"op": "update", "set": wanted}, data))
-            node_update(access=access, node=node, values=form.node_values(), revision=data["revision"] or 0, reason=data["reason"], now=now())
+            return redirect("quota-change", _drafted(access, node, {"op": "update", "set": wanted}, data))
         except ValidationError as fault:
             form.show_faults(fault)
         except Conflict as fault:
             form.add_error(None, str(fault))
-        else:
-            messages.success(request, f"{node.path} is changed.")
-            return redirect("quota", node.public_id)
     context = {"form": form, "node": node, "heading": f"Edit {node.path}", "around": _around(node.parent, apart_from=node)}
     return render(request, "quotas/node_form.html", context, status=422 if form.is_bound else 200)
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gpufleet.core.times import now
-from scheduler.models import JobState
+from scheduler.models import Attempt, Job, JobState
 from tests import builders
 from tests.browser.harness import LiveConsole, Site, Visitor
 from tests.personas import PASSWORD, person
@@ -175,6 +175,14 @@ def test_the_page_of_a_waiting_job_is_two_screens(demo: Site, browser: Browser):
         visitor.open(str(link))
         expect(visitor.page.get_by_role("heading", name="Why it waits")).to_be_visible()
         heights[link] = visitor.page.evaluate(HEIGHT)
+    # One that ran before has attempts, preemptions and a history as well, all folded.
+    before = Job.objects.filter(state="running", attempts__isnull=False).order_by("-evictions", "id").first()
+    assert before is not None
+    Job.objects.filter(pk=before.pk).update(state="preempted")
+    Attempt.objects.filter(job=before, ended_at__isnull=True).update(ended_at=before.state_since, outcome="preempted")
+    visitor.open(f"/jobs/{before.public_id}/")
+    expect(visitor.page.get_by_role("heading", name="Attempts")).to_be_visible()
+    heights[before.public_id] = visitor.page.evaluate(HEIGHT)
     assert heights and {link: height for link, height in heights.items() if height > 1800} == {}
 
 

@@ -220,7 +220,7 @@ def test_what_people_type_is_text_everywhere(personas: Personas, hostile: str):
     client = personas.client("superuser")
     node = personas.nodes["acme"]
     sent = {"kind": "org", "weight": node.weight, "priority": node.priority, "title": hostile, "revision": 1, "reason": hostile}
-    client.post(reverse("quota-edit", args=[node.public_id]), sent)
+    applied(client, reverse("quota-edit", args=[node.public_id]), sent)
     client.post(reverse("person-new"), {"username": "eve", "display_name": hostile})
     entry = AuditEntry.objects.get(action="quota.update")
     eve = User.objects.get(username="eve")
