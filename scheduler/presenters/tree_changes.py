@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
-from gpufleet.core.templatetags.shell import gpus_told, look_of, plural
+from gpufleet.core.templatetags.shell import gpus_told, look_of, money, plural
 from scheduler.presenters.node_changes import work_lost
 from scheduler.services.forecasts.previews import Preview as TreePreview
 from scheduler.services.windows.previews import Preview as WindowPreview
@@ -65,4 +65,7 @@ def _window_lines(found: WindowPreview) -> Iterable[str]:
         yield f"{plural(len(found.displaced), 'job')} in the way cannot be asked to leave."
     if found.over_guarantees:
         yield f"Promises exceed the healthy capacity by {gpus_told(found.over_guarantees)}."
+    if found.cost_micros:
+        which = "Its first window costs" if len(found.windows) > 1 else "It costs"
+        yield f"{which} {money(found.cost_micros)} at the guaranteed rate."
     yield "You approve it yourself." if found.approves else "A quota admin approves it."

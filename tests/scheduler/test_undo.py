@@ -97,6 +97,7 @@ def test_a_drain_and_the_health_of_a_gpu_are_undone(personas):
 
 def test_a_reservation_is_undone_by_cancelling_it(personas):
     builders.node(gpus=8)
+    builders.rate(H100, since=NOON, micros=2_500_000)
     client, start = personas.client("superuser"), now().replace(microsecond=0, tzinfo=None) + timedelta(days=2)
     times = {"start": start.isoformat(timespec="minutes"), "end": (start + timedelta(hours=2)).isoformat(timespec="minutes"), "zone": "UTC"}
     what = {"name": "Morning", "owner": "acme/research", "gpu_type": H100, "amount": 4, "shape": "gpus", "idle": "held"}
@@ -104,6 +105,7 @@ def test_a_reservation_is_undone_by_cancelling_it(personas):
 
     page = client.post(reverse("reservation_new"), form).content.decode()
     assert "Nothing has changed yet" in page and "You approve it yourself." in page
+    assert "It costs $20.00 at the guaranteed rate." in page, "4 GPUs for 2 hours"
     assert not Reservation.objects.exists(), "a preview writes nothing"
     reserved = client.post(reverse("reservation_new"), form | {"do": "write", "seen": "yes"}, follow=True)
     made = Reservation.objects.get()

@@ -8,9 +8,11 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
+from gpufleet.core.money import cost_micros
 from gpufleet.core.times import millis
 from quotas.models import Reservation, ReservationState, Window
-from quotas.permissions import Access
+from quotas.permissions import Access, Can
+from quotas.selectors.rates import rates_now
 from scheduler.loop.policy import policy
 from scheduler.models import Job
 from scheduler.selectors.jobs import jobs_named
@@ -51,6 +53,7 @@ class Preview:
     leaving: tuple[Leaving, ...]
     displaced: tuple[tuple[str, Job | None], ...]
     approves: bool
+    cost_micros: int | None = None  # of its first window at the guaranteed rate of now, where it ends and the reader may know it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,17 @@ def reservation_preview(*, access: Access, given: Mapping[str, Any], now: dateti
         outlook = _outlook_of(access, found, Window(reservation=found, starts_at=windows[0][0], ends_at=windows[0][1]), now)
         if outlook is not None:
             clearing, leaving, displaced = outlook.clearing, outlook.leaving, outlook.displaced  # type: ignore[assignment]
-    return Preview(drawn, windows, reserved, promised, over, clearing, leaving, displaced, may_decide_on(access, found.quota))
+    cost = _cost(access, found, windows[0], now) if windows else None
+    return Preview(drawn, windows, reserved, promised, over, clearing, leaving, displaced, may_decide_on(access, found.quota), cost)
+
+
+def _cost(access: Access, found: Reservation, window: tuple[datetime, datetime | None], now: datetime) -> int | None:
+    start, end = window
+    may_see = access.can(Can.SEE_COSTS, found.quota.path) if found.quota is not None else access.can_everywhere(Can.SEE_COSTS)
+    rate = rates_now(now=now).get(found.gpu_type) if may_see and end is not None else None
+    if rate is None or end is None:
+        return None
+    return cost_micros(gpu_milli=found.gpus_milli, millis=millis(end) - millis(start), micros_per_gpu_hour=rate)
 
 
 def _outlook_of(access: Access, found: Reservation, window: Window, now: datetime) -> Outlook | None:
