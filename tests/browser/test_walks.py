@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gpufleet.core.times import now
-from scheduler.models import Attempt, Job, JobState
+from scheduler.models import JobState
 from tests import builders
 from tests.browser.harness import LiveConsole, Site, Visitor
 from tests.personas import PASSWORD, person
@@ -19,6 +19,15 @@ pytestmark = pytest.mark.browser
 DESK = {"width": 1440, "height": 900}
 FOCUSED = "one => one === document.activeElement"
 HEIGHT = "() => document.documentElement.scrollHeight"
+# A running job that was evicted before waits again.
+PREEMPT = """
+from scheduler.models import Attempt, Job, Placement
+job = Job.objects.filter(state="running").order_by("-evictions", "id").first()
+Job.objects.filter(pk=job.pk).update(state="preempted")
+Attempt.objects.filter(job=job, ended_at__isnull=True).update(ended_at=job.state_since, outcome="preempted")
+Placement.objects.filter(job=job, until__isnull=True).update(until=job.state_since)
+print(job.public_id)
+"""
 # Pages with a chart and without, as most people open them.
 WITH_CHART = ("/", "/gap/", "/cost/", "/clusters/aurora/")
 WITHOUT = ("/home/team/", "/jobs/", "/nodes/", "/gpus/", "/fleet/", "/quotas/", "/jobs/new/", "/jobs/queue/", "/activity/")
@@ -176,13 +185,10 @@ def test_the_page_of_a_waiting_job_is_two_screens(demo: Site, browser: Browser):
         expect(visitor.page.get_by_role("heading", name="Why it waits")).to_be_visible()
         heights[link] = visitor.page.evaluate(HEIGHT)
     # One that ran before has attempts, preemptions and a history as well, all folded.
-    before = Job.objects.filter(state="running", attempts__isnull=False).order_by("-evictions", "id").first()
-    assert before is not None
-    Job.objects.filter(pk=before.pk).update(state="preempted")
-    Attempt.objects.filter(job=before, ended_at__isnull=True).update(ended_at=before.state_since, outcome="preempted")
-    visitor.open(f"/jobs/{before.public_id}/")
+    before = demo.manage.run("shell", "--verbosity", "0", "-c", PREEMPT).stdout.strip()
+    visitor.open(f"/jobs/{before}/")
     expect(visitor.page.get_by_role("heading", name="Attempts")).to_be_visible()
-    heights[before.public_id] = visitor.page.evaluate(HEIGHT)
+    heights[before] = visitor.page.evaluate(HEIGHT)
     assert heights and {link: height for link, height in heights.items() if height > 1800} == {}
 
 
