@@ -193,13 +193,18 @@ def _findings_write(
     for place in sorted(found.calm):
         finding = there[place]
         machine = machines.get(finding.node_id)
-        if machine is not None and machine.cluster in stale and finding.rule.signal != "heartbeat":
+        if machine is not None and finding.rule.signal != "heartbeat" and (machine.cluster in stale or _unread(machine, now)):
             continue
         finding.cleared_at = now
         finding.save(update_fields=["cleared_at"])
         done.cleared += 1
         if finding.incident is not None and finding.incident.closed_at is None:
             incident_note(incident=finding.incident, text=f"{finding.rule.name} is over{_where(finding)}.", at=now)
+
+
+def _unread(machine: Machine, now: datetime) -> bool:
+    """Whether no source tells of this node, while one may tell of others in its cluster."""
+    return machine.heartbeat_at is not None and abs(now - machine.heartbeat_at) > FRESH
 
 
 def _tell_finding(finding: HealthFinding, hit: Hit, now: datetime) -> None:

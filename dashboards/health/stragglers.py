@@ -101,7 +101,7 @@ def gangs_running() -> dict[int, Gang]:
     )
     found: dict[int, Gang] = {}
     for attempt, job, gpu, node, running, since in rows:
-        gang = found.setdefault(attempt, Gang(attempt, job, running, []))
+        gang = found.setdefault(attempt, Gang(attempt, job, running or since, []))
         gang.ranks.append((gpu, node))
         gang.since = max(gang.since, since)
     return {key: gang for key, gang in found.items() if len(gang.ranks) >= LEAST_RANKS}

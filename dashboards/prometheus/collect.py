@@ -6,9 +6,10 @@ One source speaks for a GPU: the first server that knows it, then, in clusters t
 Two writers of one cluster would take each other's readings for missing.
 """
 
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,6 +36,7 @@ TURN = "prometheus"
 PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
+MACHINE_THREAD, MACHINE_SECONDS = "gpufleet-nvml", 5
 Machine = Callable[[Container[str]], tuple[Sequence[Reading], Sequence[Xid]]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
@@ -74,8 +76,8 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     known = gpus_known()
     hosts = nodes_named()
     allowed = rules or Rules.of_settings()
-    with ThreadPoolExecutor(AT_ONCE + 1) as pool:
-        local = pool.submit(machine or machine_known, known)
+    begun, local = monotonic(), _begun(machine or machine_known, known)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now, hosts), servers))
     values: dict[str, dict[str, float]] = {}
     for answer in answers:
@@ -86,36 +88,59 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     for answer in answers:
         nics |= {hosts[name]: max(count, nics.get(hosts[name], 0)) for name, count in answer.look.nics.items()}
     by_servers = set(values)
-    readings, dated = local.result()
+    try:
+        readings, dated = local.result(timeout=MACHINE_SECONDS)
+    except TimeoutError:
+        readings, dated = [], []
     _fill_in(values, readings, known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
         clusters[known[uuid].cluster].append((known[uuid], read))
     xids = [found for answer in answers for found in _new_xids(answer, known)]
+    # Dated when the answers are in: while a server was slow, this machine's driver may have written on.
+    at = now + timedelta(seconds=monotonic() - begun)
     with transaction.atomic():
         for cluster, rows in sorted(clusters.items()):
             rows.sort(key=lambda row: row[0].key)
             weak = any("sm" not in read and "driver" in read for _, read in rows)
-            frame_write(cluster_id=cluster, at=now, now=now, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
+            frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
+            mine = {one.key for one, _ in rows}
+            state = state_of(rows, [found for found in xids if found[0] in mine], nics)
+            logged = [
+                (known[one.uuid].key, one.code, one.at)
+                for one in dated
+                if one.uuid not in by_servers and one.uuid in known and known[one.uuid].cluster == cluster
+            ]
+            state_write(cluster_id=cluster, at=at, source=SOURCE, state=replace(state, dated_xids=logged))
         for answer in answers:
-            _note(answer, now)
+            _note(answer, now)  # with the state: an XID that is known of is one that was counted
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
-    for cluster, rows in sorted(clusters.items()):
-        mine = {one.key for one, _ in rows}
-        state = state_of(rows, [found for found in xids if found[0] in mine], nics)
-        logged = [
-            (known[one.uuid].key, one.code, one.at)
-            for one in dated
-            if one.uuid not in by_servers and one.uuid in known and known[one.uuid].cluster == cluster
-        ]
-        state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(state, dated_xids=logged))
     return len(values)
+
+
+def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Reading], Sequence[Xid]]]:
+    """This machine's readings, by a thread that nobody waits for where the driver hangs: as long as it does, no other is begun."""
+    told: Future[tuple[Sequence[Reading], Sequence[Xid]]] = Future()
+    if any(one.name == MACHINE_THREAD for one in threading.enumerate()):
+        told.set_result(([], []))
+        return told
+
+    def read() -> None:
+        try:
+            told.set_result(machine(known))
+        except Exception as fault:
+            told.set_exception(fault)
+
+    threading.Thread(target=read, name=MACHINE_THREAD, daemon=True).start()
+    return told
 
 
 def machine_known(known: Container[str]) -> tuple[list[Reading], list[Xid]]:
     """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
     try:
-        return (machine_read(), xids_read()) if any(uuid in known for uuid in machine_uuids()) else ([], [])
+        xids = xids_read()
+        own = [*machine_uuids(), *(one.uuid for one in xids)]
+        return (machine_read(), xids) if any(uuid in known for uuid in own) else ([], [])
     except NvmlUnavailable:
         return [], []  # as on most consoles
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dashboards.prometheus.asking import PrometheusFault
+
 # Labels that stay: a GPU, and on a GPU with MIG the instance.
 BY = "UUID, GPU_I_ID, GPU_I_PROFILE"
 STALE_SECONDS = 60.0
@@ -70,11 +72,12 @@ ODDITIES = {
     "out_of_range": "Values that cannot be true",
     "stale": "Readings older than 60 s",
     "wrong_profile": "MIG instances with an unknown profile",
+    "no_nics": "Looks in which errors of network adapters could not be read",
     "missing": "GPUs without a field that others have",
 }
 _PROFILE = re.compile(r"(\d)g\.\d+gb", re.ASCII)
 SEVENTHS = 7
-SHARED = frozenset({"sm", "tensor", "dram"})  # of MIG instances: added up by their part of the GPU
+SHARED = frozenset({"sm", "tensor", "dram", "occupancy"})  # of MIG instances: added up by their part of the GPU
 
 
 def query_of(one: Field) -> str:
@@ -96,7 +99,11 @@ def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[
     ages = _ages(ask(AGE), now)
     for one in FIELDS:
         _read(found, one, ask(query_of(one)), known, ages)
-    for row in ask(NICS):
+    try:
+        nics = list(ask(NICS))
+    except PrometheusFault:
+        nics, found.odd["no_nics"] = [], 1
+    for row in nics:
         _read_nics(found, row, hosts)
     sizes = Counter(key for values in found.gpus.values() for key in values)
     most = len(found.gpus)

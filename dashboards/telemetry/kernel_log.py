@@ -15,8 +15,9 @@ from pathlib import Path
 
 LOG, DRIVER_GPUS = Path("/dev/kmsg"), Path("/proc/driver/nvidia/gpus")
 RECORD = 8192  # the longest that the kernel gives at once
-# `6,1042,8123456789,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`: microseconds since the machine was started.
-_XID = re.compile(rb"\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+# `6,1042,8123456789,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`: microseconds since the machine was started. Of a MIG instance the bracket goes
+# on: `(PCI:0000:3b:00 GPU-I:05 GPU-CI:00)`.
+_XID = re.compile(rb"\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F:.]+)[^)]*\): (\d+)")
 _UUID = re.compile(r"GPU UUID:\s*(GPU-[0-9a-fA-F-]+)")
 
 

@@ -32,14 +32,15 @@ UNREAD = Reading("", "", None, None, None, None, None, None, None, None)
 def local_collect(*, now: datetime) -> int:
     """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written."""
     try:
-        uuids = machine_uuids()
-        if not uuids or not Gpu.objects.filter(uuid__in=uuids, removed_at__isnull=True).exists():
+        uuids, xids = machine_uuids(), xids_read()
+        known = [*uuids, *(one.uuid for one in xids)]
+        if not known or not Gpu.objects.filter(uuid__in=known, removed_at__isnull=True).exists():
             return 0
         readings = machine_read()
     except NvmlUnavailable:
         # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
         return 0
-    return local_write(uuids=uuids, readings=readings, xids=xids_read(), nic_errors=nic_errors_read(), now=now)
+    return local_write(uuids=uuids, readings=readings, xids=xids, nic_errors=nic_errors_read(), now=now)
 
 
 def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], xids: Sequence[Xid] = (), nic_errors: int | None = None, now: datetime) -> int:
@@ -57,9 +58,9 @@ def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], xids: Sequ
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
     for cluster in clusters:
         read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
-        if read:
-            keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
-            new = [(keys[one.uuid], one.code, one.at) for one in xids if one.uuid in keys]
+        keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
+        new = [(keys[one.uuid], one.code, one.at) for one in xids if one.uuid in keys]
+        if read or new:
             state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, nic_errors), dated_xids=new))
     return len(own)
 

@@ -74,6 +74,8 @@ def driver() -> Iterator[None]:
         raise NvmlUnavailable(f"The NVIDIA driver does not answer: {fault}.") from fault
     try:
         yield
+    except pynvml.NVMLError as fault:
+        raise NvmlUnavailable(f"The NVIDIA driver does not answer: {fault}.") from fault
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

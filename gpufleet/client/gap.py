@@ -26,6 +26,8 @@ def gap(arguments: Sequence[str]) -> int:
     asked = parser.parse_args(arguments)
     if asked.action == "rows":
         return _rows(asked)
+    if asked.cause or asked.team or asked.job_class or asked.pool:
+        parser.error("--cause, --team, --class and --pool go with `gpufleet gap rows`")
     told = console_meant().get("/fleet/gap", by=asked.by, gpu_type=asked.type)
     if asked.json:
         return print_json(told)

@@ -138,6 +138,10 @@ def test_a_stale_source_neither_finds_nor_clears(fleet):
     assert health_round(now=NOON + 5 * MINUTE).opened == 1
     health_round(now=NOON + 90 * MINUTE)
     assert HealthFinding.objects.get().cleared_at is None
+    for minute in range(91, 112):  # a source that reads only the others says nothing of it
+        look(gpus[2:], {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+    assert HealthFinding.objects.get().cleared_at is None
     assert health_of(nodes[0]) == Health.SUSPECT
 
 

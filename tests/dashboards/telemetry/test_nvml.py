@@ -149,12 +149,13 @@ def test_xids_are_read_from_the_kernels_log_with_their_moments(tmp_path: Path) -
         f"6,1040,{round((ago + 1) * 1e6)},-;NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
         f"6,1041,{round((ago + 2) * 1e6)},-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 13\n6,1042,17,-;NVRM: loading NVIDIA UNIX x86_64\n"
         f"3,1043,{round((ago + 3) * 1e6)},-,caller=T77;NVRM: Xid (PCI:0001:ca:00): 79, GPU has fallen off the bus.\n"
-        f"3,1044,{round((ago + 4) * 1e6)},-;NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.\n"
+        f"3,1044,{round((ago + 3) * 1e6)},-;NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 43, pid=78, name=python\n"
+        f"3,1045,{round((ago + 4) * 1e6)},-;NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.\n"
     )
 
     found = xids_read(log=log, gpus=tmp_path)
-    assert [(one.uuid, one.code) for one in found] == [("GPU-0a", 31), ("GPU-1b", 79)]
-    assert [round(time.time() - one.at.timestamp()) for one in found] == [39, 37]
+    assert [(one.uuid, one.code) for one in found] == [("GPU-0a", 31), ("GPU-1b", 79), ("GPU-0a", 43)]
+    assert [round(time.time() - one.at.timestamp()) for one in found] == [39, 37, 37]
     assert xids_read(log=tmp_path / "nothing", gpus=tmp_path) == xids_read(log=log, gpus=tmp_path / "nothing") == []
 
 
@@ -192,7 +193,13 @@ def test_an_xid_of_the_log_counts_once_whoever_reads_it() -> None:
     ]
     for seconds in (0, 5, 10, 15):
         local_write(uuids=["GPU-0"], readings=[reading], xids=log, now=NOON + timedelta(seconds=seconds))
-    assert list(HealthBucket.objects.order_by("code").values_list("gpu__index", "signal", "code", "value")) == [(0, "xid", 31, 1), (1, "xid", 79, 1)]
+    log.append(Xid(NOON + timedelta(seconds=17), "GPU-0", 95))  # and then none of its GPUs answers
+    local_write(uuids=[], readings=[], xids=log, now=NOON + timedelta(seconds=20))
+    assert list(HealthBucket.objects.order_by("code").values_list("gpu__index", "signal", "code", "value")) == [
+        (0, "xid", 31, 1),
+        (1, "xid", 79, 1),
+        (0, "xid", 95, 1),
+    ]
 
 
 @pytest.mark.django_db

@@ -48,6 +48,7 @@ def test_the_gap_and_the_gpus_behind_one_of_its_figures(run, busy):
     told = json.loads(run("gap", "rows", "--json")[1])
     assert told["gpu_milli"] == sum(row["gpu_milli"] for row in told["items"]) == 4000
     assert run("gap", "rows", "--class", "nothing")[0] == 5
+    assert "gpufleet gap rows" in run("gap", "--team", "nlp")[2]
 
 
 def test_a_drain_is_previewed_and_done(run, busy):
