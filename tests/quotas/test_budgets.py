@@ -78,9 +78,9 @@ def test_usage_is_counted_once_however_often_it_is_counted() -> None:
 
 
 def test_usage_is_counted_anew_where_all_was_charged_from_its_allocation_and_nobody_is_warned_twice() -> None:
-    fleet, found = busy(1)
+    fleet, found = busy(1, amount=11_000)
     budgets_turn(now=fleet.now)
-    BudgetDay.objects.update(milli_millis=F("milli_millis") + 36_000_000_000)
+    BudgetDay.objects.update(milli_millis=F("milli_millis") + 1_500 * 3_600_000)
     assert [one.what for one in budgets_turn(now=fleet.now)] == ["warned"]
 
     import_module("quotas.migrations.0015_charged_from_the_start").add_up_anew(apps, None)
