@@ -41,9 +41,9 @@ from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, 
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.outcomes import began, forget_code, left_at, log_name, opened, outcome, refusals_of
+from scheduler.backends.slurm.outcomes import began, forget_code, kept_on_node, left_at, log_name, opened, outcome, refusals_of
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
-from scheduler.backends.slurm.script import Part, Places, is_single, parts_of, saves, script_of
+from scheduler.backends.slurm.script import GATHER, Part, Places, is_single, keeps_logs_on_its_node, parts_of, saves, script_of
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its c
 STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm has something to do by then
 ROWS_A_CALL = 100
 GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
+GATHERED_EACH = 5.0  # seconds at least between two looks at logs on a node: each is a step of the job, of which it has 40 000
 KEPT = 2_000  # runs that are over, for their logs
 NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 SIGKILLED = 128 + signal.SIGKILL
@@ -80,6 +81,7 @@ class SlurmBackend:
         self._gpus: KnownGpus = {}
         self._looker = Looker()
         self._waits_left = 0.0
+        self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     @property
     def facts(self) -> Facts:
@@ -281,7 +283,8 @@ class SlurmBackend:
         secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
         single, first = is_single(order, part), part.seats[0]
-        log_file = f"{places.run}/{log_name(single=single, seat=f'{first.role}-{first.index}', part=part.number)}"
+        own_log = single and not keeps_logs_on_its_node(order, places.node_logs)
+        log_file = f"{places.run}/{log_name(single=own_log, seat=f'{first.role}-{first.index}', part=part.number)}"
         arguments = [
             "--hold",
             "--no-requeue",
@@ -759,19 +762,52 @@ class SlurmBackend:
         if row is None or not ROLE.fullmatch(role):
             raise NotFound(f"No log of {role} {index} of {key}.")
         run = self._of_row(row)
+        fault = None if row.forgotten_at is not None else self._gather(run, role, index)
+        left = b"" if row.forgotten_at is None else self._left_on_node(run, role, index)
         try:
             with opened(Path(run.folder), f"{role}-{index}.log") as descriptor:
                 size = os.fstat(descriptor).st_size
-                begin = max(0, size + offset) if offset < 0 else min(offset, size)
+                end = size + len(left)
+                begin = max(0, end + offset) if offset < 0 else min(offset, end)
                 data = os.pread(descriptor, limit, begin)
         except FileNotFoundError:
-            if row.forgotten_at is None:
-                return LogPart(0, b"", ended=False)  # nothing has been written yet
-            raise NotFound(f"No log of {role} {index} of {key}.") from None
-        except OSError as fault:
-            raise BackendError(f"The log of {role} {index} of {key} cannot be read: {fault}") from fault
+            size, data = 0, b""
+            begin = max(0, len(left) + offset) if offset < 0 else min(offset, len(left))
+            if not left and row.forgotten_at is not None:
+                raise NotFound(f"No log of {role} {index} of {key}.") from None
+        except OSError as unread:
+            raise BackendError(f"The log of {role} {index} of {key} cannot be read: {unread}") from unread
+        if len(data) < limit:
+            data += left[max(0, begin - size) :][: limit - len(data)]
+        if fault is not None and not data:
+            raise fault
         ended = row.forgotten_at is not None and len(data) < limit
         return LogPart(begin, whole_characters(data) if len(data) >= limit else data, ended)
+
+    def _gather(self, run: Run, role: str, index: int) -> BackendError | None:
+        """Fetch what a worker has written on its node since. Returns what went wrong: what was fetched before is still there."""
+        part = _part_with(run, role, index)
+        if part is None or not part.get("id") or (where := kept_on_node(run, part)) is None:
+            return None
+        name, moment = f"{run.key} {part['number']}", monotonic()
+        if moment - self._gathered.get(name, -GATHERED_EACH) < GATHERED_EACH:
+            return None
+        self._gathered = {one: at for one, at in self._gathered.items() if moment - at < GATHERED_EACH} | {name: moment}
+        node, folder = where
+        try:
+            self.client.on_node(part["id"], node, "/bin/bash", "-c", GATHER, "gpufleet", folder, run.folder, account=self._account())
+        except BackendError as fault:
+            return fault
+        return None
+
+    @staticmethod
+    def _left_on_node(run: Run, role: str, index: int) -> bytes:
+        """What is said at the end of a log that was not all copied before its job was killed."""
+        part = _part_with(run, role, index)
+        where = kept_on_node(run, part) if part is not None else None
+        if where is None:
+            return b""
+        return f"gpufleet: the job was killed before all of its log was copied. What is missing is on {where[0]} in {where[1]}.\n".encode()
 
     # Its memory
 
@@ -844,7 +880,7 @@ class SlurmBackend:
 
     def _places(self, order: StartOrder, run: Run) -> Places:
         account = self._account()
-        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url)
+        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url, self.settings.node_logs)
 
     def _secret_values(self, order: StartOrder) -> dict[str, str]:
         found = {}
@@ -884,6 +920,10 @@ def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken:
             found.append(own[place])
         taken[key] = place + 1
     return tuple(found) if len(found) == len(kept["gpus"]) else ()
+
+
+def _part_with(run: Run, role: str, index: int) -> dict[str, Any] | None:
+    return next((part for part in run.parts if any((seat["role"], seat["index"]) == (role, index) for seat in part["seats"])), None)
 
 
 def part_of(order: StartOrder, part: Part) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Settings:
     folder: str = ""  # for scripts, logs and checkpoints, seen by console and nodes alike
     tag: str = ""  # marks this console's jobs
     rest_url: str = ""
+    node_logs: str = ""  # folder of the nodes where logs stay until they are asked for; empty: they are written to `folder`
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +168,20 @@ class SlurmClient:
 
     # Commands
 
-    def run(self, *command: str, stdin: str | None = None, env: Mapping[str, str] | None = None, partly: bool = False) -> str:
+    def run(
+        self,
+        *command: str,
+        stdin: str | None = None,
+        env: Mapping[str, str] | None = None,
+        partly: bool = False,
+        account: pwd.struct_passwd | None = None,
+    ) -> str:
         """The output of one of Slurm's commands. `SlurmSilent` where it takes too long, `BackendError` with Slurm's own words where it fails.
 
-        `partly`: also what it printed before a part of it failed.
+        `partly`: also what it printed before a part of it failed. `account`: whom the command runs as.
         """
         program = shutil.which(command[0])
+        other = account if os.getuid() == 0 else None
         if program is None:
             raise BackendError(f"Slurm's command {command[0]} is not installed on this machine (Debian package slurm-client).")
         try:
@@ -187,6 +196,9 @@ class SlurmClient:
                 env=self._environment() | dict(env or {}),
                 cwd="/",
                 check=False,
+                user=None if other is None else other.pw_uid,
+                group=None if other is None else other.pw_gid,
+                extra_groups=None if other is None else [],
             )
         except subprocess.TimeoutExpired:
             raise SlurmSilent(f"Slurm did not answer {command[0]} within {self.seconds:g} s.") from None
@@ -240,6 +252,11 @@ class SlurmClient:
             words = str(fault).lower()
             if not any(one in words for one in ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")):
                 raise
+
+    def on_node(self, job: int, node: str, *command: str, account: pwd.struct_passwd) -> str:
+        """Run a command beside a job that runs, on one of its nodes and as its user."""
+        where = (f"--jobid={job}", f"--nodelist={node}", "--nodes=1", "--ntasks=1", "--overlap", "--mem=0", "--gres=none")
+        return self.run("srun", *where, "--chdir=/", "--input=none", *command, account=account)
 
     def node_update(self, name: str, state: str, reason: str = "") -> None:
         """DRAIN or RESUME a node; needs an operator of Slurm."""

@@ -18,6 +18,7 @@ from scheduler.backends.slurm.runs import Run
 
 AT_ITS_START = timedelta(seconds=2)
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+LOCAL = re.compile(r"(?P<node>\S+) (?P<folder>/[^\n]*/gpufleet-[A-Za-z0-9]{8})\n")
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
 
@@ -117,8 +118,8 @@ def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
 def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
     """Whether the node has made the file of its output, which it does before the script."""
     seat = part["seats"][0]
-    name = log_name(single=part.get("single", run.single), seat=f"{seat['role']}-{seat['index']}", part=part["number"])
-    return os.path.lexists(Path(run.folder) / name)
+    name = f"{seat['role']}-{seat['index']}"
+    return any(os.path.lexists(Path(run.folder) / log_name(single=single, seat=name, part=part["number"])) for single in (True, False))
 
 
 def log_name(*, single: bool, seat: str, part: int) -> str:
@@ -156,6 +157,16 @@ def opened(folder: Path, name: str) -> Iterator[int]:
         os.close(file)
 
 
-def text_of(folder: Path, name: str) -> str:
+def text_of(folder: Path, name: str, *, most: int = 64) -> str:
     with opened(folder, name) as descriptor:
-        return os.read(descriptor, 64).decode(errors="replace")
+        return os.read(descriptor, most).decode(errors="replace")
+
+
+def kept_on_node(run: Run, part: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The node that has logs of a part which are not all copied yet, and the folder there. The script of the job says so, and can say anything: the
+    folder is only ever read as the job's user."""
+    try:
+        said = LOCAL.fullmatch(text_of(Path(run.folder), f"local-{part['number']}", most=500))
+    except OSError:
+        return None
+    return (said["node"], said["folder"]) if said is not None and said["node"] in part["nodes"] else None

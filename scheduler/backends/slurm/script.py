@@ -48,6 +48,7 @@ class Places:
     user: str
     home: str
     report_url: str = ""
+    node_logs: str = ""  # where a node keeps logs until they are asked for; empty: they are written to the folder of the run
 
 
 def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: int = 0) -> list[Part]:
@@ -106,7 +107,9 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     workdir = str(order.launch.get("workdir") or "")
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
-    lines = ["#!/bin/bash", ":", "umask 027"]
+    lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)}; gf_logs=$gf_folder"]
+    if keeps_logs_on_its_node(order, places.node_logs):
+        lines += [f"gf_part={part.number} gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
         lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel)  # before the job's own PATH, which may not have them")
     lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
@@ -120,11 +123,12 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         seat = part.seats[0]
         lines += [
             f"gf_program=({shlex.join(argv)})",
-            f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')} gf_folder={shlex.quote(places.run)}",
+            f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')}",
+            *(_LOCAL_ALONE if keeps_logs_on_its_node(order, places.node_logs) else ()),
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
-    lines += ["trap : TERM USR1", f"gf_task={shlex.quote(TASK)}", f"gf_folder={shlex.quote(places.run)}", *_KEEPER]
+    lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
@@ -152,10 +156,12 @@ _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",
     "worker() {",
-    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost=; shift 6",
+    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_label=; shift 6",
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
+    '  [ "$gf_tasks" -eq 1 ] || gf_label=--label  # which of its ranks wrote a line',
+    '  [ -z "$gf_why" ] || echo "$gf_why" >> "$gf_logs/$gf_name.log"',
     '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
-    '    --kill-on-bad-exit=1 --open-mode=append --output="$gf_folder/$gf_name.log" /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@" 2>&1)',
+    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@" 2>&1)',
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
@@ -187,7 +193,7 @@ _WAIT = (
 # process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
 # Each further program here costs the node a millisecond or two of every start.
 _ALONE = (
-    "trap 'kill -TERM \"$gf_pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$gf_pid\" 2>/dev/null' USR1",
+    "trap '${gf_leave:-:}; kill -TERM \"$gf_pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$gf_pid\" 2>/dev/null' USR1",
     "exec 3<> <(:)",
     "(",
     "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
@@ -200,6 +206,39 @@ _ALONE = (
     'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
     'read -r gf_left < "$gf_folder/$gf_name.exit"; exit "${gf_left:-$gf_code}"',
 )
+
+
+# Copies what is new in the logs of a folder of the node, as often as it is called, from wherever.
+GATHER = """PATH=/usr/bin:/bin
+exec 9>>"$1/lock" && flock -w 3 9 || exit 1
+for gf_log in "$1"/*.log; do
+  [ -f "$gf_log" ] || continue
+  gf_had=$(stat -c %s -- "$2/${gf_log##*/}" 2>/dev/null || echo 0)
+  tail -c "+$((gf_had + 1))" -- "$gf_log" >> "$2/${gf_log##*/}" || exit 1
+done"""
+# The folder is made anew, so that nobody else can have put a link there. A job that is asked to leave may be killed soon: from then on its logs are
+# copied each second, and all of them at its end. `local-PART` says where they are until then.
+_LOCAL = (
+    'if gf_local=$(mktemp -d "$gf_top/gpufleet-XXXXXXXX" 2>&1); then',
+    '  gf_logs=$gf_local; printf "%s %s\\n" "$SLURMD_NODENAME" "$gf_local" > "$gf_folder/local-$gf_part"',
+    "  gf_leave=gf_leaving; trap gf_end EXIT",
+    "else",
+    '  gf_why="gpufleet: $gf_local: this log is written to the shared folder."',
+    "fi",
+    f'gf_gather() (\nset -- "$gf_local" "$gf_folder"\n{GATHER}\n)',
+    "gf_leaving() { [ \"$gf_late\" ] || { ( trap '' TERM USR1; while /bin/sleep 1; do gf_gather; done ) & gf_late=$!; }; }",
+    "gf_end() {",
+    "  trap '' TERM USR1; PATH=/usr/bin:/bin",
+    '  [ -z "$gf_late" ] || kill -KILL "$gf_late"',
+    '  gf_gather && rm -f "$gf_folder/local-$gf_part" && rm -rf -- "$gf_local"',
+    "}",
+)
+_LOCAL_ALONE = ('exec >>"$gf_logs/$gf_name.log" 2>&1', '[ -z "$gf_why" ] || echo "$gf_why"')
+
+
+def keeps_logs_on_its_node(order: StartOrder, folder: str) -> bool:
+    """Not where another worker may go on with the log of one that was lost."""
+    return bool(folder) and not order.launch.get("in_place")
 
 
 def _cpus(order: StartOrder, seat: WorkerSeat) -> int:

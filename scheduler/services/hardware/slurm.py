@@ -22,7 +22,7 @@ from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmNode
 from scheduler.hardware.slurm import KnownType, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 
-KEPT = ("conf", "partition", "account", "user", "folder", "rest_url")
+KEPT = ("conf", "partition", "account", "user", "folder", "rest_url", "node_logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,8 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
     faults = {step.name: step.seen for step in slurm_check(settings) if not step.ok}
     if settings.rest_url and not settings.rest_url.startswith(("http://", "https://")):
         faults["rest_url"] = "The address of slurmrestd begins with http:// or https://."
+    if settings.node_logs and not settings.node_logs.startswith("/"):
+        faults["node_logs"] = "The folder of the nodes for logs is an absolute path."
     if faults:
         raise ValidationError(faults)
     with transaction.atomic():

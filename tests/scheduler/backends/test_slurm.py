@@ -111,8 +111,8 @@ def test_a_gang_over_two_nodes_has_the_ranks_of_torchrun(site):
     run = site.until(RunState.ENDED)
 
     assert run.exit_code == 0, run.why
-    assert sorted(site.log(0).splitlines()) == [f"gpu001 rank {rank} local {rank} of 4 at 127.0.0.1 0,1" for rank in (0, 1)]
-    assert sorted(site.log(1).splitlines()) == [f"gpu004 rank {rank} local {rank - 2} of 4 at 127.0.0.1 0,1" for rank in (2, 3)]
+    assert sorted(site.log(0).splitlines()) == [f"{rank}: gpu001 rank {rank} local {rank} of 4 at 127.0.0.1 0,1" for rank in (0, 1)]
+    assert sorted(site.log(1).splitlines()) == [f"{rank - 2}: gpu004 rank {rank} local {rank - 2} of 4 at 127.0.0.1 0,1" for rank in (2, 3)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -820,6 +820,49 @@ def test_gpus_that_could_not_be_read_are_asked_for_again_and_the_others_once(sit
 def test_what_can_never_run_is_refused_with_the_reason(site, launch, words):
     with pytest.raises(BackendRefused, match=words):
         site.start(on=[seat(0, "gpu001", 1)], launch=launch)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_logs_on_the_nodes_are_fetched_when_asked_for_copied_at_the_end_and_what_is_left_is_told(site, monkeypatch, workers):
+    monkeypatch.setattr(backend, "GATHERED_EACH", 0.0)
+    local = site.slurm.dir / "local logs"
+    local.mkdir(exist_ok=True)
+    local.chmod(0o1777)
+    site.settings = site.client.settings = replace(site.settings, node_logs=str(local))
+    site.restart()
+    seats = [seat(index, f"gpu00{index + 1}", 1) for index in range(workers)]
+    text = "echo one; read x < $GPUFLEET_CHECKPOINT_DIR/go; echo two; exit 3"
+    site.start(on=seats, launch=shell(text, env={"PATH": "/none"}))
+    row = SlurmRun.objects.get()
+    folder, go = Path(row.state["folder"]), Path(row.state["checkpoints"]) / "go"
+    os.mkfifo(go, 0o666)
+    go.chmod(0o666)
+    site.until(RunState.RUNNING)
+    wait_until(lambda: len(list(local.glob("gpufleet-*/worker-*.log"))) == workers, what="all to write")
+    assert not list(folder.glob("worker-*.log"))
+    wait_until(lambda: [site.log(index) for index in range(workers)] == ["one\n"] * workers, what="it to be fetched")
+    for _ in range(workers):
+        go.write_text("x\n")
+    assert site.until(RunState.ENDED).exit_code == 3
+    assert site.log(0) == "one\ntwo\n"
+    assert not list(folder.glob("local-*"))
+    assert not list(local.iterdir())
+
+    # Killed, it has a moment only.
+    site.start("j-2.1", on=seats, launch=shell("trap 'echo asked' TERM; echo one; while :; do sleep 0.1; done"))
+    site.until(RunState.RUNNING, "j-2.1")
+    wait_until(lambda: site.log(0, "j-2.1") == "one\n", what="it to write")
+    site.backend.stop(key="j-2.1", sequence=5, force=True, now=now())
+    site.until(RunState.ENDED, "j-2.1")
+    assert "asked\n" in site.log(0, "j-2.1")
+    site.backend.forget(keys=["j-2.1"], now=now())
+    if list(Path(SlurmRun.objects.get(attempt_key="j-2.1").state["folder"]).glob("local-*")):
+        assert "What is missing is on gpu001 in" in site.log(0, "j-2.1")
+
+    shutil.rmtree(local)
+    site.start("j-3.1", on=seats, launch=shell("echo one"))
+    site.until(RunState.ENDED, "j-3.1")
+    assert site.log(0, "j-3.1").endswith("this log is written to the shared folder.\none\n")
 
 
 def test_a_node_that_slurm_does_not_have_is_refused(site):

@@ -48,6 +48,7 @@ class Command(BaseCommand):
         connect.add_argument("--account", default="", help="account that jobs are charged to in Slurm")
         connect.add_argument("--user", default="", help="user that jobs run as; needed where the console runs as root")
         connect.add_argument("--rest-url", default="", help="of slurmrestd, for reading; by default Slurm's commands")
+        connect.add_argument("--node-logs", default="", help="folder of the nodes for logs, copied when asked for; by default the shared one")
         connect.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
         slurm = actions.add_parser("slurm", help="from a Slurm cluster that is connected: nodes, GPUs, features, switches")
         slurm.add_argument("--cluster", required=True)
@@ -126,7 +127,7 @@ class Command(BaseCommand):
         return f"discovery of {machine.name}", machine_document(machine, options["cluster"]), "yaml"
 
     def _connect(self, options: dict[str, Any]) -> None:
-        names = ("conf", "partition", "account", "user", "folder", "rest_url")
+        names = ("conf", "partition", "account", "user", "folder", "rest_url", "node_logs")
         chosen = Settings(**{name: options[name] for name in names})
         steps = slurm_check(chosen)
         for step in steps:
