@@ -209,13 +209,17 @@ _ALONE = (
 
 
 # Copies what is new in the logs of a folder of the node, as often as it is called, from wherever.
-GATHER = """PATH=/usr/bin:/bin
-exec 9>>"$1/lock" && flock -w 3 9 || exit 1
-for gf_log in "$1"/*.log; do
-  [ -f "$gf_log" ] || continue
-  gf_had=$(stat -c %s -- "$2/${gf_log##*/}" 2>/dev/null || echo 0)
-  tail -c "+$((gf_had + 1))" -- "$gf_log" >> "$2/${gf_log##*/}" || exit 1
-done"""
+GATHER = "\n".join(
+    (
+        "PATH=/usr/bin:/bin",
+        'exec 9>>"$1/lock" && flock -w 3 9 || exit 1',
+        'for gf_log in "$1"/*.log; do',
+        '  [ -f "$gf_log" ] || continue',
+        '  gf_had=$(stat -c %s -- "$2/${gf_log##*/}" 2>/dev/null || echo 0)',
+        '  tail -c "+$((gf_had + 1))" -- "$gf_log" >> "$2/${gf_log##*/}" || exit 1',
+        "done",
+    )
+)
 # The folder is made anew, so that nobody else can have put a link there. A job that is asked to leave may be killed soon: from then on its logs are
 # copied each second, and all of them at its end. `local-PART` says where they are until then.
 _LOCAL = (
