@@ -17,7 +17,7 @@ from gpufleet.core.live import topics as registry
 from gpufleet.core.live.feed import feed_hint, feed_publish
 from gpufleet.core.live.topics import topic_register
 from gpufleet.layers import LocalChannelLayer
-from quotas.models import RoleBinding
+from quotas.models import QuotaNode, RoleBinding
 from quotas.services.roles import role_revoke
 from tests.personas import Personas
 from tests.sockets import PATIENCE, Socket
@@ -216,12 +216,11 @@ def test_a_write_is_done_also_where_nobody_can_be_told(personas, monkeypatch):
     monkeypatch.setattr(LocalChannelLayer, "is_listened_to", True)
     node = personas.nodes["acme/research"]
 
-    sent = {"title": "Science", "cost_centre": "", "kind": "department", "weight": 1, "priority": 100, "revision": node.revision}
-    answer = personas.client("superuser").post(f"/quotas/{node.public_id}/edit/", sent)
+    sent = {"name": "science", "title": "Science", "cost_centre": "", "kind": "team", "weight": 1, "priority": 100}
+    answer = personas.client("superuser").post(f"/quotas/{node.public_id}/new/", sent)
 
     assert answer.status_code == 302
-    node.refresh_from_db()
-    assert node.title == "Science"
+    assert QuotaNode.objects.get(path="acme/research/science").title == "Science"
     assert asked
 
 
