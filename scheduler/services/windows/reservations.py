@@ -141,7 +141,7 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
         lock_tree()
         found = _locked(reservation, revision)
         must_steer_reservation(access, found)
-        lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lte=now, released_at__isnull=True)
+        lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lt=now, released_at__isnull=True)
         if not lasting.update(ends_at=now, ended_early=bool(found.rule)):
             raise Conflict(f"No window of {found.public_id} lasts now.")
         if not found.rule:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.core.faults import Conflict
 from gpufleet.core.models import User
 from quotas.models import Reservation, Window
 from quotas.permissions import access_for_user
@@ -60,6 +61,13 @@ def test_changed_and_approved_at_the_moment_of_its_start(personas: Personas) -> 
     held = Held(personas)
     held.change(NOON - HOUR, gpus=5)
     held.approve(NOON - HOUR)
+    assert len(_hold(NOON)) == 1
+
+
+def test_a_window_does_not_end_at_the_moment_of_its_start(personas: Personas) -> None:
+    held = Held(personas, ends_at=NOON + 9 * HOUR)
+    with pytest.raises(Conflict, match="No window of"):
+        window_end(access=held.lead, reservation=held.row, now=NOON - HOUR)
     assert len(_hold(NOON)) == 1
 
 
