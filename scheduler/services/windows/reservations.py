@@ -141,6 +141,8 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
         lock_tree()
         found = _locked(reservation, revision)
         must_steer_reservation(access, found)
+        if not found.rule and now <= found.starts_at:
+            raise Conflict(f"{found.public_id} has not begun yet. Cancel it instead.")
         lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lt=now, released_at__isnull=True)
         if not lasting.update(ends_at=now, ended_early=bool(found.rule)):
             raise Conflict(f"No window of {found.public_id} lasts now.")

@@ -66,7 +66,7 @@ def test_changed_and_approved_at_the_moment_of_its_start(personas: Personas) -> 
 
 def test_a_window_does_not_end_at_the_moment_of_its_start(personas: Personas) -> None:
     held = Held(personas, ends_at=NOON + 9 * HOUR)
-    with pytest.raises(Conflict, match="No window of"):
+    with pytest.raises(Conflict, match="has not begun yet"):
         window_end(access=held.lead, reservation=held.row, now=NOON - HOUR)
     assert len(_hold(NOON)) == 1
 
