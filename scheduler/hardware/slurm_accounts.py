@@ -119,7 +119,7 @@ def proposed(before: Tree, site: Site, *, under: str, types: Mapping[str, str], 
     if site.qos:
         proposal.left_out.append(f"limits, priorities and preemption of QOS: {_some(site.qos)}")
     if site.people:
-        proposal.left_out.append(f"{site.people} people: give them roles on nodes")
+        proposal.left_out.append(f"{site.people} {'person' if site.people == 1 else 'people'}: give them roles on nodes")
     proposal.after = Tree(states.values())
     return proposal
 

@@ -192,7 +192,7 @@ def test_accounts_of_a_real_slurmdbd_are_drafted_once_and_applied(accounted, per
     for _ in range(2):
         page = admin.post(reverse("slurm_accounts", args=["hpc"]), {"under": "acme"}, follow=True)
     change = QuotaChange.objects.get()
-    assert "Left out: limits of the number of jobs: nlp." in page.content.decode()
+    assert "Left out: limits of the number of jobs: nlp; 1 person: give them roles on nodes." in page.content.decode()
     assert page.redirect_chain[-1][0] == reverse("quota-change", args=[change.public_id])
 
     change_apply(access=personas.access("superuser"), change=change, revision=change.revision, capacity={}, now=now())
