@@ -35,6 +35,8 @@ LARGEST_LOOK = 2 * LARGEST_MANIFEST  # all manifests of a step together
 MOST_SHARDS = 100_000
 # A folder is looked at for at most this part of the time, so that large manifests cost their job patience and the console nothing.
 MOST_OF_THE_TIME = 0.1
+# What is read for digests is not counted in that: a large checkpoint is read once, and only so long is waited after it.
+REST_AFTER_DIGESTS = 30.0
 # A look that takes longer is logged, once.
 LONG_LOOK = 60.0
 LONGEST_DIGEST = 600.0  # of one file; one that takes longer is never there
@@ -50,7 +52,10 @@ class Found:
     at: datetime  # when its newest manifest was written
 
 
-Digests = dict[tuple[int, int, int], str]  # of files by inode, size and time of the last change: each is read once
+class Digests(dict[tuple[int, int, int], str]):
+    """Of files by inode, size and time of the last change: each is read once."""
+
+    seconds = 0.0  # that reading them took in the newest look
 
 
 def checkpoints_in(folder: Path, known: Digests | None = None) -> list[Found]:
@@ -58,8 +63,10 @@ def checkpoints_in(folder: Path, known: Digests | None = None) -> list[Found]:
 
     `known` holds digests of an earlier look, and is left with those of this one.
     """
-    before, now = dict(known or {}), known if known is not None else {}
+    now = Digests() if known is None else known
+    before = Digests(now)
     now.clear()
+    now.seconds = 0.0
     try:
         top = os.open(folder, FOLDER)
     except OSError:
@@ -144,10 +151,13 @@ def _is_same(folder: int, one: dict[str, Any], before: Digests, now: Digests) ->
             return False
         key = look.st_ino, look.st_size, look.st_mtime_ns
         if key not in before and key not in now:
+            began = time.monotonic()
             try:
                 now[key] = _digest(file)
             except OSError:
                 return False
+            finally:
+                now.seconds += time.monotonic() - began
         now.setdefault(key, before.get(key, ""))
     return now[key] == one["sha256"]
 
@@ -168,7 +178,7 @@ class _Look:
 
     found: list[Found] = field(default_factory=list)
     steps: tuple[SeenSteps, ...] = ()
-    digests: Digests = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
     over: threading.Event | None = None
     since: float = 0.0
     not_before: float = 0.0
@@ -212,7 +222,8 @@ class Looker:
             look.found, look.steps = [], ()
         finally:
             ended = time.monotonic()
-            look.not_before = ended + (ended - look.since) * (1 / MOST_OF_THE_TIME - 1)
+            digests = look.digests.seconds
+            look.not_before = ended + (ended - look.since - digests) * (1 / MOST_OF_THE_TIME - 1) + min(digests, REST_AFTER_DIGESTS)
             over.set()
 
     def steps(self, folder: Path) -> tuple[SeenSteps, ...]:

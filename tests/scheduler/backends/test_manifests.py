@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_a_shard_with_another_digest_is_not_there_and_each_is_read_once(tmp_path
     read: list[object] = []
     digest = manifests._digest
     monkeypatch.setattr(manifests, "_digest", lambda file: read.append(file) or digest(file))
-    known: manifests.Digests = {}
+    known = manifests.Digests()
 
     for _ in range(2):
         assert [(one.step, one.shards) for one in checkpoints_in(tmp_path, known)] == [(1, (0,)), (2, ()), (3, ())]
@@ -173,3 +174,29 @@ def test_a_shard_with_another_digest_is_not_there_and_each_is_read_once(tmp_path
     (torn / "shard").unlink()
     (torn / "shard").symlink_to(tmp_path / "step-1" / "shard")
     assert [(one.step, one.shards) for one in checkpoints_in(tmp_path, known)][1] == (2, ())
+
+
+def test_the_digest_of_a_large_checkpoint_does_not_delay_the_next_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock stands still but for the digest, which takes 500 s."""
+    clock = [0.0]
+
+    class Time:
+        @staticmethod
+        def monotonic() -> float:
+            return clock[0]
+
+    def digest(file: BinaryIO) -> str:
+        clock[0] += 500
+        return hashlib.sha256(file.read()).hexdigest()
+
+    monkeypatch.setattr(manifests, "time", Time)
+    monkeypatch.setattr(manifests, "_digest", digest)
+    files = [{"shard": 0, "file": "shard", "bytes": 4, "sha256": hashlib.sha256(b"data").hexdigest()}]
+    step(tmp_path, 1, manifest=json.dumps({"shards": 1, "files": files}).encode())
+    looker = Looker()
+    assert [one.shards for one in looker.seen(tmp_path, wait=30)[0]] == [(0,)]
+    step(tmp_path, 2)
+
+    clock[0] += manifests.REST_AFTER_DIGESTS
+    assert [one.step for one in looker.seen(tmp_path, wait=30)[0]] == [1, 2]
+    assert clock[0] == 500 + manifests.REST_AFTER_DIGESTS, "and it is not read again"
