@@ -152,16 +152,20 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
+# A single task of a shared folder writes to its log itself: what it wrote just before it was killed does not reach srun.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",
     "worker() {",
-    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_label=; shift 6",
+    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_label= gf_do=$gf_task; shift 6",
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
     '  [ "$gf_tasks" -eq 1 ] || gf_label=--label  # which of its ranks wrote a line',
     '  [ -z "$gf_why" ] || echo "$gf_why" >> "$gf_logs/$gf_name.log"',
+    '  if [ "$gf_tasks" -eq 1 ] && [ -z "$gf_local" ]; then',
+    """    gf_do='exec >>"$1" 2>&1; shift; '$gf_task; set -- "$gf_logs/$gf_name.log" "$gf_first" "$@\"""",
+    '  else set -- "$gf_first" "$@"; fi',
     '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
-    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@" 2>&1)',
+    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" /bin/sh -c "$gf_do" gpufleet "$@" 2>&1)',
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
