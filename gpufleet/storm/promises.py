@@ -36,10 +36,10 @@ BEGUN = """
         SELECT 1 FROM attempt AS left_ WHERE left_.job_id = attempt.job_id AND left_.number = attempt.number - 1 AND left_.outcome = 'moved'
     )
 """
-# Jobs that wait for places that they were promised. One that moves has a run still.
+# Jobs that wait for places in which they were promised to start. What moves, grows or is repaired is nothing new.
 PROMISED = """
     SELECT job.public_id, quota.path FROM promise JOIN job ON job.id = promise.job_id JOIN quota_node AS quota ON quota.id = job.quota_id
-    WHERE NOT EXISTS (SELECT 1 FROM attempt WHERE attempt.job_id = job.id AND attempt.ended_at IS NULL)
+    WHERE promise.kind = 'start'
 """
 # The open ends of the ledger are charged to where their jobs are now.
 LEDGER_PATHS = """

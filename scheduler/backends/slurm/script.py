@@ -152,7 +152,7 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
-# A single task of a shared folder writes to its log itself: what it wrote just before it was killed does not reach srun.
+# A worker of one task writes to its log in the shared folder itself: by way of srun, what it wrote just before it was killed can be lost.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",

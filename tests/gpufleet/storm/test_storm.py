@@ -95,6 +95,13 @@ def test_a_fresh_storm_settles() -> None:
 
 
 @pytest.mark.soak
+def test_a_job_that_is_moved_starts_nothing_new() -> None:
+    """Its run had ended and the next had not begun when a budget that is used up was looked at."""
+    done = storm("--seed", 409767649, "--hours", 4)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+
+
+@pytest.mark.soak
 def test_twenty_fresh_short_storms_of_edits_windows_floors_and_budgets_settle() -> None:
     """Each has a day's changes of what people are promised in four hours; a minute of a processor in all."""
     first = random.Random(f"short {os.environ.get('SOAK_SEED') or secrets.token_hex()}").randrange(1000, 1_000_000_000)
