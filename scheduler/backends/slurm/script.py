@@ -152,7 +152,7 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
-# A worker of one task writes to its log in the shared folder itself: by way of srun, what it wrote just before it was killed can be lost.
+# A worker of one task writes to its log itself where its node has the folder: by way of srun, what it wrote just before it was killed can be lost.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",
@@ -161,7 +161,7 @@ _KEEPER = (
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
     '  [ "$gf_tasks" -eq 1 ] || gf_label=--label  # which of its ranks wrote a line',
     '  [ -z "$gf_why" ] || echo "$gf_why" >> "$gf_logs/$gf_name.log"',
-    '  if [ "$gf_tasks" -eq 1 ] && [ -z "$gf_local" ]; then',
+    '  if [ "$gf_tasks" -eq 1 ] && { [ -z "$gf_local" ] || [ "$gf_node" = "$SLURMD_NODENAME" ]; }; then',
     """    gf_do='exec >>"$1" 2>&1; shift; '$gf_task; set -- "$gf_logs/$gf_name.log" "$gf_first" "$@\"""",
     '  else set -- "$gf_first" "$@"; fi',
     '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',

@@ -831,32 +831,35 @@ def test_logs_on_the_nodes_are_fetched_when_asked_for_copied_at_the_end_and_what
     site.settings = site.client.settings = replace(site.settings, node_logs=str(local))
     site.restart()
     seats = [seat(index, f"gpu00{index + 1}", 1) for index in range(workers)]
-    text = "echo one; read x < $GPUFLEET_CHECKPOINT_DIR/go; echo two; exit 3"
+    text = "echo one; until [ -e $GPUFLEET_CHECKPOINT_DIR/go ]; do /bin/sleep 0.1; done; echo two; [ $RANK = 0 ] || exec /bin/sleep 300; exit 3"
     site.start(on=seats, launch=shell(text, env={"PATH": "/none"}))
     row = SlurmRun.objects.get()
     folder, go = Path(row.state["folder"]), Path(row.state["checkpoints"]) / "go"
-    os.mkfifo(go, 0o666)
-    go.chmod(0o666)
     site.until(RunState.RUNNING)
     wait_until(lambda: len(list(local.glob("gpufleet-*/worker-*.log"))) == workers, what="all to write")
     assert not list(folder.glob("worker-*.log"))
     wait_until(lambda: [site.log(index) for index in range(workers)] == ["one\n"] * workers, what="it to be fetched")
-    for _ in range(workers):
-        go.write_text("x\n")
+    go.touch()
     assert site.until(RunState.ENDED).exit_code == 3
     assert site.log(0) == "one\ntwo\n"
     assert not list(folder.glob("local-*"))
     assert not list(local.iterdir())
 
-    # Killed, it has a moment only.
-    site.start("j-2.1", on=seats, launch=shell("trap 'echo asked' TERM; echo one; while :; do sleep 0.1; done"))
-    site.until(RunState.RUNNING, "j-2.1")
-    wait_until(lambda: site.log(0, "j-2.1") == "one\n", what="it to write")
-    site.backend.stop(key="j-2.1", sequence=5, force=True, now=now())
-    site.until(RunState.ENDED, "j-2.1")
-    site.backend.forget(keys=["j-2.1"], now=now())
-    is_left = list(Path(SlurmRun.objects.get(attempt_key="j-2.1").state["folder"]).glob("local-*"))
-    assert ("What is missing is on gpu001 in" if is_left else "asked\n") in site.log(0, "j-2.1")
+    # Asked to leave, it says its last word; killed, it has a moment only, and what it wrote before that is copied or told.
+    for key, text in (("j-2.1", "trap '' USR1; trap 'echo asked; exit 0' TERM; "), ("j-2.2", "")):
+        site.start(key, on=seats, launch=shell(f"{text}echo one; while :; do sleep 0.1; done"))
+        site.until(RunState.RUNNING, key)
+        wait_until(lambda: site.log(0, key) == "one\n", what="it to write")  # noqa: B023 (called within the turn)
+        if text:
+            site.backend.signal(key=key, sequence=5, signal=Signal.TERMINATE, now=now())
+        else:
+            site.backend.stop(key=key, sequence=5, force=True, now=now())
+        site.until(RunState.ENDED, key)
+        site.backend.forget(keys=[key], now=now())
+    assert "asked\n" in site.log(0, "j-2.1")
+    assert site.log(0, "j-2.2").startswith("one\n")
+    if list(Path(SlurmRun.objects.get(attempt_key="j-2.2").state["folder"]).glob("local-*")):
+        assert "What is missing is on gpu001 in" in site.log(0, "j-2.2")
 
     shutil.rmtree(local)
     site.start("j-3.1", on=seats, launch=shell("echo one"))
