@@ -1,7 +1,8 @@
 """Writing a plan down. Each decision is carried out only if its rows are as the snapshot saw them; the others are, whatever becomes of it.
 
-A decision that is dropped takes with it what depends on it: whoever was to get the places that its job would have left, and whoever would have been
-put out for a job that now does not start. What ended by itself meanwhile is in nobody's way. One transaction, and the lease's epoch is checked in it.
+A decision that is dropped takes with it what depends on it: whoever was to get the places that its job would have left, or the room below a limit,
+and whoever would have been put out for a job that now does not start. What ended by itself meanwhile is in nobody's way. One transaction, and the
+lease's epoch is checked in it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,6 +97,7 @@ class _Applying:
         self.now = self.steps.now
         self.snapshot = snapshot
         self.fleet = snapshot.fleet
+        self.quotas = {quota.name: quota for quota in snapshot.tree.quotas}
         self.facts = facts
         self.plan_id = plan_id
         seen = (snapshot.jobs.get(decision.job or "") for decision in decisions)
@@ -168,11 +170,28 @@ class _Applying:
         if served is not None and served.fault and decision.job not in needed:
             return IN_VAIN
         # Whoever was to give way for this job and does not: then it has no right to start, even on GPUs that are free.
+        # The same where the plan filled the room that another was to leave below a limit.
         if decision.action in GETTING:
+            earlier, adds = True, decision.action in ("start", "grow")
             for other in self.items:
-                if other.decision.for_job == decision.job and other.decision.action in GIVING_WAY and other.fault and not self._is_gone(other):
+                earlier = earlier and other is not item
+                if other.decision.action not in GIVING_WAY or not other.fault or self._is_gone(other):
+                    continue
+                if other.decision.for_job == decision.job or (earlier and adds and self._one_limit_holds(item, other)):
                     return NO_ROOM
         return ""
+
+    def _one_limit_holds(self, *items: _Item) -> bool:
+        """Whether a node of the tree limits all of these."""
+        return bool(set.intersection(*(self._limits_of(item.job) for item in items)))
+
+    def _limits_of(self, job: Job | None) -> set[str]:
+        found, name = set(), self.snapshot.tree.paths.get(job.quota_id) if job is not None else None
+        while name is not None:
+            quota = self.quotas[name]
+            found |= set() if quota.limit.unlimited else {name}
+            name = quota.parent
+        return found
 
     def _is_gone(self, item: _Item) -> bool:
         """Whether its job holds nothing any more, or is on its way out: a decision about it may be dropped, its places are free all the same."""

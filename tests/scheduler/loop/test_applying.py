@@ -62,6 +62,25 @@ def test_a_cancelled_winner_puts_nobody_out() -> None:
     assert not Promise.objects.exists()
 
 
+@pytest.mark.parametrize(("limit", "becomes"), [(8, JobState.QUEUED), (None, JobState.STARTING)])
+def test_nobody_takes_the_room_below_a_limit_that_a_victim_does_not_leave(limit: int | None, becomes: JobState) -> None:
+    """The victim would have left two GPUs more than the cancelled winner takes, and the third job was to have them."""
+    builders.node(gpus=8)
+    builders.node("gpu-02", gpus=8)
+    team = leaf("team", 8, limit)
+    loop, taken, stays = Loop(), submit(team, gpus=4, priority=10), submit(team, gpus=4, priority=90)
+    loop.tick()
+    loop.up(taken)
+    loop.up(stays)
+    loop.after(hours=1)
+    winner, third = submit(team, gpus=2, at=loop.now, priority=80), submit(team, gpus=2, at=loop.now, priority=5)
+    interrupted(loop, lambda: cancel(winner, loop.now))
+    loop.tick()
+
+    assert (state(taken), state(stays), state(winner), state(third)) == (JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED, becomes)
+    assert not fleet_faults()
+
+
 def test_a_victim_that_ended_by_itself_stands_in_nobodys_way() -> None:
     loop, taken, lender = borrowed_fleet()
     owner = submit(lender, gpus=4, at=loop.now)
