@@ -15,6 +15,7 @@ from dashboards.health.models import HealthFrame, Incident
 from dashboards.health.models import Straggler as Slow
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import TelemetryFrame
+from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import Fleet, fleet_read
 from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
@@ -56,7 +57,7 @@ FIGURES: dict[str, Figure] = {
         Figure("incidents", "Open incidents", "", ""),
         Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team"),
         Figure("stragglers", "Stragglers", "", ""),
-        Figure("telemetry_age", "Age of the newest reading", "s", "cluster"),
+        Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
 }
@@ -176,9 +177,13 @@ def _stragglers(now: datetime) -> dict[str, float]:
 
 
 def _telemetry(now: datetime) -> dict[str, float]:
+    """Of each cluster, and of each server that is to be read: others may still tell of its cluster while its own GPUs have no reading."""
     newest = dict(TelemetryFrame.objects.values_list("cluster__name", "at"))
     for name, at in HealthFrame.objects.values_list("cluster__name", "at"):
         newest.setdefault(name, at)
+    servers = PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True)
+    for name, read_at, changed_at in servers.values_list("name", "read_at", "changed_at"):
+        newest[f"Prometheus {name}"] = max(read_at or changed_at, changed_at)
     ages = {name: max(0.0, (now - at).total_seconds()) for name, at in newest.items()}
     return {WHOLE: max(ages.values(), default=0.0), **ages} if ages and Cluster.objects.exists() else {}
 

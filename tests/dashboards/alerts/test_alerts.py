@@ -15,6 +15,7 @@ from dashboards.alerts.round import alerts_round
 from dashboards.alerts.services import alert_acknowledge, alert_rule_create, alert_rule_test, silence_create
 from dashboards.health.models import Incident
 from dashboards.models import ActivityEntry
+from dashboards.prometheus.models import PrometheusServer
 from quotas.models import ChargeLine, ChargeMonth
 from scheduler.models import Delivery, Health, JobState, Notice
 from tests import builders
@@ -174,6 +175,20 @@ def test_stale_telemetry_is_told_within_a_minute(personas: Personas):
 
     assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
     assert Alert.objects.get().subject == "north"
+
+
+def test_one_silent_server_is_told_where_another_source_speaks_for_the_rest_of_its_cluster(personas: Personas):
+    gpus = gpus_of(builders.node(gpus=2))
+    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
+    readings(dict.fromkeys(gpus, 10), at=NOON + timedelta(seconds=60))
+    seen = {"enabled": True, "url": "http://127.0.0.1:1", "changed_at": NOON - timedelta(days=1)}
+    for name, seconds in (("main", 60), ("silent", 0)):
+        PrometheusServer.objects.create(public_id=f"ps-{name}", name=name, read_at=NOON + timedelta(seconds=seconds), **seen)
+    PrometheusServer.objects.create(public_id="ps-off", name="off", read_at=NOON - timedelta(hours=1), **{**seen, "enabled": False})
+    PrometheusServer.objects.create(public_id="ps-new", name="new", **{**seen, "changed_at": NOON + timedelta(seconds=30)})
+
+    assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
+    assert Alert.objects.get().subject == "Prometheus silent"
 
 
 def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
