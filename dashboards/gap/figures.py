@@ -21,7 +21,7 @@ HOURS_A_MONTH = 730
 TENTH = 100  # milli-GPU
 CENT, UNIT = 10_000, 1_000_000  # micro-units
 Dimension = Literal["team", "class", "type", "pool"]
-DIMENSIONS: Mapping[str, str] = {"team": "Team", "class": "Class", "type": "GPU type", "pool": "Pool"}
+DIMENSIONS: Mapping[Dimension, str] = {"team": "Team", "class": "Class", "type": "GPU type", "pool": "Pool"}
 
 
 @dataclass(frozen=True, slots=True)

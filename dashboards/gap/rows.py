@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from dashboards.gap.causes import Cause, Part, Piece
-from dashboards.gap.figures import CAUSES, DIMENSIONS, Dimension, cost_of, part_names
+from dashboards.gap.figures import CAUSES, DIMENSIONS, cost_of, part_names
 from dashboards.gap.models import GapPart
 from dashboards.gap.store import gap_over, pieces_newest
 from dashboards.selectors import NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, owners_named, rates_visible
@@ -62,7 +62,7 @@ def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: date
         return Behind(None, {}, 0, None)
     rates = rates_visible(access, now=now)
     owners = owners_named(access)
-    names = {dimension: part_names(access, dimension, owners) for dimension in _dimensions()}
+    names = {dimension: part_names(access, dimension, owners) for dimension in DIMENSIONS}
 
     chosen = {key: set(values) for key, values in wanted.items() if values}
     every = {piece.part for piece in newest[1]}
@@ -93,13 +93,11 @@ def _count(counted: Counted, piece: Piece, team: str, job_class: str, rates: Map
     counted.milli += piece.milli
     cost = cost_of({piece.part: piece.milli}, rates)
     counted.cost_micros = None if cost is None else (counted.cost_micros or 0) + cost
-    for known, one in ((counted.teams, team), (counted.classes, job_class), (counted.jobs, piece.job)):
-        if one is not None and one not in known:
-            known.append(one)  # type: ignore[arg-type]
-
-
-def _dimensions() -> list[Dimension]:
-    return list(DIMENSIONS)  # type: ignore[arg-type]
+    for known, one in ((counted.teams, team), (counted.classes, job_class)):
+        if one not in known:
+            known.append(one)
+    if piece.job is not None and piece.job not in counted.jobs:
+        counted.jobs.append(piece.job)
 
 
 def gpus_behind(behind: Behind) -> QuerySet[Gpu]:
