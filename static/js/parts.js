@@ -50,11 +50,12 @@
   const moves = (node, fresh) => node.hidden !== fresh.hidden || node.querySelectorAll("tr, li").length !== fresh.querySelectorAll("tr, li").length;
 
   // What a part says, without the words of times, which grow old by themselves, without tokens that differ in every answer, and without the marks of
-  // tables that shell.js fits to their place.
+  // tables that shell.js fits to their place, and whatever a person has unfolded in it.
   function meaning(node) {
     const copy = node.cloneNode(true);
     for (const time of copy.querySelectorAll("time")) time.textContent = "";
     for (const hidden of copy.querySelectorAll("input[name=csrfmiddlewaretoken]")) hidden.remove();
+    for (const fold of copy.querySelectorAll("details")) fold.removeAttribute("open");
     for (const wrap of copy.querySelectorAll(".table-wrap")) {
       wrap.classList.remove("fits", "more-aside");
       for (const mark of ["tabindex", "data-watched"]) wrap.removeAttribute(mark);
@@ -65,7 +66,10 @@
   function put(node, fresh) {
     if (node.hidden !== fresh.hidden) node.hidden = fresh.hidden;
     if (meaning(node) === meaning(fresh)) return;
+    const folds = [...node.querySelectorAll("details")].map((fold) => fold.open);
     node.replaceChildren(...[...fresh.childNodes].map((child) => document.importNode(child, true)));
+    const anew = node.querySelectorAll("details");
+    if (anew.length === folds.length) anew.forEach((fold, number) => { fold.open = folds[number]; });
     for (const time of node.querySelectorAll("time[data-moment]")) shell.paintTime(time);
     shell.watchTables(node);
   }

@@ -79,6 +79,15 @@ def test_a_node_says_which_jobs_a_drain_would_touch(personas, fleet):
     assert "acme/research/vision" not in theirs
 
 
+def test_a_node_of_many_jobs_shows_eight_and_folds_the_rest(personas):
+    crowded = node("crowded", gpus=10)
+    for number, device in enumerate(crowded.gpus.order_by("index")):
+        placement(of=job(f"job-{number}", state=JobState.RUNNING), on=device)
+    shown, folded = text(personas.client("operator"), reverse("node", args=[crowded.public_id])).split("Jobs here</h2>")[1].split("Show 2 more")
+    assert [number for number in range(10) if f">job-{number}<" in folded] == [8, 9]
+    assert "10 jobs" in shown and ">job-7<" in shown
+
+
 def test_strangers_see_no_hardware_and_nobody_is_sent_to_sign_in(personas, fleet):
     for address in addresses(fleet):
         assert personas.client("stranger").get(address).status_code == 403
