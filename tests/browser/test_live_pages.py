@@ -79,6 +79,21 @@ def test_a_write_is_on_the_page_without_a_reload(visit, live_console, fleet):
     assert page.evaluate("window.sameDocument") is True
 
 
+def test_what_is_unfolded_stays_so_when_a_job_comes(visit, live_console, fleet):
+    crowded = builders.node("crowded", gpus=11, of=fleet[0].node.cluster)
+    *held, free = gpus_of(crowded)
+    for gpu in held:
+        builders.placement(builders.job(state=JobState.RUNNING), on=gpu, since=now())
+    page = visit(reverse("node", args=[crowded.public_id])).page
+    page.get_by_text("Show 2 more", exact=True).click()
+    more = page.get_by_role("region", name="More jobs here").locator("tbody tr")
+    expect(more).to_have_count(2)
+    page.get_by_role("heading", level=1).click()
+    live_console.do(hold, free)
+    expect(page.get_by_text("Show 3 more", exact=True)).to_be_visible()
+    expect(more.nth(2)).to_be_visible()
+
+
 def test_script_and_server_write_the_same_texts(visit, live_console, fleet):
     live_console.do(fall_ill, fleet[4].node, Health.SUSPECT)
     builders.job(submitted_at=now(), gpus_milli=2500)
