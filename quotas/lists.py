@@ -35,7 +35,7 @@ NODES = Table(
     shown_by="quotas/_rows.html",
     empty="No quota tree yet. It guarantees GPUs to parts of the organisation, and jobs are charged to its leaves.",
     empty_href="/quotas/new/",
-    empty_action="Plant the tree",
+    empty_action="Create the quota tree",
 )
 
 PEOPLE = Table(
