@@ -71,15 +71,13 @@ def _value(line: Mapping[str, Any], side: str) -> str:
 
 
 def _preview(found: Mapping[str, Any]) -> None:
-    for text in found["warnings"]:
-        print(f"  ! {plain(text)}")
+    for text in found["sentences"]:
+        print(f"  {'! ' if text in found['warnings'] else ''}{plain(text)}")
     rows = [
         (one["job"], plain(one["name"]), plain(one["path"]), one["effect"], gpus(one["gpus_milli"]), plain(one["detail"])) for one in found["jobs"]
     ]
     if rows:
         print("\n".join(table(("JOB", "NAME", "TEAM", "EFFECT", "GPUS", "WHY"), rows)))
-    else:
-        print("  No job starts, stops or changes its class.")
     shares = [
         (
             plain(one["path"]),

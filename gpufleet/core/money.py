@@ -5,6 +5,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from django.conf import settings
 
 MILLIS_PER_HOUR = 3_600_000
+HOURS_PER_MONTH = 730  # a twelfth of 365 days: what lasts is told by the month, whichever month it is
 
 
 def cost_micros(*, gpu_milli: int, millis: int, micros_per_gpu_hour: int) -> int:

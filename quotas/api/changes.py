@@ -4,6 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
@@ -30,6 +31,7 @@ from quotas.selectors.changes import (
 )
 from quotas.services.changes import STEPS, Wanted, change_draft, change_revise, change_step, edits_tried, tree_imported
 from scheduler.api.lists import answered, listed, parameters_of
+from scheduler.presenters.tree_changes import tree_sentences
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.previews import Preview, tree_preview
 
@@ -133,8 +135,21 @@ class JobEffectOut(Schema):
     gpus_milli: int
 
 
+class WorthOut(Schema):
+    """A guarantee or limit that the change gives or takes, of nodes whose costs the caller may view."""
+
+    path: str
+    gpu_type: str
+    field: str = Field(description="guaranteed or limit.")
+    milli: int = Field(description="By how much it rises, in milli-GPU; below zero: falls.")
+    micros_per_month: int = Field(description="What they cost in 730 hours at the guaranteed rate, in micro-units; below zero where it falls.")
+
+
 class TreePreviewOut(Schema):
     as_of: datetime
+    sentences: list[str] = Field(description="The preview in words, as the console shows it.")
+    worth: list[WorthOut] = Field(description="The largest sum first; empty where the caller may not view costs.")
+    currency: str
     shares: list[ShareChangeOut]
     jobs: list[JobEffectOut]
     more_jobs: int
@@ -326,6 +341,9 @@ def _told(access: Access, found: QuotaChange, status: int = 200) -> HttpResponse
 def preview_told(found: Preview) -> dict[str, Any]:
     return {
         "as_of": found.as_of,
+        "sentences": tree_sentences(found),
+        "worth": [asdict(one) for one in found.worth],
+        "currency": settings.CURRENCY,
         "shares": [
             {
                 "path": one.path,

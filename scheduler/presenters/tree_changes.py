@@ -6,20 +6,41 @@ from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import gpus_told, look_of, money, plural
 from scheduler.presenters.node_changes import work_lost
 from scheduler.services.forecasts.previews import Preview as TreePreview
+from scheduler.services.forecasts.previews import Worth
 from scheduler.services.windows.previews import Preview as WindowPreview
+
+WORTH_SHOWN = 8
 
 
 def tree_told(found: TreePreview) -> Preview:
-    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in found.counts.items())]
     jobs = [
         JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail)))
         for one in found.jobs
     ]
-    if not jobs and not found.unseen:
+    return Preview(
+        sentences=tree_sentences(found), ways=("What happens", "Why"), jobs=jobs, more=found.more_jobs, unseen=found.unseen, as_of=found.as_of
+    )
+
+
+def tree_sentences(found: TreePreview) -> list[str]:
+    """What the change comes to, as the page, the API and the command line tell it."""
+    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in found.counts.items())]
+    if not found.jobs and not found.unseen:
         sentences.append("No job starts, stops or changes its class.")
     if found.counts.get("preempted"):
         sentences.append("The owners of preempted jobs are notified when they leave.")
-    return Preview(sentences=sentences, ways=("What happens", "Why"), jobs=jobs, more=found.more_jobs, unseen=found.unseen, as_of=found.as_of)
+    sentences += [_worth_said(one) for one in found.worth[:WORTH_SHOWN]]
+    if (rest := len(found.worth) - WORTH_SHOWN) > 0:
+        sentences.append(f"{plural(rest, 'more guarantee or limit', 'more guarantees and limits')} of less worth.")
+    return sentences
+
+
+def _worth_said(one: Worth) -> str:
+    amount, cost = f"{gpus_told(abs(one.milli))} of {one.gpu_type}", f"{money(abs(one.micros_per_month), 0)} a month at the guaranteed rate"
+    more = "more" if one.milli > 0 else "less"
+    if one.field == "guaranteed":
+        return f"{one.path} is guaranteed {amount} {more}: {cost}."
+    return f"{one.path} may use {amount} {more}: at most {cost}."
 
 
 def reservation_told(found: WindowPreview) -> Preview:

@@ -6,6 +6,7 @@ from django.test import Client
 from quotas.models import QuotaChange, QuotaNode, QuotaShare
 from quotas.selectors.changes import change_standing
 from quotas.services.changes import Wanted, change_apply, change_draft
+from scheduler.presenters.tree_changes import tree_sentences
 from scheduler.services.forecasts.previews import Preview, tree_preview
 from tests import builders
 from tests.builders import NOON
@@ -96,6 +97,33 @@ def test_a_lower_guarantee_makes_borrowers_by_name(world: Personas):
 
     assert ("borrows", "nlp-1") in {(one.effect, one.name) for one in told.jobs}
     assert any("Guarantee of acme/research/nlp" in text for text in told.warnings)
+
+
+def test_what_a_guarantee_or_limit_is_worth_is_told_to_those_who_may_see_costs(world: Personas):
+    """At $2.50 an hour, 8 GPUs of a month's 730 hours are $14,600. What is or becomes unlimited has no sum."""
+    builders.rate(H100, since=NOON, micros=2_500_000)
+    QuotaShare.objects.filter(node__path="acme/product").update(limit_milli=8_000)
+    edits = [
+        _share(world, "acme/research/nlp", guaranteed_milli=0, limit_milli=16_000),
+        _share(world, "acme/research", guaranteed_milli=0),
+        _share(world, "acme/product", guaranteed_milli=2_000, limit_milli=4_000),
+    ]
+
+    told = _preview(world, "superuser", *edits)
+
+    worth = {(one.path, one.field): (one.milli, one.micros_per_month) for one in told.worth}
+    assert worth == {
+        ("acme/research/nlp", "guaranteed"): (-8_000, -14_600_000_000),
+        ("acme/research", "guaranteed"): (-8_000, -14_600_000_000),
+        ("acme/product", "guaranteed"): (2_000, 3_650_000_000),
+        ("acme/product", "limit"): (-4_000, -7_300_000_000),
+    }
+    said = tree_sentences(told)
+    assert "acme/research/nlp is guaranteed 8 GPUs of H100-SXM-80GB less: $14,600 a month at the guaranteed rate." in said
+    assert "acme/product may use 4 GPUs of H100-SXM-80GB less: at most $7,300 a month at the guaranteed rate." in said
+    assert _preview(world, "viewer", *edits).worth == ()
+    answer = world.client("superuser").post("/api/v1/quota-changes/preview", {"edits": edits}, content_type="application/json").json()
+    assert answer["sentences"] == said and answer["worth"][0]["micros_per_month"] == -14_600_000_000
 
 
 def test_a_change_from_the_form_to_its_revert(world: Personas):

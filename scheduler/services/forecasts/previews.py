@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from gpufleet.core.money import HOURS_PER_MONTH, MILLIS_PER_HOUR, cost_micros
 from quotas.drafts import NodeState, Tree, over_capacity
 from quotas.lineup import BORROWED, Promised
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from quotas.rules import Share, said
+from quotas.selectors.rates import rates_now
 from quotas.services.ledger import ledger_classes_if
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
@@ -60,6 +62,17 @@ class JobEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class Worth:
+    """A guarantee or limit of a node that the change gives or takes: by how many milli-GPU, and what they cost in a month at the guaranteed rate."""
+
+    path: str
+    gpu_type: str
+    field: str  # guaranteed or limit
+    milli: int
+    micros_per_month: int
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     as_of: datetime
     shares: tuple[ShareChange, ...]
@@ -69,6 +82,7 @@ class Preview:
     plans: tuple[int, int] = (0, 0)  # decisions with the tree as it is, and as it would be
     unseen: int = 0  # effects on jobs that the reader may not see
     counts: Mapping[str, int] = field(default_factory=dict)  # by effect, the jobs that the reader may see, also those not named
+    worth: tuple[Worth, ...] = ()  # the largest sum first, of nodes whose costs the reader may see
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,9 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
     told = _warnings(before, after, snapshot.fleet.capacity_milli)
     warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, ground.names.get(path, path)))
-    return Preview(now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen, counts)
+    return Preview(
+        now, shares, named, more, warnings, (len(plan.decisions), len(planned.decisions)), unseen, counts, _worth(access, before, after, now)
+    )
 
 
 def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settings, now: datetime) -> Ground:
@@ -233,6 +249,32 @@ def _warnings(before: Tree, after: Tree, capacity: Mapping[str, int]) -> Iterabl
     for gpu_type, (total, has) in over_capacity(after, capacity).items():
         if total > already.get(gpu_type, (0, 0))[0]:
             yield None, f"{gpu_type}: {said(total)} would be guaranteed, {said(has)} are healthy."
+
+
+def _worth(access: Access, before: Tree, after: Tree, now: datetime) -> tuple[Worth, ...]:
+    """No sum is told of what was or becomes unlimited, or of a type without a price."""
+    if not access.can_somewhere(Can.SEE_COSTS):
+        return ()
+    rates, found = rates_now(now=now), []
+    for state in after.states.values():
+        old = before.get(state.id)
+        path = after.paths[state.id]
+        were, are = _stated(old), _stated(state)
+        if were == are or not access.can(Can.SEE_COSTS, before.paths[state.id] if old else path):
+            continue
+        for gpu_type in sorted((were.keys() | are.keys()) & rates.keys()):
+            was, now_is = were.get(gpu_type, Share()), are.get(gpu_type, Share())
+            amounts = {"guaranteed": (was.guaranteed_milli, now_is.guaranteed_milli), "limit": (was.limit_milli, now_is.limit_milli)}
+            for name, (first, then) in amounts.items():
+                if first is None or then is None or first == then:
+                    continue
+                month = cost_micros(gpu_milli=then - first, millis=HOURS_PER_MONTH * MILLIS_PER_HOUR, micros_per_gpu_hour=rates[gpu_type])
+                found.append(Worth(path, gpu_type, name, then - first, month))
+    return tuple(sorted(found, key=lambda one: (-abs(one.micros_per_month), one.path, one.gpu_type, one.field)))
+
+
+def _stated(state: NodeState | None) -> Mapping[str, Share]:
+    return {} if state is None or state.archived else state.values.shares
 
 
 def _used_now() -> dict[tuple[str, str], int]:
