@@ -57,7 +57,7 @@ LISTS = "|".join(
     for operation in methods.values()
     if {"after", "q"} <= {row["name"] for row in operation.get("parameters", ())}
 )
-DESCRIPTIONS = "job_submit|job_fit|job_copy|job_batch|job_change|schedule_make|schedule_update|template_put"
+DESCRIPTIONS = "job_submit|job_fit|job_copy|job_batch|job_change|job_change_look|schedule_make|schedule_update|template_put"
 UNSAID = [
     Unsaid(LISTS, "after|before", "Places in a list are signed, and a page lies behind one row or before one."),
     Unsaid(LISTS, "cluster|pool|type|rule", "Which clusters, pools, GPU types and rules there are."),

@@ -13,7 +13,7 @@ from gpufleet.client.words import ahead, exact, gpus, gpus_told, is_terminal, pl
 
 BLAME = {"not_allowed": NOT_ALLOWED, "refused": REFUSED, "stale": REFUSED}
 FORESEEN = (
-    *("sentences", "freed_milli", "freed_micros_per_hour", "currency", "cancelled_along", "notified", "starts"),
+    *("sentences", "freed_milli", "freed_micros_per_hour", "lost_micros", "currency", "cancelled_along", "notified", "starts"),
     *("effects", "hidden_effects", "more_effects"),
 )
 LEFT = {"same": "so already", "refused": "not in a state for it", "stale": "changed meanwhile", "not_allowed": "not yours to touch"}

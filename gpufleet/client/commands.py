@@ -484,6 +484,7 @@ def change(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", action="append", metavar="ROLE=COUNT", help="worker=4, or worker=2-8 for least and most; may be repeated")
     parser.add_argument("--cost-centre", help="cost centre to charge")
     parser.add_argument("--reason", help="kept in the job's history and in the audit log")
+    parser.add_argument("--dry-run", action="store_true", help="say what it would do and cost, and change nothing")
     asked = parser.parse_args(arguments)
     console, path = console_meant(), f"/jobs/{asked.job}"
     stated = changes(asked)
@@ -492,6 +493,12 @@ def change(arguments: Sequence[str]) -> int:
     read = console.get(path)
     if asked.labels:
         stated["labels"] = {**read["labels"], **stated["labels"]}
+    if asked.dry_run:
+        found = console.post(f"{path}/preview", stated, repeatable=True)
+        if asked.json:
+            return print_json(found)
+        print("\n".join(foreseen_lines(found)))
+        return DONE
     told = console.patch(path, stated | ({"reason": asked.reason} if asked.reason else {}), revision=read["revision"])
     if asked.json:
         return print_json(told)

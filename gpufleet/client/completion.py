@@ -36,7 +36,7 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
 WORDS = {
     "bench": "api chargeback console engine loop predictions quotas simulate slurm telemetry --json --case",
-    "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --reason",
+    "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --dry-run --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "fragmentation": "--json --type --plan --apply --reason",

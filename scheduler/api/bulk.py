@@ -94,6 +94,9 @@ class ForeseenOut(Schema):
     freed_milli: dict[str, int] | None = Field(description="What comes free, in milli-GPU by type.")
     freed_micros_per_hour: int | None = Field(description="At the guaranteed rate; null where nothing comes free or the caller may not view costs.")
     currency: str
+    lost_micros: int | None = Field(
+        description="What the repeated work cost at the guaranteed rate; null where there is none or the caller may not view costs."
+    )
     cancelled_along: int | None = Field(description="Other jobs that end too, as they need one of these completed.")
     notified: int | None = Field(description="Jobs with an owner who is notified; the caller's own not counted.")
     starts: StartsOut | None = Field(description="Those that would start at once by it.")
@@ -205,6 +208,7 @@ def foreseen(preview: Preview | None) -> dict[str, Any]:
         "freed_milli": preview.freed,
         "freed_micros_per_hour": preview.freed_micros,
         "currency": settings.CURRENCY,
+        "lost_micros": following.lost_micros if following else None,
         "cancelled_along": preview.along,
         "notified": preview.notified,
         "starts": starts,

@@ -13,6 +13,7 @@ from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
+from scheduler.api.bulk import ForeseenOut, foreseen
 from scheduler.api.lists import IdempotencyKey, answered, inlined, listed, parameters_of
 from scheduler.jobs.lists import JOBS
 from scheduler.jobs.reading import Faults, change_read
@@ -38,6 +39,7 @@ from scheduler.selectors.jobs import (
 )
 from scheduler.selectors.templates import template_of
 from scheduler.services.jobs.connecting import job_connect
+from scheduler.services.jobs.edit_previews import job_edit_preview
 from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.jobs.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
@@ -467,6 +469,38 @@ def job_change(request: HttpRequest, public_id: str, body: Body[dict[str, Any]])
     change = change_read(body)
     job_edit(access=access, job=found, change=change, now=now(), revision=revision_wanted(request))
     return _told_of(access, public_id)
+
+
+class JobPriceOut(Schema):
+    """Micro-units at the guaranteed rate, before and after the change."""
+
+    least_per_hour: list[int] = Field(description="An hour on its fewest GPUs, of the cheapest type that it may have.")
+    most_per_hour: list[int] = Field(description="An hour on its most GPUs, of the dearest type that it may have.")
+    until_limit: list[int | None] = Field(description="The most until its time limit; null where it has none.")
+
+
+class JobChangePreviewOut(ForeseenOut):
+    """What a change would do, as the console's preview has it."""
+
+    price: JobPriceOut | None = Field(description="Null where the caller may not view costs, or where a type that it may have has no price.")
+
+
+@router.post(
+    "/jobs/{public_id}/preview",
+    response=JobChangePreviewOut,
+    url_name="job_change_preview",
+    openapi_extra=CHANGE,
+    summary="Preview a change of a job",
+)
+def job_change_look(request: HttpRequest, public_id: str, body: Body[dict[str, Any]]) -> HttpResponse:
+    """What `PATCH` with the same body would do now, to the job and to others, and what it costs. Nothing is written."""
+    found = job_edit_preview(access=(access := access_of(request)), job=job_for(access, public_id), change=change_read(body), now=now())
+    price = found.price
+    told = None
+    if price is not None:
+        least, most = zip(*price.hourly, strict=True)
+        told = {"least_per_hour": least, "most_per_hour": most, "until_limit": price.limit}
+    return answered(foreseen(found) | {"price": told})
 
 
 def _steered(request: HttpRequest, public_id: str, service: Callable[..., Job], body: SteerIn) -> HttpResponse:

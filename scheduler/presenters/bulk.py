@@ -12,6 +12,7 @@ from gpufleet.core.templatetags.shell import gpus, gpus_told, money, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
 from scheduler.presenters.node_changes import work_lost
 from scheduler.services.jobs.bulk import CAUSES, LATER, Action, Consequence, Effect, Following, Preview, Verdict
+from scheduler.services.jobs.prices import Price
 
 TEAMS_SHOWN = 8
 JOBS_SHOWN, OTHERS_SHOWN = 100, 50
@@ -105,7 +106,7 @@ def words_of(action: Action, count: int) -> tuple[str, str, str]:
 def preview_sentences(preview: Preview) -> list[str]:
     """What the change comes to, as the page, the API and the command line tell it."""
     jobs = preview.changing
-    sentences = [*_lines(preview, jobs), *_then_said(preview, jobs), *_notified_said(preview, jobs)]
+    sentences = [*_lines(preview, jobs), *_price_said(preview.price), *_then_said(preview, jobs), *_notified_said(preview, jobs)]
     if preview.asked.action == Action.CANCEL and jobs:
         sentences.append("A cancelled job can't be resumed.")
     if count := sum(verdict.effect != Effect.CHANGES for verdict in preview.verdicts):
@@ -184,6 +185,26 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
             yield "No complete checkpoint was reported." if step is None else f"The newest complete checkpoint is of step {step}."
 
 
+def _price_said(price: Price | None) -> Iterable[str]:
+    if price is None:
+        return
+    (was, now), (was_most, now_most) = price.hourly, price.limit
+    if was != now:
+        yield f"It costs {_span(now)} an hour at the guaranteed rate; before, {_span(was)}."
+    if was_most != now_most and now_most is None:
+        yield f"Without a time limit its cost is open: {_span(now)} an hour at the guaranteed rate."
+    elif was_most != now_most and now_most is not None:
+        before = f", {money(abs(now_most - was_most))} {'more' if now_most > was_most else 'less'} than before" if was_most is not None else ""
+        yield f"It costs at most {money(now_most)} until its time limit{before}."
+    if was == now and was_most == now_most:
+        yield f"Its price stays {_span(now)} an hour at the guaranteed rate."
+
+
+def _span(hourly: tuple[int, int]) -> str:
+    least, most = hourly
+    return money(least) if least == most else f"{money(least)} to {money(most)}"
+
+
 def _by_state_and_team(jobs: Sequence[Job]) -> Iterable[str]:
     states = Counter(str(JobState(job.state).label).lower() for job in jobs)
     yield f"{', '.join(f'{count:,} {state}' for state, count in states.most_common())}."
@@ -208,7 +229,8 @@ def _then_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     counts = Counter(one.effect for one in following.effects if one.job.pk not in named)
     lost = sum(one.lost_seconds * one.job.gpus_milli for one in following.effects if one.effect == "preempted")
     if count := counts["preempted"]:
-        hours = f" {lost / 3_600_000:,.1f} GPU-hours of work are repeated." if lost >= 360_000 else ""
+        cost = f", worth {money(following.lost_micros)} at the guaranteed rate" if following.lost_micros else ""
+        hours = f" {lost / 3_600_000:,.1f} GPU-hours of work are repeated{cost}." if lost >= 360_000 else ""
         yield f"{plural(count, 'running job')} {'is' if count == 1 else 'are'} preempted.{hours}"
     if count := counts["waits"] + counts[LATER]:
         yield f"{plural(count, 'waiting job')} {'waits' if count == 1 else 'wait'} longer."

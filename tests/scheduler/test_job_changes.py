@@ -13,7 +13,7 @@ from quotas.models import QuotaShare
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
 from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.jobs import job_hold, job_stop
-from tests.builders import NOON, attempt, job, node, placement
+from tests.builders import NOON, attempt, job, node, placement, rate
 from tests.scheduler.test_undo import UNDO, undone
 
 pytestmark = pytest.mark.django_db
@@ -276,6 +276,7 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
         QuotaShare.objects.create(node=personas.nodes[path], gpu_type="H100-SXM-80GB", guaranteed_milli=8000, limit_milli=None)
     fitting.GROUNDS.forget()
     fitting.GROUNDS.read(now())
+    rate("H100-SXM-80GB", since=NOON, micros=2_500_000)
     fields = fields_in(page(client, "job_change", mine))
     assert "Nothing is changed so far." in page(client, "job_change", mine)
     smaller = fields | {"roles[0].min": "2", "roles[0].max": "2"}
@@ -283,6 +284,12 @@ def test_a_change_says_what_becomes_of_it_before_it_is_saved_and_is_undone(clien
     told = html.unescape(client.post(reverse("job_change", args=[mine.public_id]), smaller | {"preview": "1"}).content.decode())
 
     assert "Workers at least 8 → 2" in told and "Starts at once" in told and "No owner is notified." in told
+    assert "guaranteed rate" not in told, "who submits may see no costs"
+    lead = personas.client("team_lead")
+    assert "It costs $5.00 an hour at the guaranteed rate; before, $20.00." in previewed(lead, mine, smaller)
+    assert "It costs at most $80.00 until its time limit, $40.00 more than before." in previewed(lead, mine, fields | {"limit_s": "4h"})
+    assert "Without a time limit its cost is open: $20.00 an hour at the guaranteed rate." in previewed(lead, mine, fields | {"limit_s": ""})
+    assert "Its price stays $20.00 an hour at the guaranteed rate." in previewed(lead, mine, fields | {"priority": "70"})
     assert (fresh(mine).gpus_milli, fresh(mine).revision) == (8000, mine.revision)
     wrong = client.post(reverse("job_change", args=[mine.public_id]), fields | {"preview": "1", "limit_s": "soon"})
     assert wrong.status_code == 422

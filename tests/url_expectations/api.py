@@ -277,6 +277,15 @@ API = [
     Expect("POST", "api/v1/jobs/{public_id}/enqueue", STEERS, FIELDS["draft job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/hold", STEERS, FIELDS["job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
     Expect("POST", "api/v1/jobs/{public_id}/release", STEERS, FIELDS["held job"], data=lambda w: {"reason": "Test"}, tokens=STEERING),
+    Expect(
+        "POST",
+        "api/v1/jobs/{public_id}/preview",
+        STEERS,
+        FIELDS["job"],
+        data=lambda w: {"priority": 60},
+        tokens=STEERING,
+        silent="It writes nothing.",
+    ),
     Expect("PATCH", "api/v1/jobs/{public_id}", STEERS, FIELDS["job"], data=lambda w: {"priority": 60}, tokens=STEERING),
     Expect(
         "POST",

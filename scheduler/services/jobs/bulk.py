@@ -39,6 +39,7 @@ from scheduler.services.forecasts.differences import Effect as Difference
 from scheduler.services.forecasts.fitting import sequel_of
 from scheduler.services.jobs.edits import save_refused
 from scheduler.services.jobs.jobs import HELD, LET_GO
+from scheduler.services.jobs.prices import Price, repeated_micros
 from scheduler.services.jobs.repeats import KEY_LENGTH
 from scheduler.services.jobs.steering import reason_given
 from scheduler.services.loop.lease import lease_want
@@ -106,7 +107,7 @@ class Preview:
 
     `following` says who would start then; None: nobody can work it out now. `freed_micros` is what the freed GPUs cost in an hour at the
     guaranteed rate, None where the reader may not know it. `notified` is how many jobs have an owner who hears of it. `saved_step`: of the
-    one running job that is cancelled, the step of its newest complete checkpoint.
+    one running job that is cancelled, the step of its newest complete checkpoint. `price`: of the one job that is edited, where the reader may know.
     """
 
     asked: Asked
@@ -117,6 +118,7 @@ class Preview:
     freed_micros: int | None = None
     notified: int = 0
     saved_step: int | None = None
+    price: Price | None = None
 
     @property
     def changing(self) -> list[Job]:
@@ -146,7 +148,7 @@ class Following:
     """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them.
 
     `effects` are on jobs that the reader may see, those who start included; `unseen` counts the effects on others.
-    `cut` counts those beyond `MOST`, whoever they are about.
+    `cut` counts those beyond `MOST`, whoever they are about. `lost_micros` is what the repeated work cost, None where the reader may not know it.
     """
 
     as_of: datetime
@@ -155,6 +157,7 @@ class Following:
     effects: tuple[Consequence, ...] = ()
     unseen: int = 0
     cut: int = 0
+    lost_micros: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,14 +374,16 @@ def following_of(
     shown = [*effects[:MOST], *later[: max(0, MOST - len(effects))]]
     seen = jobs_named(access, [one.job for one in shown])
     starts = [one.job for one in shown if one.effect == "starts"]
-    lost = _lost(access, [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen], now)
+    preempted = [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen]
+    lost = _lost(access, preempted, now)
+    worth = repeated_micros(access, lost, {job.pk: job for job in preempted}, now=now)
     told = Discretion(access, [one.detail for one in shown])
     consequences = tuple(
         Consequence(seen[one.job], one.effect, told.text(one.detail), lost.get(seen[one.job].pk, 0)) for one in shown if one.job in seen
     )
     own = tuple(seen[name] for name in starts if name in seen)
     unseen, cut = len(shown) - len(consequences), len(effects) + len(later) - len(shown)
-    return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut)
+    return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut, worth)
 
 
 def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:

@@ -11,10 +11,11 @@ from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Job, JobState
 from scheduler.services.jobs.bulk import Action, Asked, Effect, Preview, Verdict, following_of, free_to_start, notified_of, planned_job
 from scheduler.services.jobs.edits import job_as_edited
+from scheduler.services.jobs.prices import price_of
 from scheduler.snapshots.jobs import Kinds
 
 
-def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str, now: datetime) -> Preview:
+def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str = "", now: datetime) -> Preview:
     """As of an action on the one job, with `detail` said of it. A `ValidationError` names what is wrong with the change. Nothing is written."""
     edited = job_as_edited(access=access, job=job, change=change, now=now)
     has_place = job.state in HOLDING or job.state == JobState.RESERVED
@@ -47,4 +48,5 @@ def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str
     # As a change of priority: it frees nothing by itself, and nobody ends along with it.
     asked = Asked(Action.PRIORITY, ((job.public_id, None),))
     notified = notified_of(access, [], set(), following)
-    return Preview(asked, (Verdict(job.public_id, edited, Effect.CHANGES, detail),), {}, 0, following, notified=notified)
+    price = price_of(access, job, edited, now=now)
+    return Preview(asked, (Verdict(job.public_id, edited, Effect.CHANGES, detail),), {}, 0, following, notified=notified, price=price)

@@ -15,7 +15,7 @@ from scheduler.backends.registry import backend_for
 from scheduler.models import Job, JobState, SavedView
 from scheduler.services.jobs.jobs import job_hold
 from scheduler.services.loop.tick import tick_run
-from tests.builders import cluster, gpu_type, job, node
+from tests.builders import NOON, cluster, gpu_type, job, node, rate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TEAM = "acme/research/nlp"
@@ -87,6 +87,23 @@ def test_a_job_is_changed_in_what_is_named(run, elastic):
     assert (made.spec["roles"][0]["min"], made.spec["roles"][0]["max"]) == (1, 8)
     assert AuditEntry.objects.get(action="job.edit").reason == "Later."
     assert json.loads(run("change", elastic.public_id, "--name", "ours", "--json", **SUBMIT)[1])["name"] == "ours"
+
+
+def test_a_change_is_previewed_with_its_price(run, personas, elastic):
+    """Two to four GPUs at $2.50 an hour, ended after a minute, become up to eight GPUs for two hours."""
+    node(gpus=8)
+    rate("H100-SXM-80GB", since=NOON, micros=2_500_000)
+    words = ["change", elastic.public_id, "--workers", "worker=2-8", "--limit", "2h", "--dry-run"]
+    lead = {"who": "team_lead", "scopes": ("read", "submit")}
+
+    status, out, err = run(*words, **lead)
+
+    assert status == 0, err
+    assert "It costs $5.00 to $20.00 an hour at the guaranteed rate; before, $5.00 to $10.00." in out
+    assert "It costs at most $40.00 until its time limit, $39.83 more than before." in out
+    price = json.loads(run(*words, "--json", **lead)[1])["price"]
+    assert price == {"least_per_hour": [5_000_000] * 2, "most_per_hour": [10_000_000, 20_000_000], "until_limit": [166_667, 40_000_000]}
+    assert only_job().revision == elastic.revision, "nothing is written"
 
 
 def test_a_job_is_changed_only_as_it_was_read(run, elastic, monkeypatch):
