@@ -16,6 +16,7 @@ import orjson
 import requests
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+from websockets.typing import Origin
 
 DEMO_PASSWORD = "gpufleet-demo"  # noqa: S105 (everybody knows it: it is printed at the start of a demo)
 MAP_TOPICS = ("gpus", "nodes", "telemetry")
@@ -59,7 +60,9 @@ class Browser:
 
     def connect(self) -> connect:
         url = self.origin.replace("http", "ws", 1) + "/ws/live/"
-        return connect(url, additional_headers={"Cookie": self.cookies}, origin=self.origin, compression=None, proxy=None, max_size=None)  # type: ignore[arg-type]
+        # As in a browser, the socket is read while the page is busy, so that the server's pings are answered; and nobody pings from here.
+        options: dict[str, Any] = {"compression": None, "proxy": None, "max_size": None, "max_queue": None, "ping_interval": None}
+        return connect(url, additional_headers={"Cookie": self.cookies}, origin=Origin(self.origin), **options)
 
     def version_of(self, topic: str) -> int:
         return int(orjson.loads(self.session.get(f"{self.origin}/live/{topic}/snapshot", timeout=60).content)["version"])
@@ -292,18 +295,20 @@ def watch_map(browser: Browser, pid: int, *, clients: int, seconds: float) -> di
         followers = [Follower() for _ in range(clients)]
         stop = asyncio.Event()
         ready = [asyncio.Event() for _ in followers]
-        tasks = [asyncio.create_task(one.follow(browser, event, stop)) for one, event in zip(followers, ready, strict=True)]
-        await asyncio.gather(*(event.wait() for event in ready))
-        for one in followers:
-            one.received = one.messages = 0
-        with processor_use(pid) as used:
-            await asyncio.sleep(seconds)
-        rates = [one.received / used["seconds"] / 1000 for one in followers]
-        messages = statistics.median(one.messages for one in followers)
-        newest = {topic: max(one.told.get(topic, 0) for one in followers) for topic in MAP_TOPICS}
-        await asyncio.sleep(SETTLE_SECONDS)
-        stop.set()
-        await asyncio.gather(*tasks)
+        # A page that fails ends all of them with what it failed of: nobody waits for it.
+        async with asyncio.TaskGroup() as pages:
+            for one, event in zip(followers, ready, strict=True):
+                pages.create_task(one.follow(browser, event, stop))
+            await asyncio.gather(*(event.wait() for event in ready))
+            for one in followers:
+                one.received = one.messages = 0
+            with processor_use(pid) as used:
+                await asyncio.sleep(seconds)
+            rates = [one.received / used["seconds"] / 1000 for one in followers]
+            messages = statistics.median(one.messages for one in followers)
+            newest = {topic: max(one.told.get(topic, 0) for one in followers) for topic in MAP_TOPICS}
+            await asyncio.sleep(SETTLE_SECONDS)
+            stop.set()
         behind = sum(any(one.versions[topic] < newest[topic] for topic in MAP_TOPICS) for one in followers)
         return {
             "clients": clients,
