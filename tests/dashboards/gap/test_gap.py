@@ -145,7 +145,7 @@ def test_printed_columns_add_up(personas: Personas, viewer: str) -> None:
 
 def test_the_page_and_its_chart(personas: Personas) -> None:
     browser = personas.client("operator")
-    assert "The first snapshot" in browser.get("/gap/").content.decode()
+    assert "The first figures appear" in browser.get("/gap/").content.decode()
     moment = now() - timedelta(minutes=2)
     small_fleet(at=moment)
     gap_turn(now=moment)
