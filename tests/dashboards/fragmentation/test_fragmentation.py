@@ -77,7 +77,7 @@ def test_grains_are_sums_of_minutes_and_made_once() -> None:
 
 def test_the_page_its_chart_and_the_api(personas: Personas) -> None:
     browser = personas.client("operator")
-    assert "The first snapshot" in browser.get("/fragmentation/").content.decode()
+    assert "The first figures appear" in browser.get("/fragmentation/").content.decode()
     assert browser.get("/api/v1/fleet/fragmentation").json()["at"] is None
     scattered_fleet()
     fragmentation_turn(now=now() - timedelta(minutes=2))
