@@ -56,6 +56,7 @@ def test_the_palette_goes_to_a_node_by_keyboard_alone(root: Visitor):
     root.page.keyboard.press("Enter")
 
     expect(root.page.get_by_role("heading", level=1)).to_have_text(name)
+    root.page.wait_for_load_state()
     root.page.keyboard.press("Control+k")
     root.page.keyboard.type("cha")
     expect(root.page.get_by_role("option", name=f"Change health {name}")).to_have_attribute("aria-selected", "true")
