@@ -10,12 +10,14 @@ from scheduler.hardware.draining import Fate, Outcome, outcome_of
 from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.selectors.nodes import Guest
 from scheduler.services.hardware.geometry import SplitPlan
+from scheduler.services.jobs.prices import Repeated
 
 # What the palette offers by name: the steps that touch what runs.
 PREVIEWED = (Health.DRAINING, Health.DOWN)
 LOST_TOLD_SECONDS = 60
 LEAST_HOURS = 0.1
 NOBODY_NOTIFIED = "No owner is notified."
+NOTHING = Repeated()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,22 @@ class Way:
     at: datetime | None = None
 
 
-def drain_preview(nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None, now: datetime) -> Preview:
-    """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it."""
+def drain_preview(
+    nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None, repeated: Repeated = NOTHING, now: datetime
+) -> Preview:
+    """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it.
+    `repeated`: the work since their last checkpoints that jobs which leave do again."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
-    sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(found)]
+    sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
+
+
+def seconds_lost(way: Way, guests: Sequence[Guest], now: datetime) -> dict[int, int]:
+    """The seconds of work that a drain has jobs do again, by their keys."""
+    found = {guest.job.pk: outcome_of(guest.run, way.jobs, way.at, now).lost_seconds for guest in guests if not guest.leaving}
+    return {key: seconds for key, seconds in found.items() if seconds}
 
 
 def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None) -> Preview:
@@ -81,10 +92,10 @@ def _costs_said(gpus: int, hourly: int | None) -> list[str]:
     return [f"Out of service {they} {money(hourly)} an hour at the guaranteed rate."] if hourly else []
 
 
-def _work_said(found: Sequence[tuple[Guest, Outcome]]) -> list[str]:
-    """The work since their last checkpoints that jobs which leave do again."""
-    hours = sum(guest.milli * outcome.lost_seconds for guest, outcome in found if not guest.leaving) / 3_600_000
-    return [f"{hours:,.1f} GPU-hours of work are repeated."] if hours >= LEAST_HOURS else []
+def _work_said(repeated: Repeated) -> list[str]:
+    hours = repeated.milli_seconds / 3_600_000
+    cost = f", worth {money(repeated.micros)} at the guaranteed rate" if repeated.micros else ""
+    return [f"{hours:,.1f} GPU-hours of work are repeated{cost}."] if hours >= LEAST_HOURS else []
 
 
 def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:

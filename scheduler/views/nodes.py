@@ -30,11 +30,12 @@ from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.hardware.lists import NODES
 from scheduler.models import DrainWay, Gpu, Health, Node
 from scheduler.presenters.hardware import drawing_of, history_lines
-from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview
+from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, seconds_lost
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import hourly_micros, jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
+from scheduler.services.jobs.prices import repeated_work
 from scheduler.views.view_tabs import opened_with, views_shown
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -204,13 +205,15 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
         way = Way(nodes[0].drain_way or DrainWay.FINISH, nodes[0].drain_at)
     access, gpus = access_of(request), [gpu for node in nodes for gpu in node_gpus(node)]
     guests = node_guests(access, *nodes, now=moment)
+    repeated = repeated_work(access, seconds_lost(way, guests, moment), {guest.job.pk: guest.job for guest in guests}, now=moment)
+    hourly = hourly_micros(access, gpus, now=moment)
     one = nodes[0] if len(nodes) == 1 else None
     context = {
         "nodes": nodes,
         "node": one,
         "verb": "Change drain" if one is not None and one.health == Health.DRAINING else "Drain",
         "to": Health.DRAINING.value,
-        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly_micros(access, gpus, now=moment), now=moment),
+        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, now=moment),
         "choices": DrainWay.choices,
         "own_faults": ("jobs", "at"),
         "way": way.jobs,

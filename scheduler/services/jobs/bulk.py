@@ -39,7 +39,7 @@ from scheduler.services.forecasts.differences import Effect as Difference
 from scheduler.services.forecasts.fitting import sequel_of
 from scheduler.services.jobs.edits import save_refused
 from scheduler.services.jobs.jobs import HELD, LET_GO
-from scheduler.services.jobs.prices import Price, repeated_micros
+from scheduler.services.jobs.prices import Price, repeated_work
 from scheduler.services.jobs.repeats import KEY_LENGTH
 from scheduler.services.jobs.steering import reason_given
 from scheduler.services.loop.lease import lease_want
@@ -376,7 +376,7 @@ def following_of(
     starts = [one.job for one in shown if one.effect == "starts"]
     preempted = [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen]
     lost = _lost(access, preempted, now)
-    worth = repeated_micros(access, lost, {job.pk: job for job in preempted}, now=now)
+    worth = repeated_work(access, lost, {job.pk: job for job in preempted}, now=now).micros
     told = Discretion(access, [one.detail for one in shown])
     consequences = tuple(
         Consequence(seen[one.job], one.effect, told.text(one.detail), lost.get(seen[one.job].pk, 0)) for one in shown if one.job in seen

@@ -39,15 +39,26 @@ def price_of(access: Access, job: Job, edited: Job, *, now: datetime) -> Price |
     return Price((first, then), (limits[0], limits[1]))
 
 
-def repeated_micros(access: Access, lost: Mapping[int, int], jobs: Mapping[int, Job], *, now: datetime) -> int | None:
-    """What the seconds of work cost that jobs, by their keys, do again on the GPUs that they hold."""
-    if not lost or not all(access.can(Can.SEE_COSTS, jobs[key].quota.path) for key in lost):
-        return None
-    rates, held = rates_now(now=now), _held(lost)
-    parts = [(milli, seconds, rates.get(name)) for key, seconds in lost.items() for name, milli in held.get(key, {}).items()]
-    if any(rate is None for _, _, rate in parts):
-        return None
-    return sum(cost_micros(gpu_milli=milli, millis=1000 * seconds, micros_per_gpu_hour=rate or 0) for milli, seconds, rate in parts)
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Work that jobs do again: GPU time in thousandths of a GPU times seconds, and what that cost; None where the reader may not know it."""
+
+    milli_seconds: int = 0
+    micros: int | None = None
+
+
+def repeated_work(access: Access, lost: Mapping[int, int], jobs: Mapping[int, Job], *, now: datetime) -> Repeated:
+    """Of the seconds of work that jobs, by their keys, lose on all GPUs that they hold: a job that leaves one node leaves all of them."""
+    held = _held(lost) if lost else {}
+    parts = [(milli, seconds, name) for key, seconds in lost.items() for name, milli in held.get(key, {}).items()]
+    total = sum(milli * seconds for milli, seconds, _ in parts)
+    if not parts or not all(access.can(Can.SEE_COSTS, jobs[key].quota.path) for key in lost):
+        return Repeated(total)
+    rates = rates_now(now=now)
+    if any(name not in rates for _, _, name in parts):
+        return Repeated(total)
+    micros = (cost_micros(gpu_milli=milli, millis=1000 * seconds, micros_per_gpu_hour=rates[name]) for milli, seconds, name in parts)
+    return Repeated(total, sum(micros))
 
 
 def _until(job: Job, milli: int, rate: int) -> int | None:

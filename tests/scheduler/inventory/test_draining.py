@@ -65,6 +65,8 @@ def test_what_a_drain_does_is_told_before_it_is_done(personas, busy):
 
 def test_what_a_drain_costs_and_whom_it_tells_is_said(personas, busy):
     builders.rate("H100-SXM-80GB", since=now() - timedelta(days=1), micros=2_100_000)
+    train = Job.objects.get(name="train")
+    builders.placement(train, on=builders.node("other", gpus=1).gpus.get(), attempt=train.attempts.get())
     Attempt.objects.update(started_at=now() - timedelta(hours=3))
     drain, down = (reverse("node_health", args=[busy.public_id]) + f"?to={to}" for to in ("draining", "down"))
     root = personas.client("superuser")
@@ -72,7 +74,8 @@ def test_what_a_drain_costs_and_whom_it_tells_is_said(personas, busy):
     shown = root.get(drain).content.decode()
     assert "Out of service they cost $8.40 an hour at the guaranteed rate." in shown and "No owner is notified." in shown
     moved = root.post(drain, {"to": "draining", "jobs": "move", "preview": "1"}).content.decode()
-    assert "9.0 GPU-hours of work are repeated." in moved and "Their owners are notified." in moved
+    # Of train on all of its 3 GPUs, also the one elsewhere: it leaves that as well.
+    assert "12.0 GPU-hours of work are repeated, worth $25.20 at the guaranteed rate." in moved and "Their owners are notified." in moved
     assert "Their owners are notified." in root.get(down).content.decode()
     gpu = reverse("gpu_health", args=[busy.gpus.first().public_id]) + "?to=suspect"
     assert "an hour" not in root.get(gpu).content.decode(), "it stays in service"
