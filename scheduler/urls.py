@@ -66,6 +66,7 @@ urlpatterns = [
     path("reservations/<slug:public_id>/decide/", windows.reservation_decide_write, name="reservation_decide"),
     path("reservations/<slug:public_id>/end/", windows.reservation_window_end, name="reservation_end"),
     path("reservations/<slug:public_id>/cancel/", windows.reservation_cancel_page, name="reservation_cancel"),
+    path("reservations/<slug:public_id>/undo/", windows.reservation_undo_write, name="reservation_undo"),
     path("schedules/", schedules.schedule_list, name="schedules"),
     path("schedules/new/", schedules.schedule_new, name="schedule_new"),
     path("schedules/<slug:public_id>/", schedules.schedule_page, name="schedule"),

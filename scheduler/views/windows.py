@@ -44,7 +44,9 @@ from scheduler.services.windows.reservations import (
     reservation_cancel,
     reservation_change,
     reservation_decide,
+    reservation_facts,
     reservation_request,
+    reservation_undo,
     window_end,
 )
 from scheduler.windows.capacity import peak
@@ -185,6 +187,12 @@ def reservation_window_end(request: HttpRequest, public_id: str) -> HttpResponse
     return _steer(request, public_id, window_end, "The window of {} has ended.")
 
 
+@require_POST
+@requires(Can.SEE)
+def reservation_undo_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, partial(reservation_undo, revision=_revision(request)), "Undone: {} is as before.")
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
 def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
@@ -194,9 +202,7 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     form = ReasonForm(request.POST if request.method == "POST" else None)
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
-        seen = request.POST.get("revision", "")
-        revision = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None
-        return _steer(request, public_id, partial(reservation_cancel, revision=revision), "{} is cancelled.")
+        return _steer(request, public_id, partial(reservation_cancel, revision=_revision(request)), "{} is cancelled.", may_undo=True)
     effects = [
         "A window that is active ends now, and no window follows.",
         "Jobs on it keep running as borrowers: other teams may reclaim their GPUs.",
@@ -324,12 +330,22 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
 def _saved(request: HttpRequest, access: Access, form: ReservationForm, of: Reservation | None, given: dict[str, Any]) -> HttpResponse:
     if of is None:
         made = reservation_request(access=access, given=given, now=now())
+        undo: Undo | None = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo.", "revision": str(made.revision)})
     else:
         made = reservation_change(access=access, reservation=of, given=given, revision=form.cleaned_data["revision"], now=now())
+        undo = _undo_of(made) if reservation_facts(made) != reservation_facts(of) else None
     pending_said = f"{made.name} is requested. A quota admin approves it."
-    undo = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo.", "revision": str(made.revision)}) if of is None else None
     done_with_undo(request, pending_said if made.state == "requested" else f"{made.name} is reserved.", undo)
     return redirect("reservation", made.public_id)
+
+
+def _undo_of(changed: Reservation) -> Undo:
+    return Undo(reverse("reservation_undo", args=[changed.public_id]), {"reason": "Undo.", "revision": str(changed.revision)})
+
+
+def _revision(request: HttpRequest) -> int | None:
+    seen = request.POST.get("revision", "")
+    return int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None
 
 
 def _alarming(preview: Preview) -> bool:
@@ -338,15 +354,16 @@ def _alarming(preview: Preview) -> bool:
     return bool(preview.leaving or preview.displaced or preview.over_guarantees or lacks)
 
 
-def _steer(request: HttpRequest, public_id: str, service: Any, said: str) -> HttpResponse:
+def _steer(request: HttpRequest, public_id: str, service: Any, said: str, *, may_undo: bool = False) -> HttpResponse:
     access = access_of(request)
     found = reservation_for(access, public_id)
     try:
-        service(access=access, reservation=found, reason=request.POST.get("reason", "")[:280], now=now())
+        changed = service(access=access, reservation=found, reason=request.POST.get("reason", "")[:280], now=now())
     except ValidationError as fault:
         messages.error(request, " ".join(text for _, texts in faults_of(fault) for text in texts))
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
-        messages.success(request, said.format(found.name))
+        # By its present name: an Undo may have put back another one.
+        done_with_undo(request, said.format(changed.name), _undo_of(changed) if may_undo else None)
     return redirect("reservation", public_id)

@@ -78,6 +78,10 @@ def test_32_gpus_next_tuesday_are_reserved_in_five_clicks(live_console: LiveCons
     moved = Reservation.objects.get()
     assert moved.ends_at is not None
     assert (moved.starts_at - found.starts_at, moved.ends_at - found.ends_at) == (timedelta(days=1), timedelta(days=1))
+    page.get_by_role("button", name="Undo", exact=True).click()
+    expect(page.get_by_text("Undone: Reservation is as before.")).to_be_visible()
+    back = Reservation.objects.get()
+    assert (back.starts_at, back.ends_at, back.state) == (found.starts_at, found.ends_at, "approved")
     assert visitor.watch.faults == []
 
 

@@ -120,6 +120,7 @@ PAGES = [
     Expect("POST", "reservations/<slug:public_id>/end/", ASKS, FIELDS["lasting reservation"]),
     Expect("GET", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"]),
     Expect("POST", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "reservations/<slug:public_id>/undo/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
     Expect("GET", "cost/", COSTS),
     Expect("GET", "cost/lines/", COSTS),
     Expect("GET", "cost/lines/<int:pk>/", COSTS, lambda w: {"pk": w.charge_line.pk}),

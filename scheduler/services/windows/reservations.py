@@ -1,4 +1,4 @@
-"""Reservations: requested, approved, denied, changed, cancelled, and windows that end early.
+"""Reservations: requested, approved, denied, changed, cancelled, put back, and windows that end early.
 
 An approved reservation has its windows written down some time ahead; the engine, the ledger and the calendar read those. One writer at a time checks
 what fits and writes: two requests for the last GPUs can't both be approved.
@@ -16,6 +16,7 @@ from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
+from gpufleet.core.models import AuditEntry
 from quotas.models import Reservation, ReservationState, Window
 from quotas.permissions import Access
 from quotas.services.ledger import ledger_held, ledger_redecide
@@ -31,8 +32,10 @@ WRITTEN_AHEAD = timedelta(days=28)
 FOR_EVER = timedelta(days=36_500)
 FACTS = (
     *("name", "job_class", "gpu_type", "shape", "gpus_milli", "nodes", "level", "zone", "starts_at", "ends_at", "rule"),
-    *("notice_s", "lead_s", "decay_s", "idle", "purpose", "state"),
+    *("notice_s", "lead_s", "decay_s", "idle", "purpose", "state", "decided_name", "decided_at", "decision"),
 )
+MOMENTS = ("starts_at", "ends_at", "decided_at")
+UNDONE = ("reservation.change", "reservation.cancel")
 
 
 def reservation_request(*, access: Access, given: Mapping[str, Any], now: datetime, approve: bool = True) -> Reservation:
@@ -107,6 +110,35 @@ def reservation_change(
         windows_write(found, now)
         _ledger_follows(at)
         _record(access, "reservation.change", found, before, reservation_facts(found), str(given.get("reason") or ""))
+        _tell(found)
+    return found
+
+
+def reservation_undo(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None = None, now: datetime) -> Reservation:
+    """Put back what the caller's own last change or cancellation replaced, its approval included. `revision` is the one that this left.
+
+    The former values come from the audit log, so a caller cannot have approved what nobody approved.
+    """
+    cause = reason_given(reason, "")
+    must_steer_reservation(access, reservation)
+    with transaction.atomic():
+        at = ledger_held(now=now)
+        lock_tree()
+        found = _locked(reservation, None)
+        must_steer_reservation(access, found)
+        last = AuditEntry.objects.filter(object_kind="reservation", object_id=found.public_id).order_by("-id").first()
+        is_own = last is not None and access.actor.user is not None and last.actor_id == access.actor.user.pk
+        if last is None or not is_own or last.action not in UNDONE or revision not in (None, found.revision):
+            whose = f" by {last.actor_name}" if last is not None and not is_own else ""
+            raise Conflict(f"{found.name} has been changed since{whose}. It stays as it is.")
+        before = reservation_facts(found)
+        for name, value in (last.before or {}).items():
+            setattr(found, name, datetime.fromisoformat(value) if name in MOMENTS and value is not None else value)
+        _still_fits_or_raise(access, found, {}, now)
+        _save(found)
+        windows_write(found, now)
+        _ledger_follows(at)
+        _record(access, "reservation.change", found, before, reservation_facts(found), cause)
         _tell(found)
     return found
 
@@ -208,7 +240,7 @@ def _window_of(row: Window, wanted: Mapping[datetime, datetime | None], now: dat
 
 def reservation_facts(found: Reservation) -> dict[str, Any]:
     facts = {name: getattr(found, name) for name in FACTS}
-    moments = {name: value.isoformat() if value is not None else None for name, value in facts.items() if name in ("starts_at", "ends_at")}
+    moments = {name: value.isoformat() if value is not None else None for name, value in facts.items() if name in MOMENTS}
     return facts | moments | {"quota": found.quota.path if found.quota is not None else None}
 
 

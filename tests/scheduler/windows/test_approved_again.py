@@ -4,12 +4,22 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from gpufleet.core.faults import Conflict
-from gpufleet.core.models import User
+from gpufleet.core.models import AuditEntry, User
 from quotas.models import Reservation, Window
 from quotas.permissions import access_for_user
-from scheduler.services.windows.reservations import reservation_change, reservation_decide, reservation_request, window_end, windows_write
+from scheduler.services.windows.reservations import (
+    reservation_cancel,
+    reservation_change,
+    reservation_decide,
+    reservation_facts,
+    reservation_request,
+    reservation_undo,
+    window_end,
+    windows_write,
+)
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
@@ -81,3 +91,51 @@ def test_a_window_that_somebody_ended_stays_ended(personas: Personas) -> None:
 
     assert not _hold(NOON + 5 * HOUR)
     assert len(_hold(NOON + 24 * HOUR)) == 1, "the next day's is another one"
+
+
+@pytest.mark.parametrize("rule", ["", "FREQ=DAILY"])
+@pytest.mark.parametrize("act", ["change", "cancel"])
+def test_who_changed_it_puts_back_what_was_approved(personas: Personas, act: str, rule: str) -> None:
+    held = Held(personas, ends_at=NOON + 9 * HOUR, rule=rule, notice_s=90, purpose="Review")
+    before = reservation_facts(held.row)
+    if act == "change":
+        held.change(NOON, nodes=1, starts_at=NOON + HOUR, ends_at=NOON + 2 * HOUR, rule="", notice_s=0, name="Moved", purpose="")
+    else:
+        reservation_cancel(access=held.lead, reservation=held.row, reason="not needed", now=NOON)
+    left = held.row.revision
+    assert not _hold(NOON + HOUR)
+
+    reservation_undo(access=held.lead, reservation=held.row, reason="Undo.", revision=left, now=NOON + HOUR)
+
+    assert reservation_facts(held.row) == before
+    assert (len(_hold(NOON + HOUR)), len(_hold(NOON + HOUR / 2)), len(_hold(NOON + 9 * HOUR))) == (1, 0, 0)
+    entry = AuditEntry.objects.latest("id")
+    assert (entry.action, entry.actor, entry.reason, entry.after["state"]) == ("reservation.change", held.lead.actor.user, "Undo.", "approved")
+
+
+def test_what_somebody_changed_since_is_not_put_back(personas: Personas) -> None:
+    """Nor does the Undo of one person take back the change of another: a lead would have approved what a quota admin took away."""
+    held = Held(personas, ends_at=NOON + 9 * HOUR)
+    held.change(NOON, gpus=5)
+    left = held.row.revision
+    held.change(NOON, gpus=3)
+    held.approve(NOON)
+    facts = reservation_facts(held.row)
+    for revision in (left, held.row.revision, None):
+        with pytest.raises(Conflict, match="Held has been changed since by root2"):
+            reservation_undo(access=held.lead, reservation=held.row, revision=revision, now=NOON)
+    assert reservation_facts(held.row) == facts
+    held.change(NOON, gpus=2)
+    with pytest.raises(Conflict, match=r"has been changed since\. It stays"):
+        reservation_undo(access=held.lead, reservation=held.row, revision=left, now=NOON)
+
+
+def test_what_others_have_reserved_since_is_not_taken_back(personas: Personas) -> None:
+    held = Held(personas, gpus=6, ends_at=NOON + 9 * HOUR)
+    reservation_cancel(access=held.lead, reservation=held.row, now=NOON)
+    asked = {"name": "Other", "quota": "acme/products", "gpu_type": H100, "gpus": 4, "starts_at": NOON, "ends_at": NOON + HOUR}
+    reservation_request(access=held.root, given=asked, now=NOON)
+
+    with pytest.raises(ValidationError, match="6 GPUs asked, 4 left"):
+        reservation_undo(access=held.lead, reservation=held.row, revision=held.row.revision, now=NOON)
+    assert held.row.state == "cancelled"
