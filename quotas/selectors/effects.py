@@ -54,14 +54,27 @@ def token_revoke_effects(token: ServiceToken) -> list[str]:
 
 
 def archive_effects(node: QuotaNode) -> list[str]:
-    shares = [f"{said(share.guaranteed_milli)} {share.gpu_type}" for share in node.shares.all() if share.guaranteed_milli != 0]
-    roles = RoleBinding.objects.filter(node=node).count()
-    tokens = ServiceToken.objects.filter(node=node, revoked_at__isnull=True, expires_at__gt=now()).count()
+    shares, roles, tokens = _depends_on(node)
     effects = ["No job can be sent to it any more."]
     effects += [f"Its guarantee is free for its siblings: {', '.join(shares)}."] if shares else []
     effects += [f"{_counted(roles, 'role')} on it {'ends' if roles == 1 else 'end'}."] if roles else []
     effects += [f"{_counted(tokens, 'service token')} for it {'stops' if tokens == 1 else 'stop'} working."] if tokens else []
     return [*effects, "Its history stays, and it can be restored with its roles if its guarantee still fits."]
+
+
+def restore_effects(node: QuotaNode) -> list[str]:
+    shares, roles, tokens = _depends_on(node)
+    effects = ["Jobs can be sent to it again."]
+    effects += [f"Its guarantee holds again: {', '.join(shares)}."] if shares else []
+    effects += [f"{_counted(roles, 'role')} on it {'holds' if roles == 1 else 'hold'} again."] if roles else []
+    return [*effects, *([f"{_counted(tokens, 'service token')} for it {'works' if tokens == 1 else 'work'} again."] if tokens else [])]
+
+
+def _depends_on(node: QuotaNode) -> tuple[list[str], int, int]:
+    """What it is guaranteed, by type, and how many roles and valid tokens are for it."""
+    shares = [f"{said(share.guaranteed_milli)} {share.gpu_type}" for share in node.shares.all() if share.guaranteed_milli != 0]
+    tokens = ServiceToken.objects.filter(node=node, revoked_at__isnull=True, expires_at__gt=now()).count()
+    return shares, RoleBinding.objects.filter(node=node).count(), tokens
 
 
 def _valid_tokens(person: User) -> int:

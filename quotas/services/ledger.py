@@ -209,6 +209,19 @@ def ledger_classes_if(
     return [(job, was[job], now[job]) for job in sorted(was) if was[job] != now[job]]
 
 
+def ledger_classes_without(*, window: InForce, at: datetime) -> list[tuple[str, str, str]]:
+    """The same, with all windows in force, and without one of them."""
+    line = list(_line(OPEN_LINE({window.gpu_type})))
+    shares, rows = together(_shares_asked(line), IN_FORCE.asking(at))
+    stated, windows = list(shares), [InForce(*row) for row in rows]
+    if window not in windows:
+        return []
+    rest = [*windows]
+    rest.remove(window)
+    was, now = (_by_job(line, _classes(line, None, stated, found)) for found in (windows, rest))
+    return [(job, was[job], now[job]) for job in sorted(was) if was[job] != now[job]]
+
+
 def _moved(path: str, renamed: Mapping[str, str]) -> str:
     return renamed.get(path, path)
 

@@ -1,6 +1,7 @@
 """The quota tree: the list, one node, and what may be done to it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,14 +10,16 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import team_chart
 from gpufleet.core import csvfile
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.previews import Preview
 from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.drafts import difference_of
 from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, faults_of, show_faults
@@ -25,13 +28,15 @@ from quotas.models import NodeKind, QuotaNode, Role
 from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
 from quotas.rules import NodeValues, said
 from quotas.selectors.audit import audit_list
-from quotas.selectors.effects import archive_effects
+from quotas.selectors.effects import archive_effects, restore_effects
 from quotas.selectors.nodes import child_list, node_for, roles_on, tree_list, types_stated
-from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft
+from quotas.services.changes import CHANGED_MEANWHILE, Wanted, change_draft, edits_tried
 from quotas.services.nodes import may_decide, node_archive, node_create, node_restore, node_values
 from quotas.services.roles import may_hand_out, roles_to_hand_out
 from quotas.views.confirm import confirm
+from scheduler.presenters.tree_changes import tree_told
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
+from scheduler.services.forecasts.previews import tree_preview
 
 CHILD_KIND = {
     NodeKind.ORG: NodeKind.DEPARTMENT,
@@ -238,41 +243,45 @@ def node_move_page(request: HttpRequest, public_id: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @requires(Can.EDIT_QUOTA)
 def node_archive_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _in_or_out_of_use(request, public_id, node_archive)
+
+
+@require_http_methods(["GET", "POST"])
+@requires(Can.EDIT_QUOTA)
+def node_restore_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _in_or_out_of_use(request, public_id, node_restore)
+
+
+def _in_or_out_of_use(request: HttpRequest, public_id: str, service: Callable[..., QuotaNode]) -> HttpResponse:
+    """What archiving or restoring a node does, a reason, and the button; afterwards an Undo, which does the other."""
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
+    archives = service is node_archive
     form = ReasonForm(request.POST or None, initial={"revision": node.revision})
     if request.method == "POST" and form.is_valid():
+        data, undoes = form.cleaned_data, "undo" in request.POST
         try:
-            node_archive(access=access, node=node, revision=form.cleaned_data["revision"] or 0, reason=form.cleaned_data["reason"], now=now())
+            done = service(access=access, node=node, revision=data["revision"] or 0, reason=data["reason"], now=now())
         except ValidationError as fault:
             show_faults(form, fault)
         except Conflict as fault:
             form.add_error(None, str(fault))
         else:
-            messages.success(request, f"{node.path} is archived: its guarantee is free, and roles on it have ended.")
+            said = f"{node.path} is archived: its guarantee is free, and roles on it have ended." if archives else f"{node.path} is back."
+            address = reverse("quota-restore" if archives else "quota-archive", args=[node.public_id])
+            fields = {"reason": f"Undo of {'archiving' if archives else 'restoring'}.", "revision": str(done.revision), "undo": "yes"}
+            done_with_undo(request, f"Undone: {said}" if undoes else said, None if undoes else Undo(address, fields))
             return redirect("quota", node.public_id)
-    page = reverse("quota", args=[node.public_id])
+    page, verb = reverse("quota", args=[node.public_id]), "Archive" if archives else "Restore"
     above = [("Quotas", reverse("quotas")), (node.path, page)]
-    return confirm(request, form, heading=f"Archive {node.label}", send="Archive", effects=archive_effects(node), above=above, back=page)
+    effects = _use_preview(access, node, verb.lower(), archive_effects(node) if archives else restore_effects(node))
+    return confirm(request, form, heading=f"{verb} {node.label}", send=verb, effects=effects, above=above, back=page, is_grave=archives)
 
 
-@require_POST
-@requires(Can.EDIT_QUOTA)
-def node_restore_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    access = access_of(request)
-    node = node_for(access, public_id, Can.EDIT_QUOTA)
+def _use_preview(access: Access, node: QuotaNode, op: str, effects: Sequence[str]) -> Preview:
     try:
-        node_restore(access=access, node=node, revision=_number(request.POST.get("revision", "")), now=now())
-    except (ValidationError, Conflict) as fault:
-        messages.error(request, said_of(fault))
-    else:
-        messages.success(request, f"{node.path} is back.")
-    return redirect("quota", node.public_id)
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-
-
-def said_of(fault: ValidationError | Conflict) -> str:
-    return " ".join(fault.messages) if isinstance(fault, ValidationError) else str(fault)
+        edited = edits_tried(access=access, wanted=Wanted([{"op": op, "node": node.public_id}], reason="Preview"))
+    except ValidationError as fault:
+        return Preview(sentences=(), faults=[text for _, texts in faults_of(fault) for text in texts])
+    told = tree_told(tree_preview(access=access, before=edited.before, after=edited.after, now=now()))
+    return replace(told, sentences=[*effects, *told.sentences])

@@ -1,38 +1,77 @@
 """What a change of the quota tree, or a reservation, does to jobs, as templates/_change.html shows it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import UTC
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import gpus_told, look_of, money, plural
-from scheduler.presenters.node_changes import work_lost
+from scheduler.presenters.node_changes import NOBODY_NOTIFIED, work_lost
+from scheduler.services.forecasts.previews import JobEffect as TreeEffect
 from scheduler.services.forecasts.previews import Preview as TreePreview
 from scheduler.services.forecasts.previews import Worth
+from scheduler.services.windows.previews import Cancelling
 from scheduler.services.windows.previews import Preview as WindowPreview
 
 WORTH_SHOWN = 8
 
 
 def tree_told(found: TreePreview) -> Preview:
-    jobs = [
-        JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail)))
-        for one in found.jobs
-    ]
     return Preview(
-        sentences=tree_sentences(found), ways=("What happens", "Why"), jobs=jobs, more=found.more_jobs, unseen=found.unseen, as_of=found.as_of
+        sentences=tree_sentences(found),
+        ways=("What happens", "Why"),
+        jobs=_jobs_told(found.jobs),
+        more=found.more_jobs,
+        unseen=found.unseen,
+        as_of=found.as_of,
     )
 
 
 def tree_sentences(found: TreePreview) -> list[str]:
     """What the change comes to, as the page, the API and the command line tell it."""
-    sentences = [*found.warnings, *(f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in found.counts.items())]
-    if not found.jobs and not found.unseen:
-        sentences.append("No job starts, stops or changes its class.")
-    if found.counts.get("preempted"):
-        sentences.append("The owners of preempted jobs are notified when they leave.")
-    sentences += [_worth_said(one) for one in found.worth[:WORTH_SHOWN]]
+    sentences = [*found.warnings, *_effects_said(found.counts, found.unseen), *(_worth_said(one) for one in found.worth[:WORTH_SHOWN])]
     if (rest := len(found.worth) - WORTH_SHOWN) > 0:
         sentences.append(f"{plural(rest, 'more guarantee or limit', 'more guarantees and limits')} of less worth.")
     return sentences
+
+
+def cancellation_told(found: Cancelling) -> Preview:
+    """What becomes of jobs when a reservation is cancelled."""
+    of = found.reservation
+    amount = f"{gpus_told(of.gpus_milli)} of {of.gpu_type}"
+    if found.window is None:
+        return Preview(sentences=["No window of it is ahead, so it holds nothing.", NOBODY_NOTIFIED])
+    first = (
+        "The window that lasts ends now, and no window follows."
+        if found.lasts
+        else f"The window of {found.window.starts_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC does not begin, and no window follows."
+    )
+    what = f"The rest of this window is worth {money(found.cost_micros)}" if found.lasts else f"This window is worth {money(found.cost_micros)}"
+    return Preview(
+        sentences=[
+            first,
+            f"{amount} {'is' if of.gpus_milli == 1000 else 'are'} no longer reserved for {of.owner_label}.",
+            *([f"{what} at the guaranteed rate."] if found.cost_micros else []),
+            *_effects_said(found.counts, found.unseen),
+        ],
+        ways=("What happens", "Why"),
+        jobs=_jobs_told(found.jobs),
+        more=found.more,
+        unseen=found.unseen,
+    )
+
+
+def _jobs_told(jobs: Iterable[TreeEffect]) -> list[JobEffect]:
+    return [JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail))) for one in jobs]
+
+
+def _effects_said(counts: Mapping[str, int], unseen: int) -> Iterable[str]:
+    yield from (f"{look_of(effect).word}: {plural(count, 'job')}." for effect, count in counts.items())
+    if not counts and not unseen:
+        yield "No job starts, stops or changes its class."
+    if counts.get("preempted"):
+        yield "The owners of preempted jobs are notified when they leave."
+    elif not unseen:
+        yield NOBODY_NOTIFIED
 
 
 def _worth_said(one: Worth) -> str:

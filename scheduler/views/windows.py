@@ -24,7 +24,7 @@ from quotas.models import Reservation
 from quotas.permissions import nodes_visible
 from quotas.views.confirm import confirm
 from scheduler.models import NoticeChoices
-from scheduler.presenters.tree_changes import reservation_told
+from scheduler.presenters.tree_changes import cancellation_told, reservation_told
 from scheduler.selectors.windows import (
     bookings,
     capacity_now,
@@ -39,7 +39,7 @@ from scheduler.selectors.windows import (
     use_of,
     windows_between,
 )
-from scheduler.services.windows.previews import Preview, asked_to_leave, floors_ahead, reservation_preview
+from scheduler.services.windows.previews import Preview, asked_to_leave, cancellation_preview, floors_ahead, reservation_preview
 from scheduler.services.windows.reservations import (
     reservation_cancel,
     reservation_change,
@@ -199,14 +199,11 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     access = access_of(request)
     found = reservation_for(access, public_id)
     must_steer_reservation(access, found)
-    form = ReasonForm(request.POST if request.method == "POST" else None)
+    form = ReasonForm(request.POST if request.method == "POST" else None, initial={"revision": found.revision})
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
         return _steer(request, public_id, partial(reservation_cancel, revision=_revision(request)), "{} is cancelled.", may_undo=True)
-    effects = [
-        "A window that is active ends now, and no window follows.",
-        "Jobs on it keep running as borrowers: other teams may reclaim their GPUs.",
-    ]
+    effects = cancellation_told(cancellation_preview(access=access, reservation=found, now=now()))
     above = [("Reservations", reverse("calendar")), (found.name, page)]
     return confirm(request, form, above=above, back=page, heading=f"Cancel {found.name}", send="Cancel reservation", leave="Keep it", effects=effects)
 

@@ -13,7 +13,7 @@ from django.urls import reverse
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from quotas.models import QuotaChange, QuotaShare, Reservation
+from quotas.models import QuotaChange, QuotaShare, Reservation, RoleBinding
 from quotas.services.changes import Wanted, change_draft
 from scheduler.backends.slurm.client import SlurmNode
 from scheduler.models import Gpu, GpuSplit, Health, Job, MigInstance, Node
@@ -22,6 +22,7 @@ from scheduler.services.hardware.hardware import health_mark
 from scheduler.services.hardware.slurm_nodes import _difference
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.windows.reservations import reservation_request
 from tests import builders
 from tests.builders import NOON, job, placement
 from tests.scheduler.loop.worlds import H100
@@ -115,6 +116,47 @@ def test_a_reservation_is_undone_by_cancelling_it(personas):
     made.refresh_from_db()
     assert made.state == "cancelled"
     assert reasons(made.public_id)[-1] == "Undo."
+
+
+def test_what_is_done_to_a_reservation_is_undone_on_its_page(personas):
+    builders.node(gpus=8)
+    client, start = personas.client("superuser"), now().replace(microsecond=0) + timedelta(days=2)
+    asked = {"name": "Morning", "quota": "acme/research", "gpu_type": H100, "gpus": 4, "starts_at": start, "ends_at": start + timedelta(hours=2)}
+    made = reservation_request(access=personas.access("superuser"), given=asked, now=now())
+    form = {"name": "Evening", "gpu_type": H100, "amount": 8, "shape": "gpus", "start": f"{start:%Y-%m-%dT20:00}", "zone": "UTC", "idle": "held"}
+    form |= {"notice_min": 10, "lead_min": 15, "do": "write", "seen": "yes", "revision": made.revision}
+
+    changed = client.post(reverse("reservation_edit", args=[made.public_id]), form, follow=True)
+    assert Reservation.objects.values_list("name", "gpus_milli", "ends_at").get() == ("Evening", 8_000, None)
+    told = undone(client, changed).content.decode()
+    assert "Undone: Morning is as before." in told and UNDO.search(told) is None
+    address = reverse("reservation_cancel", args=[made.public_id])
+    cancelled = client.post(address, {"revision": made.revision + 2, "reason": "not needed"}, follow=True)
+    assert Reservation.objects.get().state == "cancelled"
+    undone(client, cancelled)
+
+    assert Reservation.objects.values_list("name", "gpus_milli", "ends_at", "state").get() == ("Morning", 4_000, asked["ends_at"], "approved")
+
+
+def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
+    builders.node(gpus=8)
+    QuotaShare.objects.create(node=personas.nodes["acme/research/nlp"], gpu_type=H100, guaranteed_milli=4_000)
+    builders.rate(H100, since=NOON, micros=2_000_000)
+    client, node = personas.client("superuser"), personas.nodes["acme/research/nlp"]
+    address, before = reverse("quota-archive", args=[node.public_id]), list(RoleBinding.objects.order_by("pk"))
+
+    asked = client.get(address).content.decode()
+    assert f"guaranteed 4 GPUs of {H100} less: $5,840 a month at the guaranteed rate." in asked and "No owner is notified." in asked
+    archived = client.post(address, {"revision": node.revision, "reason": "closed"}, follow=True)
+    node.refresh_from_db()
+    assert node.archived_at is not None
+    assert f"guaranteed 4 GPUs of {H100} more: $5,840 a month" in client.get(reverse("quota-restore", args=[node.public_id])).content.decode()
+    told = undone(client, archived).content.decode()
+
+    node.refresh_from_db()
+    assert (node.archived_at, list(RoleBinding.objects.order_by("pk"))) == (None, before)
+    assert "Undone: acme/research/nlp is back." in told and UNDO.search(told) is None
+    assert reasons(node.public_id) == ["closed", "Undo of archiving."]
 
 
 def test_an_applied_quota_change_is_undone_by_a_draft_that_is_read_first(personas):

@@ -82,6 +82,7 @@ PAGES = [
     ),
     Expect("GET", "quotas/<str:public_id>/archive/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/archive/", EDITS, lambda w: {"public_id": w.empty.public_id}, data=lambda w: {"revision": 1}),
+    Expect("GET", "quotas/<str:public_id>/restore/", EDITS, lambda w: {"public_id": w.archived.public_id}),
     Expect("POST", "quotas/<str:public_id>/restore/", EDITS, lambda w: {"public_id": w.archived.public_id}, data=lambda w: {"revision": 1}),
     Expect("POST", "quotas/<str:public_id>/roles/", MANAGES, team, data=lambda w: {"holder": "stranger", "role": "viewer"}),
     Expect("GET", "quotas/<str:public_id>/roles/<int:pk>/end/", MANAGES, lambda w: team(w) | {"pk": w.binding.pk}),

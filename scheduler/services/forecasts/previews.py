@@ -30,6 +30,7 @@ from scheduler.snapshots.taking import Snapshot
 from scheduler.snapshots.tree import Past, archived_nodes, inner_nodes, policy_of, tree_view
 
 MOST_NAMED = 200
+RECLAIMABLE = "Its GPUs can be reclaimed."
 FAR = 1 << 40  # keys of nodes that are yet to be made
 _guard = threading.Lock()
 _snapshots = Snapshots()
@@ -104,7 +105,7 @@ def tree_preview(*, access: Access, before: Tree, after: Tree, now: datetime) ->
         plan = make_plan(snapshot.scenario, _snapshots.kept)
         planned = make_plan(ground.drafted, _drafted)
     effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting), *_classes(before, after)]
-    named, unseen, more, counts = _named(access, effects)
+    named, unseen, more, counts = effects_named(access, effects)
     shares = tuple(line for line in _shares(plan, planned, ground) if access.can(Can.SEE, ground.names.get(line.path, line.path)))
     told = _warnings(before, after, snapshot.fleet.capacity_milli)
     warnings = tuple(text for path, text in told if path is None or access.can(Can.SEE, ground.names.get(path, path)))
@@ -177,7 +178,7 @@ def _classes(before: Tree, after: Tree) -> Iterable[tuple[str, str, str]]:
     for job, was, now in ledger_classes_if(_promises(before), _promises(after), _renamed(before, after)):
         if (was == BORROWED) != (now == BORROWED):
             borrows = now == BORROWED
-            yield job, "borrows" if borrows else "guaranteed", "Its GPUs can be reclaimed." if borrows else "Its GPUs can no longer be reclaimed."
+            yield job, "borrows" if borrows else "guaranteed", RECLAIMABLE if borrows else "Its GPUs can no longer be reclaimed."
 
 
 def _promises(tree: Tree) -> dict[tuple[str, str], Promised]:
@@ -192,7 +193,7 @@ def _renamed(before: Tree, after: Tree) -> dict[str, str]:
     return {before.paths[key]: after.paths[key] for key in before.states if key in after.paths and before.paths[key] != after.paths[key]}
 
 
-def _named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int, Mapping[str, int]]:
+def effects_named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int, Mapping[str, int]]:
     """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named; all that
     the reader may see, by effect."""
     order = ["preempted", "shrinks", "waits", "borrows", "moves", "starts", "grows", "guaranteed", "stays"]

@@ -10,13 +10,19 @@ from django.core.exceptions import PermissionDenied
 
 from gpufleet.core.money import cost_micros
 from gpufleet.core.times import millis
+from quotas.lineup import BORROWED
 from quotas.models import Reservation, ReservationState, Window
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
+from quotas.selectors.windows import InForce
+from quotas.services.ledger import ledger_classes_without
+from scheduler.engine.cycle import make_plan
 from scheduler.loop.policy import policy
 from scheduler.models import Job
 from scheduler.selectors.jobs import jobs_named
-from scheduler.selectors.windows import bookings, may_ask_on, may_decide_on, promised_milli, windows_between
+from scheduler.selectors.windows import bookings, lasting_windows, may_ask_on, may_decide_on, promised_milli, windows_between
+from scheduler.services.forecasts.differences import Effect, differences
+from scheduler.services.forecasts.previews import RECLAIMABLE, JobEffect, effects_named
 from scheduler.services.windows.drawing import Drawn, reservation_draw
 from scheduler.snapshots import Snapshot, Snapshots
 from scheduler.snapshots.windows import Kept, parts_of
@@ -66,6 +72,23 @@ class Outlook:
     displaced: tuple[tuple[str, Job | None], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Cancelling:
+    """What a cancellation does. `window` is the one that lasts or comes next; the cost of what is left of it is at the guaranteed rate of now.
+
+    `jobs` are those that the reader may see; `more` of them are not named, and `unseen` counts effects on others.
+    """
+
+    reservation: Reservation
+    window: Window | None
+    lasts: bool
+    jobs: tuple[JobEffect, ...]
+    more: int
+    unseen: int
+    counts: Mapping[str, int]
+    cost_micros: int | None
+
+
 def snapshot_now(now: datetime) -> tuple[Snapshot, Snapshots]:
     snapshots, chosen = Snapshots(), policy()
     return snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout), snapshots
@@ -94,6 +117,31 @@ def reservation_preview(*, access: Access, given: Mapping[str, Any], now: dateti
     return Preview(drawn, windows, reserved, promised, over, clearing, leaving, displaced, may_decide_on(access, found.quota), cost)
 
 
+def cancellation_preview(*, access: Access, reservation: Reservation, now: datetime) -> Cancelling:
+    """The engine plans the present state twice, with the windows of the reservation and without. Nothing is written."""
+    ahead = lasting_windows([reservation], now)[reservation.pk]
+    window = next((one for one in ahead if one.released_at is None), None)
+    if window is None:
+        return Cancelling(reservation, None, False, (), 0, 0, {}, None)
+    lasts = window.starts_at <= now
+    snapshot, _ = snapshot_now(now)
+    rest = tuple(one for one in snapshot.scenario.windows if not _is_of(reservation, one.name))
+    plan, planned = make_plan(snapshot.scenario), make_plan(replace(snapshot.scenario, windows=rest))
+    effects = [*differences(plan.decisions, planned.decisions, waiting=planned.waiting)]
+    if lasts:
+        path = reservation.quota.path if reservation.quota is not None else None
+        own = InForce(path, reservation.job_class, reservation.gpu_type, reservation.gpus_milli)
+        effects += [Effect(job, "borrows", RECLAIMABLE) for job, _, becomes in ledger_classes_without(window=own, at=now) if becomes == BORROWED]
+    named, unseen, more, counts = effects_named(access, effects)
+    cost = _cost(access, reservation, (max(now, window.starts_at), window.ends_at), now)
+    return Cancelling(reservation, window, lasts, named, more, unseen, counts, cost)
+
+
+def _is_of(found: Reservation, name: str) -> bool:
+    """Whether a window of the engine is one of a reservation."""
+    return name.startswith(f"{found.public_id or '?'}@")
+
+
 def _cost(access: Access, found: Reservation, window: tuple[datetime, datetime | None], now: datetime) -> int | None:
     start, end = window
     may_see = access.can(Can.SEE_COSTS, found.quota.path) if found.quota is not None else access.can_everywhere(Can.SEE_COSTS)
@@ -109,7 +157,7 @@ def _outlook_of(access: Access, found: Reservation, window: Window, now: datetim
     mine = list(parts_of(replace_start(kept, now), millis(now)))
     if found.gpu_type not in snapshot.fleet.capacity_milli:
         return None
-    others = tuple(one for one in snapshot.scenario.windows if not one.name.startswith(f"{found.public_id or '?'}@"))
+    others = tuple(one for one in snapshot.scenario.windows if not _is_of(found, one.name))
     scenario = replace(snapshot.scenario, windows=tuple(sorted((*others, *mine), key=lambda one: (one.start, one.name))))
     return _told(access, window, clearing_of(scenario, mine, snapshots.kinds), now)
 
@@ -167,4 +215,4 @@ def asked_to_leave(access: Access, windows: Iterable[Window]) -> Sequence[Job]:
     return list(jobs_named(access, names).values()) if names else []
 
 
-__all__ = ["Leaving", "Outlook", "Preview", "asked_to_leave", "floors_ahead", "reservation_preview"]
+__all__ = ["Cancelling", "Leaving", "Outlook", "Preview", "asked_to_leave", "cancellation_preview", "floors_ahead", "reservation_preview"]
