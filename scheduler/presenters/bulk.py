@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.core.previews import Affected, JobEffect, LeftAlone
@@ -10,8 +10,9 @@ from gpufleet.core.previews import Effect as CoreEffect
 from gpufleet.core.previews import Preview as Told
 from gpufleet.core.templatetags.shell import gpus, gpus_told, money, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
-from scheduler.presenters.node_changes import work_lost
+from scheduler.presenters.node_changes import LEAST_HOURS, work_lost
 from scheduler.services.jobs.bulk import CAUSES, LATER, Action, Consequence, Effect, Following, Preview, Verdict
+from scheduler.services.jobs.edit_previews import Restart
 from scheduler.services.jobs.prices import Price
 
 TEAMS_SHOWN = 8
@@ -143,6 +144,23 @@ def steer_told(preview: Preview) -> Told:
         ],
         as_of=following.as_of if following else None,
     )
+
+
+def restart_told(found: Restart) -> Told:
+    """The same of a restart: what the job does again, and that it waits."""
+    preview, jobs = found.preview, found.preview.changing
+    again = "goes on from that checkpoint" if preview.saved_step is not None else "begins anew"
+    hours = found.repeated.milli_seconds / 3_600_000
+    cost = f", worth {money(found.repeated.micros)} at the guaranteed rate" if found.repeated.micros else ""
+    lost = f" and repeats {hours:,.1f} GPU-hours{cost}" if hours >= LEAST_HOURS else ""
+    sentences = [
+        *_lines(preview, jobs),
+        f"Unless it saves its work now, it {again}{lost}.",
+        "Workers that do not exit within the grace period are killed.",
+        *_then_said(preview, jobs),
+        *_notified_said(preview, jobs),
+    ]
+    return replace(steer_told(preview), sentences=sentences)
 
 
 def weightiest_first(following: Following | None) -> list[Consequence]:

@@ -18,8 +18,8 @@ from gpufleet.web import Access, Can, access_of, requires
 from quotas.views.confirm import confirm
 from scheduler.forms import RestartForm
 from scheduler.jobs.reading import change_read
-from scheduler.models import ENDED, HOLDING, Job
-from scheduler.presenters.bulk import steer_told
+from scheduler.models import ENDED, Job
+from scheduler.presenters.bulk import restart_told, steer_told
 from scheduler.presenters.job_changes import (
     REASON,
     SEEN,
@@ -33,10 +33,11 @@ from scheduler.presenters.job_changes import (
     gone_words,
     texts_of,
 )
-from scheduler.selectors.jobs import job_checkpoints, job_for, must_steer
-from scheduler.services.jobs.edit_previews import job_edit_preview
-from scheduler.services.jobs.edits import job_edit, job_restart
+from scheduler.selectors.jobs import job_for, must_steer
+from scheduler.services.jobs.edit_previews import job_edit_preview, job_restart_preview
+from scheduler.services.jobs.edits import job_edit, job_restart, restart_refused
 from scheduler.services.jobs.steering import REASON_LENGTH
+from scheduler.services.loop.steps import open_attempts
 from scheduler.views.nodes import messages_by_field
 
 # What no row has: a form that does not say what it was read at changes nothing.
@@ -197,22 +198,18 @@ def _confirm_restart(request: HttpRequest, access: Access, job: Job, form: Resta
     page = reverse("job", args=[job.public_id])
     above = [("Jobs", reverse("jobs")), (job.public_id, page)]
     send = "Submit it again" if job.state in ENDED else "Restart"
-    return confirm(request, form, above=above, back=page, leave="Back to the job", heading=f"Restart {job.name}?", send=send, effects=_effects(job))
+    effects = _effects(access, job)
+    return confirm(request, form, above=above, back=page, leave="Back to the job", heading=f"Restart {job.name}?", send=send, effects=effects)
 
 
-def _effects(job: Job) -> list[str]:
+def _effects(access: Access, job: Job) -> Preview:
     if job.state in ENDED:
-        return [
-            "A copy is submitted as a new job with your permissions, behind the jobs that wait.",
-            "This one and its history stay as they are.",
-        ]
-    if job.state not in HOLDING:
-        return ["It waits for its start already, so there is nothing to restart."]
-    saved = next((row for row in job_checkpoints(job) if row.state == "complete"), None)
-    return [
-        "Its workers are signalled to save their work and exit. Workers that do not exit within the grace period are killed.",
-        "Its GPUs come free for others; it waits for its next start, which may take a while.",
-        f"It goes on from its last complete checkpoint; the newest is of step {saved.checkpoint.step} now."
-        if saved
-        else "No complete checkpoint was reported. Unless it saves its work now, it restarts from the beginning.",
-    ]
+        return Preview(
+            sentences=[
+                "A copy is submitted as a new job with your permissions, behind the jobs that wait.",
+                "This one and its history stay as they are.",
+            ]
+        )
+    if refused := restart_refused(job, open_attempts([job.pk]).get(job.pk)):
+        return Preview(sentences=(), faults=[refused])
+    return restart_told(job_restart_preview(access=access, job=job, now=now()))

@@ -14,6 +14,7 @@ from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
 from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.jobs import job_hold, job_stop
 from tests.builders import NOON, attempt, job, node, placement, rate
+from tests.scheduler.loop.worlds import H100
 from tests.scheduler.test_undo import UNDO, undone
 
 pytestmark = pytest.mark.django_db
@@ -240,6 +241,25 @@ def test_what_runs_is_restarted_once_however_often_it_is_pressed(client, gang):
     assert button not in page(client, "job", gang)
 
 
+def test_what_a_restart_comes_to_is_told_before(personas, gang):
+    """The job itself, who starts on its GPUs, what is done again, and who hears of it."""
+    rate(H100, since=now() - timedelta(days=1), micros=2_000_000)
+    waits = job("waits", on=personas.nodes["acme/research/vision"], submitted_at=now() - timedelta(minutes=5), gpus_milli=1000)
+    Attempt.objects.filter(job=gang).update(started_at=now() - timedelta(hours=3), running_at=now() - timedelta(hours=3))
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+
+    told = page(personas.client("superuser"), "job_restart", gang)
+    preview = html.unescape(told[told.index('id="change-preview"') :])
+
+    assert "Unless it saves its work now, it begins anew and repeats 6.0 GPU-hours, worth $12.00 at the guaranteed rate." in preview
+    assert f"2 GPUs come free once their workers have gone: 2 {H100}. At the guaranteed rate they cost $4.00 an hour." in preview
+    assert "The owner of 1 job is notified." in preview
+    assert "Saves its work within" in preview and waits.name in preview
+    unpriced = page(personas.client("submitter"), "job_restart", gang)
+    assert "repeats 6.0 GPU-hours." in unpriced and "No owner is notified." in unpriced, "it is their own"
+
+
 def test_what_is_leaving_for_good_is_not_said_to_restart(client, gang):
     job_stop(job=gang, to=JobState.CANCELLED, outcome="cancelled", cause="Test", now=now())
 
@@ -263,7 +283,7 @@ def test_what_waits_is_not_restarted(client, mine):
     job_hold(job=mine, now=NOON)
     assert "/restart/" not in page(client, "job", mine)
     asked = page(client, "job_restart", mine)
-    assert "there is nothing to restart" in asked
+    assert "It waits already." in asked
     assert "waits already" in send(client, "job_restart", mine, 409, fields_in(asked))
     assert fresh(mine).state == JobState.QUEUED
 

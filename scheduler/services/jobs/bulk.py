@@ -264,7 +264,7 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
     preview = jobs_judged(access=access, asked=asked)
     jobs = preview.changing
     cancels = asked.action == Action.CANCEL
-    freed = _freed(jobs) if cancels else {}
+    freed = freed_of(jobs) if cancels else {}
     following = _following(access, asked, jobs, now)
     along = _along(jobs) if cancels else set()
     return replace(
@@ -272,9 +272,9 @@ def jobs_preview(*, access: Access, asked: Asked, now: datetime) -> Preview:
         freed=freed,
         along=len(along),
         following=following,
-        freed_micros=_freed_micros(access, jobs, freed, now),
+        freed_micros=freed_micros(access, jobs, freed, now),
         notified=notified_of(access, jobs if cancels else [], along, following),
-        saved_step=_saved_step(jobs[0]) if cancels and preview.loses_work else None,
+        saved_step=saved_step(jobs[0]) if cancels and preview.loses_work else None,
     )
 
 
@@ -296,20 +296,20 @@ def must_steer_something(access: Access) -> None:
         raise PermissionDenied("It needs a role that may submit or manage jobs, and a token with the scope submit or operate.")
 
 
-def _freed(jobs: Sequence[Job]) -> dict[str, int]:
+def freed_of(jobs: Sequence[Job]) -> dict[str, int]:
     """What they hold, in milli-GPU by type."""
     held = Placement.objects.filter(job__among=[job.pk for job in jobs if job.state in HOLDING], until__isnull=True, gpu__isnull=False)
     return dict(held.order_by("gpu__gpu_type_id").values_list("gpu__gpu_type_id").annotate(milli=Sum("gpu_milli")))
 
 
-def _freed_micros(access: Access, jobs: Sequence[Job], freed: Mapping[str, int], now: datetime) -> int | None:
+def freed_micros(access: Access, jobs: Sequence[Job], freed: Mapping[str, int], now: datetime) -> int | None:
     if not freed or not all(access.can(Can.SEE_COSTS, job.quota.path) for job in jobs):
         return None
     rates = rates_now(now=now)
     return sum(milli * rates[gpu_type] // 1000 for gpu_type, milli in freed.items()) if all(name in rates for name in freed) else None
 
 
-def _saved_step(job: Job) -> int | None:
+def saved_step(job: Job) -> int | None:
     return next((row.checkpoint.step for row in job_checkpoints(job) if row.state == "complete"), None)
 
 
@@ -375,7 +375,7 @@ def following_of(
     seen = jobs_named(access, [one.job for one in shown])
     starts = [one.job for one in shown if one.effect == "starts"]
     preempted = [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen]
-    lost = _lost(access, preempted, now)
+    lost = seconds_lost(access, preempted, now)
     worth = repeated_work(access, lost, {job.pk: job for job in preempted}, now=now).micros
     told = Discretion(access, [one.detail for one in shown])
     consequences = tuple(
@@ -386,7 +386,7 @@ def following_of(
     return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut, worth)
 
 
-def _lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:
+def seconds_lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:
     """The work since the last checkpoint of each, in seconds."""
     return {guest.job.pk: lost_seconds(guest.run, now) for guest in job_guests(access, [job.pk for job in jobs], now=now)} if jobs else {}
 

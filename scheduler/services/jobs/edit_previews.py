@@ -1,17 +1,33 @@
-"""What a change of one job comes to before it is saved: for the job itself, and for others."""
+"""What a change of one job, or its restart, comes to before it is done: for the job itself, and for others."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access
 from scheduler.engine.model.values import QUEUED
 from scheduler.engine.model.values import Job as Planned
 from scheduler.jobs.schema import JobChange
 from scheduler.models import HOLDING, Job, JobState
-from scheduler.services.jobs.bulk import Action, Asked, Effect, Preview, Verdict, following_of, free_to_start, notified_of, planned_job
+from scheduler.services.jobs.bulk import (
+    Action,
+    Asked,
+    Effect,
+    Preview,
+    Verdict,
+    following_of,
+    free_to_start,
+    freed_micros,
+    freed_of,
+    notified_of,
+    planned_job,
+    saved_step,
+    seconds_lost,
+)
 from scheduler.services.jobs.edits import job_as_edited
-from scheduler.services.jobs.prices import price_of
+from scheduler.services.jobs.prices import Repeated, price_of, repeated_work
+from scheduler.services.loop.runs import grace_of
 from scheduler.snapshots.jobs import Kinds
 
 
@@ -50,3 +66,41 @@ def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str
     notified = notified_of(access, [], set(), following)
     price = price_of(access, job, edited, now=now)
     return Preview(asked, (Verdict(job.public_id, edited, Effect.CHANGES, detail),), {}, 0, following, notified=notified, price=price)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """As of a cancellation, but that the job waits for its next start. `repeated` is what it does again unless it saves its work now."""
+
+    preview: Preview
+    repeated: Repeated
+
+
+def job_restart_preview(*, access: Access, job: Job, now: datetime) -> Restart:
+    """Of a job that holds GPUs. Nothing is written."""
+    is_read = True
+
+    def instead(planned: Sequence[Planned], kinds: Kinds) -> Sequence[Planned]:
+        nonlocal is_read
+        # A reading from before its start says nothing of what the restart comes to.
+        is_read = any(one.name == job.public_id and one.run.workers for one in planned)
+        return [one.with_run(one.run.as_it_waits()) if one.name == job.public_id else one for one in planned]
+
+    found = following_of(access, instead, now)
+    # It waits then as well; what becomes of it is told in its own row.
+    following = replace(found, jobs=tuple(one for one in found.jobs if one.pk != job.pk)) if found is not None and is_read else None
+    lost = seconds_lost(access, [job], now)
+    asked = Asked(Action.CANCEL, ((job.public_id, job.revision),))
+    freed = freed_of([job])
+    detail = f"Saves its work within {plural(round(grace_of(job)), 'second')} and waits for its next start."
+    preview = Preview(
+        asked,
+        (Verdict(job.public_id, job, Effect.CHANGES, detail),),
+        freed,
+        0,
+        following,
+        freed_micros=freed_micros(access, [job], freed, now),
+        notified=notified_of(access, [job], set(), following),
+        saved_step=saved_step(job),
+    )
+    return Restart(preview, repeated_work(access, lost, {job.pk: job}, now=now))

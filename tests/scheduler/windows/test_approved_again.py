@@ -133,7 +133,7 @@ def test_what_somebody_changed_since_is_not_put_back(personas: Personas) -> None
 def test_what_others_have_reserved_since_is_not_taken_back(personas: Personas) -> None:
     held = Held(personas, gpus=6, ends_at=NOON + 9 * HOUR)
     reservation_cancel(access=held.lead, reservation=held.row, now=NOON)
-    asked = {"name": "Other", "quota": "acme/products", "gpu_type": H100, "gpus": 4, "starts_at": NOON, "ends_at": NOON + HOUR}
+    asked = {"name": "Other", "quota": "acme/product/search", "gpu_type": H100, "gpus": 4, "starts_at": NOON, "ends_at": NOON + HOUR}
     reservation_request(access=held.root, given=asked, now=NOON)
 
     with pytest.raises(ValidationError, match="6 GPUs asked, 4 left"):
