@@ -6,6 +6,7 @@ from django.db.models import Q
 from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
 from quotas.models import QuotaNode, ServiceToken
+from scheduler.schedules.pattern import words_of
 
 
 class Overlap(models.TextChoices):
@@ -69,6 +70,11 @@ class Schedule(models.Model):
     @property
     def state(self) -> str:
         return "paused" if self.paused_at is not None else "ended" if self.next_due is None else "active"
+
+    @property
+    def when(self) -> str:
+        """When it is due, in words where they say it."""
+        return words_of(self.cron)
 
 
 class RunOutcome(models.TextChoices):

@@ -36,7 +36,7 @@ SCHEDULES = Table(
         ),
         Column("id", "Id", "public_id", on_page=False),
         Column("state", "State", "state", cell="{% status row.state %}"),
-        Column("cron", "When", "cron", cell="""<code>{{ row.cron }}</code> <span class="soft">{{ row.zone }}</span>"""),
+        Column("cron", "When", "cron", cell="scheduler/_schedule_when.html"),
         Column("zone", "Time zone", "zone", on_page=False),
         Column("next_due", "Next due", "next_due", sort="next_due", cell="{% if row.paused_at %}–{% else %}{{ row.next_due|moment }}{% endif %}"),
         Column("last_due", "Last due", "last_due", sort="last_due", most_first=True, cell="{{ row.last_due|moment }}"),

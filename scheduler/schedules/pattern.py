@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 DAYS = {"MON": "Mon", "TUE": "Tue", "WED": "Wed", "THU": "Thu", "FRI": "Fri", "SAT": "Sat", "SUN": "Sun"}
 WEEK = tuple(DAYS)
+LONG = dict(zip(WEEK, ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays"), strict=True))
 EVERY = (("week", "On days of the week"), ("month", "On a day of the month"), ("hour", "Every hour"), ("cron", "By a cron expression"))
 OPEN = "-"
 # As cron counts: Sunday is 0, and 7 as well.
@@ -39,6 +40,18 @@ class Pattern:
             case "hour":
                 return f"{self.minute or OPEN} * * * *"
         return self.cron
+
+    @property
+    def words(self) -> str:
+        """When it is due as people say it; what no field says is the expression itself."""
+        match self.every:
+            case "week":
+                return f"{_days_told(self.days)} at {self.time}"
+            case "month":
+                return f"Day {self.day} of each month at {self.time}"
+            case "hour":
+                return f"Every hour at {int(self.minute):02} minutes" if int(self.minute) else "Every hour"
+        return _steps_told(self.cron) or self.cron
 
     @property
     def weekdays(self) -> list[tuple[str, str, bool]]:
@@ -79,6 +92,11 @@ def pattern_of(expression: str) -> Pattern:
     return by_cron
 
 
+def words_of(expression: str) -> str:
+    found = pattern_of(expression)
+    return expression if found.fault else found.words
+
+
 def pattern_sent(field: str, text: Callable[[str], str | None], many: Callable[[str], list[str]]) -> Pattern:
     """What a form sent as `FIELD-every`, `FIELD-days` and so on, beside the expression itself as `FIELD`."""
     cron = (text(field) or "").strip()
@@ -109,6 +127,23 @@ def _time(minute: str, hour: str) -> str | None:
     if (minute, hour) == (OPEN, OPEN):
         return ""
     return f"{int(hour):02}:{int(minute):02}" if _number(minute, 0, 59) and _number(hour, 0, 23) else None
+
+
+def _days_told(days: tuple[str, ...]) -> str:
+    if days in (WEEK, WEEK[:5]):
+        return "Every day" if days == WEEK else "Monday to Friday"
+    return LONG[days[0]] if len(days) == 1 else ", ".join(DAYS[day] for day in days)
+
+
+def _steps_told(expression: str) -> str:
+    """Every so many minutes or hours, where these fill the hour or the day; else nothing."""
+    if found := re.fullmatch(r"(?:\*/(\d{1,2}) \*|(\d{1,2}) \*/(\d{1,2})) \* \* \*", " ".join(expression.split()), re.ASCII):
+        minutes, minute, hours = (int(part) if part else 0 for part in found.groups())
+        if minutes and 60 % minutes == 0:
+            return f"Every {minutes} minutes" if minutes > 1 else "Every minute"
+        if hours > 1 and 24 % hours == 0 and minute < 60:
+            return f"Every {hours} hours from 00:{minute:02}"
+    return "Every minute" if expression.split() == ["*"] * 5 else ""
 
 
 def _days_written(days: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from cronsim import CronSim, CronSimError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.schedules.pattern import WEEK, Pattern, pattern_of, pattern_sent
+from scheduler.schedules.pattern import WEEK, Pattern, pattern_of, pattern_sent, words_of
 from tests.builders import NOON
 from tests.scheduler.schedules.making import EXPRESSIONS
 
@@ -69,3 +69,25 @@ def test_what_is_chosen_comes_back_also_half_made(chosen: Pattern):
 )
 def test_what_a_form_sends_is_an_expression(sent: dict, expression: str):
     assert pattern_sent("cron", sent.get, lambda name: sent.get(name, [])).cron == expression
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("30 2 * * *", "Every day at 02:30"),
+        ("0 6 * * 1-5", "Monday to Friday at 06:00"),
+        ("0 6 * * MON", "Mondays at 06:00"),
+        ("0 6 * * SUN,WED", "Wed, Sun at 06:00"),
+        ("5 6 31 * *", "Day 31 of each month at 06:05"),
+        ("0 * * * *", "Every hour"),
+        ("20 * * * *", "Every hour at 20 minutes"),
+        ("*/15 * * * *", "Every 15 minutes"),
+        ("*/7 * * * *", "*/7 * * * *"),  # 56 and 0 are four minutes apart
+        ("30 */6 * * *", "Every 6 hours from 00:30"),
+        ("* * * * *", "Every minute"),
+        ("0 6 1 1 *", "0 6 1 1 *"),
+        ("0 6 - * *", "0 6 - * *"),
+    ],
+)
+def test_an_expression_is_told_in_words_where_they_say_it(expression: str, words: str):
+    assert words_of(expression) == words
