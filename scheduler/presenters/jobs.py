@@ -1,7 +1,7 @@
 """Jobs in words: what one does or waits for in a line, its shape, where its workers sit."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.engine.tell.explain import change_in_words
+from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import foreseen_start
@@ -117,6 +118,40 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if foreseen:
         return Line("Its turn comes.", starts, "starts")
     return Line("Not looked at yet.")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineTold:
+    """Whether a job meets its deadline, and when it is predicted to end, where that is known."""
+
+    word: str
+    is_missed: bool = False
+    end: datetime | None = None
+
+
+def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> DeadlineTold | None:
+    """None: it has no deadline, or has ended. `gpu_types` are those that it runs on. What the last plan said of a waiting job goes before."""
+    job = row.job
+    if job.deadline is None or job.state in ENDED:
+        return None
+    seconds = seconds_at(slowest_on(job.spec, gpu_types or types_of(job.spec)), job.estimate_seconds, job.limit_seconds)
+    if job.state in HOLDING and row.attempt is not None:
+        end = None if seconds is None else row.attempt.started_at + timedelta(seconds=seconds)
+        if end is None or end <= now:  # an estimate that is over says nothing about the end
+            return DeadlineTold("missed" if job.deadline <= now else "its end is not known", job.deadline <= now)
+        return DeadlineTold("will be missed" if end > job.deadline else "will be met", end > job.deadline, end)
+    foreseen = foreseen_start(job, row.outlook)
+    runs = timedelta(seconds=seconds or 0)
+    start = None if foreseen is None else max(foreseen.moment, now)
+    end = start + runs if start is not None and seconds is not None else None
+    if job.deadline <= now or (row.outlook is not None and "deadline" in row.outlook.codes.split()):
+        return DeadlineTold("will be missed", True, end)
+    if foreseen is None or start is None:
+        return DeadlineTold("no start is predicted yet")
+    if start + runs > job.deadline:
+        return DeadlineTold("will be missed", True, end)
+    late = foreseen.latest is not None and foreseen.latest + runs > job.deadline
+    return DeadlineTold("may be missed, as it can start later" if late else "will be met", False, end)
 
 
 def promised(promise: Promise, own: str, discretion: Discretion) -> str:

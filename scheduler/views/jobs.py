@@ -29,6 +29,7 @@ from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
+    deadline_told,
     event_lines,
     life_of,
     line_of,
@@ -292,6 +293,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),
         "can_save": not save_refused(job, running),
         "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
+        "deadline": deadline_told(row, {kind for _, kind in nodes.values()} if running else (), moment),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
         "foreseen": foreseen,

@@ -261,7 +261,7 @@ class LiveConsole(Console):
 
     def start(self) -> None:
         self.thread.start()
-        wait_until(lambda: self.server.started, what="uvicorn to start")
+        wait_until(lambda: self.server.started, seconds=120, what="uvicorn to start")
 
     def do(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """Call a service as a worker does: in another thread, with its own database connection."""

@@ -171,18 +171,6 @@ def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Sit
     assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
-def test_a_throttling_gpu_is_found_with_one_click(demo: Site, browser: Browser):
-    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
-    visitor.open("/gpus/")
-    page = visitor.page
-    expect(page.get_by_role("columnheader", name="Utilization")).to_be_visible()
-    expect(page.get_by_role("columnheader", name="Temperature")).to_be_visible()
-    page.get_by_role("navigation", name="Which GPUs").get_by_role("link", name="Throttling").click()
-    page.wait_for_url("**condition=throttling*")
-    rows = page.locator("table.grid tbody tr")
-    expect(rows.get_by_text("Throttling")).to_have_count(rows.count())
-
-
 @pytest.mark.parametrize("address", ["/nodes/", "/gpus/", "/quotas/"])
 def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str):
     visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})

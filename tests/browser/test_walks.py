@@ -3,16 +3,23 @@
 import csv
 import gzip
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from gpufleet.core.times import now
-from scheduler.models import JobState
+from scheduler.backends.simulated import MemoryStore, SimulatedBackend
+from scheduler.models import Cluster, Gpu, Job, JobState
+from scheduler.services.forecasts.forecasting import forecast_run
+from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.browser.harness import LiveConsole, Site, Visitor
+from tests.dashboards.health_worlds import looks
 from tests.personas import PASSWORD, person
+from tests.scheduler.loop.worlds import leaf, submit
 
 pytestmark = pytest.mark.browser
 
@@ -130,8 +137,46 @@ def test_the_owner_of_idle_gpus_is_notified_by_keyboard_alone(demo: Site, browse
     assert visitor.watch.faults == []
 
 
-def test_a_throttling_gpu_is_found_by_keyboard_alone(demo: Site, browser: Browser):
-    visitor = demo.visit(browser, "oona", viewport=DESK)
+@pytest.fixture
+def hot(live_console: LiveConsole) -> Iterator[Gpu]:
+    """The one GPU of 16 whose clocks are held down by heat."""
+    for name in ("n1", "n2"):
+        builders.node(name, gpus=8)
+    root = person("root", superuser=True)
+    root.set_password(PASSWORD)
+    root.save()
+    found = Gpu.objects.select_related("node").get(node__name="n2", index=5)
+    # Read on for a while, so that the readings are new whenever a page asks.
+    live_console.do(looks, list(Gpu.objects.order_by("pk")), {"thermal": {found: 1}}, start=now(), end=now() + timedelta(minutes=10))
+    yield found
+
+
+def is_the_hot_one(page: Page, gpu: Gpu) -> None:
+    rows = page.locator("table.grid tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows.locator("th a")).to_have_attribute("href", f"/gpus/{gpu.public_id}/")
+    expect(rows).to_contain_text(gpu.node.name)
+    expect(rows.get_by_text("Throttling")).to_be_visible()
+
+
+def test_a_throttling_gpu_is_found_in_one_click(live_console: LiveConsole, browser: Browser, hot: Gpu):
+    visitor, click = live_console.visit(browser, "root", password=PASSWORD, viewport=DESK), Clicks()
+    page = visitor.page
+    visitor.open("/gpus/")
+    expect(page.locator("table.grid tbody tr")).to_have_count(16)
+    for column in ("Utilization", "Temperature"):
+        expect(page.get_by_role("columnheader", name=column)).to_be_visible()
+    tab = page.get_by_role("navigation", name="Which GPUs").get_by_role("link", name="Throttling")
+    expect(tab).to_contain_text("1")
+    click(tab)
+    page.wait_for_url("**condition=throttling*")
+    is_the_hot_one(page, hot)
+    assert click.count == 1
+    assert visitor.watch.faults == []
+
+
+def test_a_throttling_gpu_is_found_by_keyboard_alone(live_console: LiveConsole, browser: Browser, hot: Gpu):
+    visitor = live_console.visit(browser, "root", password=PASSWORD, viewport=DESK)
     page = visitor.page
     visitor.open("/")
     for key in ("g", str(page.locator('#places a[href="/gpus/"]').get_attribute("data-key"))):
@@ -143,14 +188,49 @@ def test_a_throttling_gpu_is_found_by_keyboard_alone(demo: Site, browser: Browse
     page.wait_for_url("**condition=throttling*")
     page.wait_for_load_state()
     expect(page.get_by_role("link", name="Remove filter Condition Throttling")).to_be_visible()
-    # Readings of a demo that nobody goes on with are old, and none throttles then.
-    rows = page.locator("table.grid tbody tr")
-    expect(rows.get_by_text("Throttling")).to_have_count(rows.count())
-    if rows.count():
-        page.keyboard.press("j")
-        page.keyboard.press("Enter")
-        expect(page.locator("#sheet h2").first).to_contain_text(rows.first.locator("th").inner_text())
+    is_the_hot_one(page, hot)
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("#sheet h2").first).to_contain_text(f"GPU {hot.index}")
+    expect(page.locator("#sheet")).to_contain_text(hot.node.name)
     assert visitor.watch.faults == []
+
+
+def test_a_job_with_a_deadline_says_whether_it_is_met(live_console: LiveConsole, browser: Browser):
+    """The fleet is busy for two hours: an hour's work is done in five hours, and not in two and a half."""
+    builders.node("n1", gpus=8)
+    team, began = leaf("research", 8), now()
+    root = person("root", superuser=True)
+    root.set_password(PASSWORD)
+    root.save()
+    backends = {cluster.pk: SimulatedBackend(MemoryStore()) for cluster in Cluster.objects.all()}
+    memory = Memory()
+
+    def look_on(at: datetime) -> None:
+        live_console.do(tick_run, holder="one", now=at, backends=backends, memory=memory)
+        live_console.do(forecast_run, holder="one", now=at, force=True)
+
+    submit(team, gpus=8, at=began, name="busy", estimate_seconds=7200, spec={"work_s": 7200})
+    look_on(began)
+    visitor = live_console.visit(browser, "root", password=PASSWORD, viewport=DESK)
+    page = visitor.page
+    for name, hours, told in (("in-time", 5, "will be met"), ("late", 2.5, "will be missed")):
+        deadline = began + timedelta(hours=hours)
+        visitor.open("/jobs/new/")
+        page.get_by_label("Name", exact=True).fill(name)
+        page.get_by_label("GPUs of each worker").fill("8")
+        page.get_by_label("Time limit", exact=True).fill("1h")
+        page.get_by_role("heading", name="When, and after what").click()
+        page.get_by_label("Deadline (UTC)").fill(f"{deadline:%Y-%m-%dT%H:%M}")
+        page.get_by_role("button", name="Submit", exact=True).click()
+        expect(page.locator("h1")).to_have_text(name)
+        why = page.locator("[data-part=why]")
+        expect(why).to_contain_text(f"Deadline {deadline:%Y-%m-%d %H:%M} UTC: no start is predicted yet.")
+        look_on(now())
+        page.reload()
+        expect(why).to_contain_text(f"Deadline {deadline:%Y-%m-%d %H:%M} UTC: {told}. Predicted end")
+        live_console.do(job_hold, job=Job.objects.get(name=name), now=now())
+    assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
 def skip(page: Page) -> None:

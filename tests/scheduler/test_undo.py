@@ -140,7 +140,8 @@ def test_what_is_done_to_a_reservation_is_undone_on_its_page(personas):
 
 def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
     builders.node(gpus=8)
-    QuotaShare.objects.create(node=personas.nodes["acme/research/nlp"], gpu_type=H100, guaranteed_milli=4_000)
+    for path in ("acme", "acme/research", "acme/research/nlp"):
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=4_000)
     builders.rate(H100, since=NOON, micros=2_000_000)
     client, node = personas.client("superuser"), personas.nodes["acme/research/nlp"]
     address, before = reverse("quota-archive", args=[node.public_id]), list(RoleBinding.objects.order_by("pk"))
