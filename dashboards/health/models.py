@@ -20,6 +20,7 @@ class HealthFrame(models.Model):
     devices = models.BinaryField(help_text="uint64, packed: a GPU's key doubled, a node's key doubled and one.")
     last = models.BinaryField(help_text="uint32 by signal and device, packed; the largest value: not read.")
     sums = models.BinaryField(help_text="As `last`: of the running five minutes.")
+    logs = models.JSONField(default=list, help_text="Boots whose kernel log was read, with the number of the newest record; the last one read last.")
 
     class Meta:
         db_table = "health_frame"

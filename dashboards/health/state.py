@@ -22,6 +22,7 @@ BUCKET = timedelta(minutes=5)
 # A flag that holds between two looks counts for so long at most: while nobody looked nobody knows.
 LONGEST_GAP = timedelta(seconds=60)
 UNREAD = np.uint32(0xFFFFFFFF)
+MOST_LOGS = 8  # of so many boots and machines it is known up to where their logs were read
 HOT = 80  # degrees: cooler ones are not kept
 
 Words = NDArray[np.uint32]
@@ -79,7 +80,17 @@ class RawState:
     nodes: Sequence[int] = ()
     node_columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
     xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look
-    dated_xids: Sequence[tuple[int, int, datetime]] = ()  # the same with a moment, of which only those since the last look count
+    log: "Logged | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """XIDs in the kernel log of one machine, old ones too: those in records that are newer than the last look count."""
+
+    boot: str
+    booted: datetime
+    newest: int  # the number of its newest record
+    xids: Sequence[tuple[int, int, int]] = ()  # (GPU, number of the XID, number of its record)
 
 
 def device_of_gpu(key: int) -> int:
@@ -110,7 +121,9 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
             gap = min(at - frame.at, LONGEST_GAP)
             if frame.bucket_at != bucket:
                 sums[:] = 0
-        new = [*state.xids, *((gpu, code) for gpu, code, moment in state.dated_xids if since < moment <= at)]
+        new = [*state.xids]
+        if state.log is not None:
+            new += _new_in_log(frame, state.log, since)
         sums = _added(sums, last, now, round(gap.total_seconds()))
         kept = np.where((now == UNREAD) & COUNTERS[:, None], last, now)
         kept[_BY_MINUTE] = _by_minute(last[_BY_MINUTE], since, at, now[STORED.index(NVLINK)])
@@ -121,6 +134,14 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
         if state.nodes:
             Node.objects.filter(pk__in=list(state.nodes), removed_at__isnull=True).update(heartbeat_at=at)
     return True
+
+
+def _new_in_log(frame: HealthFrame, log: Logged, since: datetime) -> list[tuple[int, int]]:
+    """XIDs since the last look. Of a log that was never read none is new, unless its machine was started since."""
+    ends = dict(frame.logs)
+    before = ends.pop(log.boot, -1 if log.booted > since else log.newest)
+    frame.logs = [*ends.items(), (log.boot, max(before, log.newest))][-MOST_LOGS:]
+    return [(gpu, code) for gpu, code, number in log.xids if number > before]
 
 
 def _table(state: RawState) -> tuple[Keys, Words]:

@@ -25,7 +25,8 @@ from dashboards.prometheus.asking import PrometheusFault, Server
 from dashboards.prometheus.dcgm import Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
-from dashboards.telemetry.kernel_log import Xid, xids_read
+from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
+from dashboards.telemetry.local import logged, uuids_logged
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
@@ -37,7 +38,7 @@ PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
 MACHINE_THREAD, MACHINE_SECONDS = "gpufleet-nvml", 5
-Machine = Callable[[Container[str]], tuple[Sequence[Reading], Sequence[Xid]]]
+Machine = Callable[[Container[str]], tuple[Sequence[Reading], KernelLog | None]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
 
@@ -89,9 +90,9 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
         nics |= {hosts[name]: max(count, nics.get(hosts[name], 0)) for name, count in answer.look.nics.items()}
     by_servers = set(values)
     try:
-        readings, dated = local.result(timeout=MACHINE_SECONDS)
+        readings, log = local.result(timeout=MACHINE_SECONDS)
     except TimeoutError:
-        readings, dated = [], []
+        readings, log = [], None
     _fill_in(values, readings, known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
@@ -106,23 +107,19 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
             frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
             mine = {one.key for one, _ in rows}
             state = state_of(rows, [found for found in xids if found[0] in mine], nics)
-            logged = [
-                (known[one.uuid].key, one.code, one.at)
-                for one in dated
-                if one.uuid not in by_servers and one.uuid in known and known[one.uuid].cluster == cluster
-            ]
-            state_write(cluster_id=cluster, at=at, source=SOURCE, state=replace(state, dated_xids=logged))
+            own = {uuid: one.key for uuid, one in known.items() if one.cluster == cluster and uuid not in by_servers}
+            state_write(cluster_id=cluster, at=at, source=SOURCE, state=replace(state, log=logged(log, own)))
         for answer in answers:
             _note(answer, now)  # with the state: an XID that is known of is one that was counted
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
     return len(values)
 
 
-def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Reading], Sequence[Xid]]]:
+def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Reading], KernelLog | None]]:
     """This machine's readings, by a thread that nobody waits for where the driver hangs: as long as it does, no other is begun."""
-    told: Future[tuple[Sequence[Reading], Sequence[Xid]]] = Future()
+    told: Future[tuple[Sequence[Reading], KernelLog | None]] = Future()
     if any(one.name == MACHINE_THREAD for one in threading.enumerate()):
-        told.set_result(([], []))
+        told.set_result(([], None))
         return told
 
     def read() -> None:
@@ -135,14 +132,14 @@ def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Rea
     return told
 
 
-def machine_known(known: Container[str]) -> tuple[list[Reading], list[Xid]]:
+def machine_known(known: Container[str]) -> tuple[list[Reading], KernelLog | None]:
     """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
     try:
-        xids = xids_read()
-        own = [*machine_uuids(), *(one.uuid for one in xids)]
-        return (machine_read(), xids) if any(uuid in known for uuid in own) else ([], [])
+        log = kernel_log_read()
+        own = [*machine_uuids(), *uuids_logged(log)]
+        return (machine_read(), log) if any(uuid in known for uuid in own) else ([], None)
     except NvmlUnavailable:
-        return [], []  # as on most consoles
+        return [], None  # as on most consoles
 
 
 def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], known: Mapping[str, Known]) -> None:

@@ -1,7 +1,8 @@
 """XIDs of this machine's GPUs from the kernel's log.
 
 The driver's library tells XIDs only to a program that stays connected to the GPUs, which keeps them from being reset or repartitioned. The driver
-also writes each into the kernel's log, with a moment: any process can read it there, at any time, and count it once.
+also writes each into the kernel's log: any process can read it there, at any time. What tells a record that was counted from a new one is its number
+and the boot it is of. Its time is the processor's, which nobody sets right: it drifts from the clock by seconds a day.
 """
 
 import errno
@@ -13,35 +14,56 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-LOG, DRIVER_GPUS = Path("/dev/kmsg"), Path("/proc/driver/nvidia/gpus")
+LOG, DRIVER_GPUS, BOOT = Path("/dev/kmsg"), Path("/proc/driver/nvidia/gpus"), Path("/proc/sys/kernel/random/boot_id")
 RECORD = 8192  # the longest that the kernel gives at once
-# `6,1042,8123456789,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`: microseconds since the machine was started. Of a MIG instance the bracket goes
-# on: `(PCI:0000:3b:00 GPU-I:05 GPU-CI:00)`.
-_XID = re.compile(rb"\d+,\d+,(\d+),[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F:.]+)[^)]*\): (\d+)")
+# `6,1042,8123456789,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, …`: the second figure numbers the records of a boot. Of a MIG instance the bracket
+# goes on: `(PCI:0000:3b:00 GPU-I:05 GPU-CI:00)`.
+_NUMBER = re.compile(rb"\d+,(\d+),\d+,")
+_XID = re.compile(rb"[^;]*;NVRM: Xid \(PCI:([0-9a-fA-F:.]+)[^)]*\): (\d+)")
 _UUID = re.compile(r"GPU UUID:\s*(GPU-[0-9a-fA-F-]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """One that the driver reported, and of which GPU."""
+    """One that the driver reported, of which GPU, in which record of the log."""
 
-    at: datetime
+    number: int
     uuid: str
     code: int
 
 
-def xids_read(*, log: Path = LOG, gpus: Path = DRIVER_GPUS) -> list[Xid]:
-    """All that the log still holds, the oldest first. None where it can't be read: it takes root, or the capability CAP_SYSLOG."""
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """What the log still holds of XIDs, the oldest first; `newest` numbers its last record, whatever that says."""
+
+    boot: str
+    booted: datetime
+    newest: int
+    xids: tuple[Xid, ...] = ()
+
+
+def kernel_log_read(*, log: Path = LOG, gpus: Path = DRIVER_GPUS, boot: Path = BOOT) -> KernelLog | None:
+    """None where the driver has no GPUs, and where the log can't be read: that takes root, or the capability CAP_SYSLOG."""
     uuids = _uuids(gpus)
     if not uuids:
-        return []
-    started = time.time() - time.monotonic()
-    found = []
+        return None
+    newest, found = -1, []
     for record in _records(log):
+        numbered = _NUMBER.match(record)
+        if numbered is None:
+            continue  # a line that belongs to the record above
+        newest = max(newest, int(numbered[1]))
         told = _XID.match(record)
-        if told is not None and (uuid := uuids.get(_place(told[2].decode()))) is not None:
-            found.append(Xid(datetime.fromtimestamp(started + int(told[1]) / 1e6, UTC), uuid, int(told[3])))
-    return found
+        if told is not None and (uuid := uuids.get(_place(told[1].decode()))) is not None:
+            found.append(Xid(int(numbered[1]), uuid, int(told[2])))
+    try:
+        named = boot.read_text().strip()
+    except OSError:
+        return None
+    if newest < 0:
+        return None
+    booted = datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)
+    return KernelLog(named, booted, newest, tuple(found))
 
 
 def _uuids(gpus: Path) -> dict[tuple[int, ...], str]:

@@ -3,7 +3,7 @@
 In a cluster that Prometheus servers read, their round reads this machine, too (`dashboards.prometheus.collect`): a frame has one writer at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,11 +12,11 @@ from django.db import transaction
 from numpy.typing import NDArray
 
 from dashboards.health.state import UNREAD as NOT_READ
-from dashboards.health.state import RawState, state_write
+from dashboards.health.state import Logged, RawState, state_write
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
-from dashboards.telemetry.kernel_log import Xid, xids_read
+from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
 from dashboards.telemetry.nics import nic_errors_read
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
@@ -32,21 +32,23 @@ UNREAD = Reading("", "", None, None, None, None, None, None, None, None)
 def local_collect(*, now: datetime) -> int:
     """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written."""
     try:
-        uuids, xids = machine_uuids(), xids_read()
-        known = [*uuids, *(one.uuid for one in xids)]
+        uuids, log = machine_uuids(), kernel_log_read()
+        known = [*uuids, *uuids_logged(log)]
         if not known or not Gpu.objects.filter(uuid__in=known, removed_at__isnull=True).exists():
             return 0
         readings = machine_read()
     except NvmlUnavailable:
         # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
         return 0
-    return local_write(uuids=uuids, readings=readings, xids=xids, nic_errors=nic_errors_read(), now=now)
+    return local_write(uuids=uuids, readings=readings, log=log, nic_errors=nic_errors_read(), now=now)
 
 
-def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], xids: Sequence[Xid] = (), nic_errors: int | None = None, now: datetime) -> int:
+def local_write(
+    *, uuids: Sequence[str], readings: Sequence[Reading], log: KernelLog | None = None, nic_errors: int | None = None, now: datetime
+) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
-    own = _own_gpus([*uuids, *(one.uuid for one in xids)], now)  # a GPU that fell off the bus is known by its XID alone
+    own = _own_gpus([*uuids, *uuids_logged(log)], now)  # a GPU that fell off the bus is known by its XID alone
     clusters = sorted({cluster for cluster, _, _, _ in own})
     if not clusters:
         return 0
@@ -59,10 +61,21 @@ def local_write(*, uuids: Sequence[str], readings: Sequence[Reading], xids: Sequ
     for cluster in clusters:
         read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
         keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
-        new = [(keys[one.uuid], one.code, one.at) for one in xids if one.uuid in keys]
-        if read or new:
-            state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, nic_errors), dated_xids=new))
+        told = logged(log, keys)
+        if read or (told is not None and told.xids):
+            state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, nic_errors), log=told))
     return len(own)
+
+
+def uuids_logged(log: KernelLog | None) -> list[str]:
+    return [] if log is None else [one.uuid for one in log.xids]
+
+
+def logged(log: KernelLog | None, gpus: Mapping[str, int]) -> Logged | None:
+    """A kernel log by the keys of these GPUs."""
+    if log is None:
+        return None
+    return Logged(log.boot, log.booted, log.newest, [(gpus[one.uuid], one.code, one.number) for one in log.xids if one.uuid in gpus])
 
 
 def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: int | None) -> RawState:

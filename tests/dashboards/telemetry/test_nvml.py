@@ -5,8 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
 from dashboards.readings import hardware_now
-from dashboards.telemetry.kernel_log import Xid, xids_read
+from dashboards.telemetry.kernel_log import KernelLog, Xid, kernel_log_read
 from dashboards.telemetry.local import local_collect, local_write
 from dashboards.telemetry.nics import nic_errors_read
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
@@ -138,25 +137,28 @@ def test_only_gpus_that_the_inventory_knows_make_a_frame(stub_driver: Path) -> N
     assert {(row.signal, row.value, row.gpu_id) for row in HealthBucket.objects.all()} == {("power_brake", 5, node.gpus.get(index=0).pk)}
 
 
-def test_xids_are_read_from_the_kernels_log_with_their_moments(tmp_path: Path) -> None:
+def test_xids_are_read_from_the_kernels_log_with_the_numbers_of_their_records(tmp_path: Path) -> None:
     """Also of a GPU that has fallen off the bus; other lines, other devices and lines that go on below are passed over."""
     for place, uuid in (("0000:3b:00.0", "GPU-0a"), ("0001:CA:00.0", "GPU-1b")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "information").write_text(f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96\n")
-    ago = time.monotonic() - 40
+    (tmp_path / "boot_id").write_text("6c29\n")
     log = tmp_path / "kmsg"
     log.write_text(
-        f"6,1040,{round((ago + 1) * 1e6)},-;NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
-        f"6,1041,{round((ago + 2) * 1e6)},-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 13\n6,1042,17,-;NVRM: loading NVIDIA UNIX x86_64\n"
-        f"3,1043,{round((ago + 3) * 1e6)},-,caller=T77;NVRM: Xid (PCI:0001:ca:00): 79, GPU has fallen off the bus.\n"
-        f"3,1044,{round((ago + 3) * 1e6)},-;NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 43, pid=78, name=python\n"
-        f"3,1045,{round((ago + 4) * 1e6)},-;NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.\n"
+        "6,1040,8123,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=python\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
+        "6,1041,8124,-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 13\n6,1042,17,-;NVRM: loading NVIDIA UNIX x86_64\n"
+        "3,1043,8125,-,caller=T77;NVRM: Xid (PCI:0001:ca:00): 79, GPU has fallen off the bus.\n"
+        "3,1044,8125,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:00): 43, pid=78, name=python\n"
+        "3,1045,8126,-;NVRM: Xid (PCI:0000:ff:00): 79, GPU has fallen off the bus.\n"
     )
 
-    found = xids_read(log=log, gpus=tmp_path)
-    assert [(one.uuid, one.code) for one in found] == [("GPU-0a", 31), ("GPU-1b", 79), ("GPU-0a", 43)]
-    assert [round(time.time() - one.at.timestamp()) for one in found] == [39, 37, 37]
-    assert xids_read(log=tmp_path / "nothing", gpus=tmp_path) == xids_read(log=log, gpus=tmp_path / "nothing") == []
+    found = kernel_log_read(log=log, gpus=tmp_path, boot=tmp_path / "boot_id")
+    assert found is not None
+    assert [(one.number, one.uuid, one.code) for one in found.xids] == [(1040, "GPU-0a", 31), (1043, "GPU-1b", 79), (1044, "GPU-0a", 43)]
+    assert (found.boot, found.newest) == ("6c29", 1045)
+    assert abs((found.booted - datetime.now(UTC)).total_seconds() + float(Path("/proc/uptime").read_text().split()[0])) < 5
+    for missing in ({"log": log.with_name("nothing")}, {"gpus": log.with_name("nothing")}, {"boot": log.with_name("nothing")}):
+        assert kernel_log_read(**({"log": log, "gpus": tmp_path, "boot": tmp_path / "boot_id"} | missing)) is None
 
 
 @pytest.mark.django_db
@@ -188,18 +190,27 @@ def test_an_xid_of_the_log_counts_once_whoever_reads_it() -> None:
     for index in (0, 1):
         Gpu.objects.filter(node=node, index=index).update(uuid=f"GPU-{index}")
     reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
-    log = [
-        Xid(NOON + timedelta(seconds=at), uuid, code) for at, uuid, code in ((-60, "GPU-0", 79), (3, "GPU-0", 31), (7, "GPU-1", 79), (7, "GPU-x", 1))
-    ]
-    for seconds in (0, 5, 10, 15):
-        local_write(uuids=["GPU-0"], readings=[reading], xids=log, now=NOON + timedelta(seconds=seconds))
-    log.append(Xid(NOON + timedelta(seconds=17), "GPU-0", 95))  # and then none of its GPUs answers
-    local_write(uuids=[], readings=[], xids=log, now=NOON + timedelta(seconds=20))
-    assert list(HealthBucket.objects.order_by("code").values_list("gpu__index", "signal", "code", "value")) == [
-        (0, "xid", 31, 1),
-        (1, "xid", 79, 1),
-        (0, "xid", 95, 1),
-    ]
+
+    def read(seconds: int, *xids: Xid, boot: str = "b-1", booted: int = -9000, answers: bool = True) -> None:
+        newest = max((one.number for one in xids), default=100)
+        log = KernelLog(boot, NOON + timedelta(seconds=booted), newest, xids)
+        local_write(uuids=["GPU-0"] * answers, readings=[reading] * answers, log=log, now=NOON + timedelta(seconds=seconds))
+
+    old, page = Xid(90, "GPU-0", 79), Xid(101, "GPU-0", 31)
+    bus, other, late = Xid(102, "GPU-1", 79), Xid(103, "GPU-x", 1), Xid(104, "GPU-0", 95)
+    read(0, old)
+    read(5, old, page)
+    for seconds in (10, 15):
+        read(seconds, old, page, bus, other)
+    read(18, old, page, bus)  # a look that began earlier and comes late
+    read(20, old, page, bus, other, late, answers=False)  # none of its GPUs answers any more
+    read(300, Xid(3, "GPU-1", 48), boot="b-2", booted=250)  # the machine was started again, and numbers its records anew
+    read(305, Xid(3, "GPU-1", 48), boot="b-2", booted=251)
+    read(310, Xid(70, "GPU-1", 62), boot="b-3")  # and a console on another machine, that has run for long
+    read(315, old, page, bus, other, late)
+
+    found = HealthBucket.objects.order_by("code").values_list("gpu__index", "signal", "code", "value")
+    assert list(found) == [(0, "xid", 31, 1), (1, "xid", 48, 1), (1, "xid", 79, 1), (0, "xid", 95, 1)]
 
 
 @pytest.mark.django_db

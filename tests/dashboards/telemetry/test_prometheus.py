@@ -42,7 +42,7 @@ from dashboards.prometheus.dcgm import FIELDS, NICS, ODDITIES, look, query_of
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from dashboards.telemetry.frames import NO_POWER
-from dashboards.telemetry.kernel_log import Xid
+from dashboards.telemetry.kernel_log import KernelLog, Xid
 from dashboards.telemetry.local import local_write
 from dashboards.telemetry.nvml import GPM, Reading
 from dashboards.telemetry.rollups import telemetry_rollup
@@ -211,6 +211,9 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
             for index, sm in ((1, 10.0), (2, 50.0))
         ]
 
+    def log_at(seconds: int) -> KernelLog:
+        return KernelLog("b-1", begun - timedelta(days=9), 100 + seconds, tuple(Xid(110, f"GPU-{gpu}", 79) for gpu in (1, 2) if seconds > 10))
+
     def rounds(seconds: int, *, first: int, own: int) -> int:
         exporter.samples = [*said(0, sm="0.62", ecc_corrected=str(first)), *said(1, power="200", ecc_corrected="4"), ("round", {}, str(seconds))]
         server.knows("round", 1)
@@ -218,7 +221,7 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
         return prometheus_collect(
             now=begun + timedelta(seconds=seconds),
             rules=LOCAL,
-            machine=lambda known: (machine(own), [Xid(begun + timedelta(seconds=10), f"GPU-{gpu}", 79) for gpu in (1, 2)]),
+            machine=lambda known: (machine(own), log_at(seconds)),
         )
 
     def local(seconds: int, *, own: int) -> int:
@@ -231,7 +234,7 @@ def test_servers_and_this_machine_s_driver_share_a_cluster(real: tuple[Exporter,
     assert local(5, own=5) == 0
     assert rounds(15, first=9, own=6) == 3
     PrometheusServer.objects.update(url="http://127.0.0.1:1")
-    assert prometheus_collect(now=begun + timedelta(seconds=30), rules=LOCAL, machine=lambda known: (machine(6), [])) == 0
+    assert prometheus_collect(now=begun + timedelta(seconds=30), rules=LOCAL, machine=lambda known: (machine(6), None)) == 0
     assert local(75, own=8) == 2
     assert frame() == {1: 10, 2: 50}
     PrometheusServer.objects.update(url=row.url)
@@ -353,10 +356,10 @@ def test_a_driver_that_hangs_holds_up_no_round_and_is_asked_once(monkeypatch: py
     PrometheusServer.objects.create(public_id="ps-1", name="main", url=slow[0])
     go_on, asked = threading.Event(), []
 
-    def hangs(known: object) -> tuple[list[Reading], list[Xid]]:
+    def hangs(known: object) -> tuple[list[Reading], None]:
         asked.append(known)
         go_on.wait(60)
-        return [], []
+        return [], None
 
     moment = now()
     reading = Reading("GPU-2", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {})
