@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -39,6 +41,9 @@ LEDGER = """
     LEFT JOIN ledger_entry ON ledger_entry.attempt = attempt.id AND worker = 0 AND phase <> 'starting'
     WHERE outcome <> 'lost' GROUP BY job.public_id, number, attempt.ended_at
 """
+ACCOUNTS = "JobName,State,ElapsedRaw,JobID,Start,End"
+# What is kept of a run that failed. The newest lines of programs of the console are in the folder of the test already.
+TABLES = ("job", "attempt", "placement", "ledger_entry", "capacity_entry", "job_event", "backend_order", "slurm_run")
 WORLD = "from scheduler.benchmarks.slurm import world; world()"
 
 
@@ -50,7 +55,7 @@ class OnSlurm(Served):
         self.slurm, self.completed = slurm, completed
         self.shared = slurm.dir / "shared"
         self.shared.mkdir()
-        self.controller_killed: list[float] = []
+        self.killed: list[tuple[float, str]] = []
 
     def seed(self) -> None:
         user = ["--user", "nobody"] if os.getuid() == 0 else []
@@ -61,8 +66,8 @@ class OnSlurm(Served):
         self.token = json.loads(said.strip().splitlines()[-1])["tokens"][0]
 
     def strike(self, name: str) -> None:
+        self.killed.append((time.time(), name))
         if name == "slurmctld":
-            self.controller_killed.append(time.time())
             self.slurm.end("slurmctld", signal.SIGKILL)
             self.slurm.start_controller()
         elif name.startswith("slurmd."):
@@ -70,6 +75,33 @@ class OnSlurm(Served):
             self.slurm.start_node(name.removeprefix("slurmd."))
         else:
             super().strike(name)
+
+    @property
+    def controller_killed(self) -> list[float]:
+        return [at for at, name in self.killed if name == "slurmctld"]
+
+    def accounts(self) -> str:
+        return self.slurm.sh("sacct", "-c", "-f", self.completed, "-n", "-P", "-o", ACCOUNTS)
+
+    @contextlib.contextmanager
+    def evidence(self, folder: Path) -> Iterator[None]:
+        """Should what is done here fail, keep what all sides say of it: kills, Slurm's logs, jobs and accounts, the files of runs, and our rows."""
+        try:
+            yield
+        except AssertionError as fault:
+            folder.mkdir(exist_ok=True)
+            with contextlib.suppress(AssertionError, subprocess.SubprocessError):
+                (folder / "sacct").write_text(self.accounts())
+                (folder / "squeue").write_text(self.slurm.sh("squeue", "-a", "-t", "all", "-o", "%i %j %T %r %S %e %N %k", check=False))
+            (folder / "kills").write_text("".join(f"{datetime.fromtimestamp(at, UTC):%H:%M:%S.%f} {name}\n" for at, name in self.killed))
+            shutil.copytree(self.slurm.dir / "log", folder / "slurm", dirs_exist_ok=True)
+            shutil.copytree(self.shared, folder / "shared", dirs_exist_ok=True)
+            self.reconnect()
+            for table in TABLES:
+                with (folder / f"{table}.csv").open("wb") as file, self.connection.cursor().copy(f"COPY {table} TO STDOUT CSV HEADER") as rows:
+                    file.writelines(rows)
+            fault.add_note(f"What all sides say of it is in {folder}")
+            raise
 
     def all_ended(self) -> bool:
         """A controller that was killed may give a number again that a node still runs: Slurm drains the node, and its operator returns it."""
@@ -147,7 +179,12 @@ def site(tmp_path: Path) -> Iterator[OnSlurm]:
         postgres.stop()
 
 
-def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) -> None:
+def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm, tmp_path: Path) -> None:
+    with site.evidence(tmp_path / "evidence"):
+        strike_and_compare(site)
+
+
+def strike_and_compare(site: OnSlurm) -> None:
     rng = random.Random(29)
     load = Load(site)
     load.start()
@@ -170,7 +207,7 @@ def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) 
     assert {str(state) for *_, state in rows} <= {"completed"}, site.ask("SELECT job_id, number, cause FROM attempt WHERE outcome = 'failed'")
     done = site.ask("SELECT job_id, count(*) FROM attempt WHERE outcome = 'completed' GROUP BY job_id HAVING count(*) <> 1")
     assert done == [], "completed twice"
-    told = site.slurm.sh("sacct", "-c", "-f", site.completed, "-n", "-P", "-o", "JobName,State,ElapsedRaw,JobID,Start,End").splitlines()
+    told = site.accounts().splitlines()
     # A controller that is killed may write one end down twice.
     ran: dict[str, set[str]] = defaultdict(set)
     took: dict[str, set[int]] = defaultdict(set)
@@ -196,6 +233,7 @@ def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm) 
     assert differ == {}, "the ledger is not what Slurm accounts"
     assert ran.keys() <= charged.keys(), "Slurm counted seconds that are not in the ledger"
     outcomes = Counter(str(outcome) for (outcome,) in site.ask("SELECT outcome FROM attempt"))
+    print(f"Kills: {dict(Counter(name.partition('.')[0] for _, name in site.killed))}")
     print(f"{KILLS} kills, {len(rows)} jobs, attempts {dict(outcomes)}: 0 partial gangs, 0 GPUs twice, 0 jobs lost or doubled")
     found: list[str] = []
 
