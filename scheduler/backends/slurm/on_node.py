@@ -112,11 +112,16 @@ def answer(config, *query):
     return done.stdout
 
 
+def devices_of(config):
+    """GPUs of the node by index, as the driver counts them."""
+    return {row[0]: row for row in asked(config, "--query-gpu=index,uuid,mig.mode.current,memory.used") if len(row) == 4}
+
+
 def check_gpus(config, gpus, *, after):
     """That each GPU answers, is whole and is used by nobody."""
     if not config.get("nvidia_smi") or not gpus:
         return
-    devices = {row[0]: row for row in asked(config, "--query-gpu=index,uuid,mig.mode.current,memory.used") if len(row) == 4}
+    devices = devices_of(config)
     running: dict[str, list[str]] = {}
     for row in asked(config, "--query-compute-apps=gpu_uuid,pid"):
         running.setdefault(row[0], []).append(row[-1])
@@ -155,8 +160,8 @@ def check_mps(gpus):
             raise Refused("mps", f"An MPS daemon (process {pid}) shares GPUs of the job.")
 
 
-def kinds_given(env):
-    """The MIG profile of each GPU that Slurm gave, empty of a whole one, and which it is of the node's own of that kind."""
+def kinds_of_node(env):
+    """The MIG profile of each GPU of the node as Slurm numbers them, empty of a whole one, and which it is of the node's own of that kind."""
     each: list[tuple[str, int]] = []
     seen: dict[str, int] = {}
     for kind, count in GPU_TYPES.findall(called("sinfo", "--noheader", "--Node", f"--nodes={env.get('SLURMD_NODENAME', '')}", "--format=%G").strip()):
@@ -165,10 +170,38 @@ def kinds_given(env):
         first = seen.get(profile, 0)
         each += [(profile, first + number) for number in range(int(count))]
         seen[profile] = first + int(count)
+    return each
+
+
+def kinds_given(env, each):
+    """The same of the GPUs that Slurm gave, of `each` of the node."""
     given = gpus_given(env)
+    if not each:
+        raise Refused("check", "sinfo does not tell the GPUs of the node.")
     if any(index >= len(each) for index in given):
         raise Refused("devices", f"Slurm gave GPUs {','.join(map(str, given))}; the node has {len(each)}.")
     return [each[index] for index in given]
+
+
+def whole_given(config, env, *, after):
+    """The whole GPUs of the job as the driver counts them. Slurm numbers MIG instances through with whole GPUs, so that on a node with both a number
+    of Slurm names another device to the driver; the order of the whole ones is the same."""
+    gpus = gpus_given(env)
+    if not gpus or not config.get("nvidia_smi"):
+        return gpus
+    devices = devices_of(config)
+    whole = sorted(int(index) for index, _, mig, _ in devices.values() if mig != "Enabled")
+    if len(whole) == len(devices):
+        return gpus
+    each = kinds_of_node(env)
+    if not each and after:
+        return []  # a controller that is away drains no node: the next job is checked before its start
+    own = [number for profile, number in kinds_given(env, each) if not profile]
+    if not any(profile for profile, _ in each):
+        return gpus
+    if any(number >= len(whole) for number in own):
+        raise Refused("mig", f"Slurm gave whole GPU number {max(own)} of the node; the driver has {len(whole)} that are not split.")
+    return [whole[number] for number in own]
 
 
 def check_mig(config, given, wanted):
@@ -194,10 +227,8 @@ def check_mig(config, given, wanted):
 
 def check_share(config, env, gpus, way, share):
     """A share of one GPU. A limit of MPS holds only where the daemon of the node runs; shards have no limit that could be checked."""
-    if len(gpus) != 1:
-        raise Refused("devices", f"A share of one GPU is promised, Slurm gave {len(gpus)} GPUs.")
     if config.get("nvidia_smi"):
-        devices = {row[0]: row for row in asked(config, "--query-gpu=index,uuid,mig.mode.current,memory.used") if len(row) == 4}
+        devices = devices_of(config)
         if str(gpus[0]) not in devices:
             raise Refused("devices", f"GPU {gpus[0]} does not answer.")
         if devices[str(gpus[0])][2] == "Enabled":
@@ -224,7 +255,7 @@ def prolog(config, env, text):
         raise Refused("promise", f"{text[:60]!r} is not of version {VERSION}: write the prolog again with this console's gpufleet.")
     gpus, wanted = gpus_given(env), int(promise["gpus"])
     mig = {profile: int(count) for profile, count in re.findall(r":mig=([^*:]+)\*([0-9]+)", promise["mig"])}
-    given = kinds_given(env) if mig else [("", index) for index in gpus]
+    given = kinds_given(env, kinds_of_node(env)) if mig else [("", index) for index in gpus]
     whole = [number for profile, number in given if not profile]
     if not promise["way"] and len(whole) != wanted:
         raise Refused("devices", f"{wanted} GPUs are promised, Slurm gave {len(whole)}.")
@@ -234,13 +265,18 @@ def prolog(config, env, text):
         raise Refused("cores", f"{promise['cpus']} processors are promised, the node has {os.cpu_count()}.")
     if config.get("confined", True):
         check_confined(env)
+    if promise["way"] and len(gpus) != 1:
+        raise Refused("devices", f"A share of one GPU is promised, Slurm gave {len(gpus)} GPUs.")
+    gpus = whole_given(config, env, after=False)
+    if not mig and len(gpus) != len(given):
+        raise Refused("mig", "Slurm gave a MIG instance; whole GPUs are promised.")
     if promise["way"]:
         check_share(config, env, gpus, promise["way"], promise["share"])
         return
     if gpus:
         check_mps(gpus)
     check_mig(config, given, mig)
-    check_gpus(config, [] if mig else gpus, after=False)  # beside instances Slurm's numbers are not those of the driver
+    check_gpus(config, gpus, after=False)
 
 
 def left(env):
@@ -253,7 +289,7 @@ def left(env):
 
 def epilog(config, env, text):
     # Of a part of a GPU others use the rest: what its GPU holds is not this job's alone.
-    whole = [] if ":mig=" in text or ":mps=" in text or ":shard=" in text else gpus_given(env)
+    whole = [] if ":mig=" in text or ":mps=" in text or ":shard=" in text else whole_given(config, env, after=True)
     until = time.monotonic() + SECONDS
     while pids := list(left(env)):
         for pid in pids:

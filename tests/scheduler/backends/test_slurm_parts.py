@@ -185,17 +185,22 @@ def test_an_instance_that_the_driver_does_not_have_is_refused_by_the_node(consol
         ("mps=50", {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"}, "mps: A limit of 50% is promised, Slurm set 100."),
         ("mps=50", {}, "mps: A limit of 50% is promised, Slurm set none."),
         ("shard=2", {"SLURM_JOB_GPUS": "1,2"}, "devices: A share of one GPU is promised, Slurm gave 2 GPUs."),
-        ("shard=2", {"SLURM_JOB_GPUS": "2"}, "mig: GPU 2 is split with MIG; a share of a whole one is promised."),
-        ("shard=2", {"SLURM_JOB_GPUS": "9"}, "devices: GPU 9 does not answer."),
+        ("shard=2", {"SLURM_JOB_GPUS": "2"}, "mig: Slurm gave a MIG instance; whole GPUs are promised."),
+        ("shard=2", {"SLURM_JOB_GPUS": "11"}, "devices: Slurm gave GPUs 11; the node has 11."),
+        ("shard=2", {"SLURM_CONF": "/nowhere"}, "check: sinfo does not tell the GPUs of the node."),
         ("shard=2", {}, ""),
         ("mps=$(id)", {}, "promise: "),
     ],
 )
 def test_shares_are_verified(split, folder, promise, env, code):
-    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1", "SLURM_JOB_CPUS_PER_NODE": "1", "SLURM_JOB_USER": USER} | env
+    node = {"SLURM_CONF": str(split.conf), "SLURMD_NODENAME": "gpu001"}  # both are what slurmd sets
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1", "SLURM_JOB_CPUS_PER_NODE": "1", "SLURM_JOB_USER": USER} | node | env
     env["SLURM_JOB_COMMENT"] = f"gpufleet ab j-1.1 0 1 v2:gpus=0:cpus=1:{promise}"
 
-    done = subprocess.run([folder / "etc/verify"], env=env, capture_output=True, text=True, timeout=30, check=False)
+    try:
+        done = subprocess.run([folder / "etc/verify"], env=env, capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        split.sh("scontrol", "update", "NodeName=gpu001", "State=RESUME", check=False)  # a node that refuses is drained
 
     assert (done.returncode, f"start {code}" in done.stderr if code else done.stderr) == ((1, True) if code else (0, "")), done.stderr
 

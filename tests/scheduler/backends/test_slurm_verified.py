@@ -2,11 +2,13 @@
 
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from glob import glob
 from io import StringIO
 from pathlib import Path
@@ -290,3 +292,39 @@ def test_an_mps_daemon_of_the_node_is_found(tmp_path):
                 on_node.check_mps([1])
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("given", "promise", "busy", "refusal"),
+    [
+        # GPU 0 is split in two, so that Slurm's numbers are 0 and 1 for its instances, and 2 and 3 for GPUs 1 and 2.
+        ("2-3", "gpus=2:cpus=1", "", ""),
+        ("2", "gpus=1:cpus=1", "GPU-2", ""),
+        ("2", "gpus=1:cpus=1", "GPU-1", "Process 7 already uses GPU 1."),
+        ("1,3", "gpus=1:cpus=1:mig=3g.40gb*1", "GPU-2", "Process 7 already uses GPU 2."),
+        ("1,3", "gpus=1:cpus=1:mig=3g.40gb*1", "MIG-0", ""),
+        ("1,3", "gpus=1:cpus=1:mig=3g.40gb*1", "MIG-1", "Process 7 already uses the MIG instance MIG-1."),
+        ("2", "gpus=1:cpus=1:shard=50", "", ""),
+        ("4", "gpus=1:cpus=1", "", "Slurm gave GPUs 4; the node has 4."),
+    ],
+)
+def test_whole_gpus_are_found_behind_a_split_one(tmp_path, monkeypatch, given, promise, busy, refusal):
+    """Told by the programs as they print it: the driver knows three GPUs, Slurm numbers four."""
+    (tmp_path / "gpus.n1").write_text("0, GPU-0, Enabled, 3\n1, GPU-1, Disabled, 3\n2, GPU-2, Disabled, 3\n")
+    (tmp_path / "apps.n1").write_text(f"{busy}, 7\n" if busy else "")
+    listed = "".join(f"  MIG 3g.40gb     Device  {number}: (UUID: MIG-{number})\n" for number in range(2))
+    (tmp_path / "list").write_text(f"GPU 0: NVIDIA H100 (UUID: GPU-0)\n{listed}GPU 1: NVIDIA H100 (UUID: GPU-1)\n")
+    (tmp_path / "sinfo").write_text("#!/bin/sh\necho 'gpu:h100_3g.40gb:2(S:0),gpu:h100:2(S:0)'\n")
+    (tmp_path / "nvidia-smi").write_text(SMI.format(d=tmp_path).replace("esac", f"  -L) cat {tmp_path}/list ;;\nesac"))
+    for name in ("sinfo", "nvidia-smi"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(on_node, "PATHS", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    config = {"nvidia_smi": str(tmp_path / "nvidia-smi"), "confined": False}
+    env = {"SLURM_JOB_GPUS": given, "SLURMD_NODENAME": "n1", "SLURM_JOB_CPUS_PER_NODE": "1", "SLURM_JOB_ID": "987654321"}
+
+    with pytest.raises(on_node.Refused, match=re.escape(refusal)) if refusal else nullcontext():
+        on_node.prolog(config, env, f"v2:{promise}")
+    if ":" not in promise.partition("cpus=1")[2] and not refusal:
+        (tmp_path / "apps.n1").write_text("GPU-0, 7\n")  # another's instance: none of its business
+        on_node.epilog(config, env, f"v2:{promise}")
