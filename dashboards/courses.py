@@ -25,10 +25,32 @@ MOST_POINTS = 700
 MARKS = 20
 ALL = "all"
 MEASURES = ("sm", "memory")
+UNCLEAR = "Starting or no reading"
 # What a team holds, the part that computes at the bottom.
 HELD = (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD, Cause.STARTING, Cause.FAILED, Cause.RESERVED)
 CHANGES = {"quota.create": "Created", "quota.move": "Moved", "quota.archive": "Archived", "quota.restore": "Restored"}
 ALWAYS_SHOWN = (Cause.COMPUTING, Cause.IDLE)
+# What all GPUs are up to, the part that computes at the bottom; the name, the colour and the causes of each state.
+STATES: Sequence[tuple[str, str, tuple[Cause, ...]]] = (
+    ("Computing", "used", (Cause.COMPUTING,)),
+    ("Allocated, idle", "waste", (Cause.IDLE,)),
+    (UNCLEAR, "rest", (Cause.STARTING, Cause.UNREAD)),
+    ("Reserved", "series-8", (Cause.RESERVED,)),
+    ("Free", "held", (Cause.WANTED, Cause.FRAGMENTED, Cause.UNWANTED)),
+    ("Down", "bad", (Cause.FAILED, Cause.DRAINED)),
+)
+
+
+def fleet_chart(*, gpu_type: str, chosen: Range, now: datetime) -> Chart:
+    """All GPUs, or those of one type, on top of each other by state."""
+    start = chosen.begin(now)
+    course = gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), gpu_type=gpu_type)
+    series = []
+    for label, colour, causes in STATES:
+        milli = [None if step.causes is None else sum(step.causes[cause] for cause in causes) for step in course]
+        if label != UNCLEAR or any(milli):
+            series.append(Series(label, [None if one is None else round(one / 1000, 2) for one in milli], colour, "area"))
+    return over_time(label=f"All GPUs by state, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True)
 
 
 def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime) -> Chart:

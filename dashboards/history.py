@@ -1,4 +1,4 @@
-"""The fleet's past day as the overview's chart and programs read it."""
+"""The fleet's past day as programs read it."""
 
 from datetime import datetime, timedelta
 
@@ -7,7 +7,6 @@ from dashboards.selectors import samples_between
 
 # Hours that one can look back -> the length of a step in seconds.
 RANGES = {1: 60, 6: 120, 24: 300}
-DEFAULT_HOURS = 6
 
 
 def history(*, hours: int, gpu_type: str, now: datetime) -> Series:

@@ -11,11 +11,9 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 
-from dashboards.figures import Figures, Holding, Series, as_columns, gap_cost, holdings, queue_by_class
+from dashboards.figures import Figures, Holding, as_columns, gap_cost, holdings, queue_by_class
 from dashboards.free import figures_with_free
 from dashboards.selectors import OUTSIDE, SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
-from gpufleet.core.charts import Chart, over_time
-from gpufleet.core.charts import Series as Line
 from gpufleet.core.rounding import rounded, shares
 from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
@@ -262,18 +260,3 @@ def fleet_answer(*, gpus: int, sick: int, gap: str, unit: str) -> str:
 
 def _moment(at: int | None) -> Any:
     return None if at is None else datetime.fromtimestamp(at / 1000, UTC)
-
-
-def fleet_chart(series: Series, *, hours: int) -> Chart:
-    """Allocated GPUs and GPUs' worth of SM activity, under the line of all there are."""
-    return over_time(
-        label=f"Allocated and computing GPUs over the last {plural(hours, 'hour')}",
-        unit="GPUs",
-        at=[datetime.fromtimestamp(at / 1000, UTC) for at in series.at],
-        series=[
-            Line("Allocated", series.allocated, "held", kind="area"),
-            Line("Computing", series.active, "used", kind="area"),
-            Line("In the fleet", series.capacity, "ink-soft", dashed=True),
-        ],
-        most=max((value for value in series.capacity if value is not None), default=None),
-    )

@@ -1,6 +1,5 @@
 """The overview, the fleet map, and how GPUs, nodes and jobs went over time."""
 
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -8,12 +7,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
-from dashboards.history import DEFAULT_HOURS, RANGES, history
-from dashboards.home.week import WEEK_HOURS, week_chart, week_tiles
+from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
+from dashboards.home.week import week_tiles
 from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
-from dashboards.presenters import fleet_chart, overview_own, overview_page, overview_shared
+from dashboards.presenters import overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
 from dashboards.weak import weak_clusters
 from gpufleet.core.charts import Chart, chart_response
@@ -30,19 +28,6 @@ from scheduler.selectors.nodes import node_for
 IDLE_SHOWN = 4
 
 
-def _asked_hours(request: HttpRequest) -> int:
-    """The hours of `?range=6h`; anything else than what is offered is the default."""
-    asked = request.GET.get("range", "").removesuffix("h")
-    return int(asked) if asked.isascii() and asked.isdigit() and int(asked) in (*RANGES, WEEK_HOURS) else DEFAULT_HOURS
-
-
-def _fleet_over(hours: int, gpu_type: str, moment: datetime) -> Chart:
-    """Allocation and utilization of a day at most; the states of all GPUs over a week."""
-    if hours == WEEK_HOURS:
-        return week_chart(gpu_type=gpu_type, now=moment)
-    return fleet_chart(history(hours=hours, gpu_type=gpu_type, now=moment), hours=hours)
-
-
 def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
     """The fleet with its gap; `frame` is what the page around it shows."""
     moment = now()
@@ -52,17 +37,16 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
     owners = owners_named(access)
     rates = rates_visible(access, now=moment)
     own = overview_own(owners=owners, rates=rates)
-    hours, gpu_type = _asked_hours(request), request.GET.get("type", "")
-    gpu_type = gpu_type if gpu_type in shared["types"] else ""
+    gpu_type = asked if (asked := request.GET.get("type", "")) in shared["types"] else ""
+    chosen = range_of(request.GET)
     idle = episodes_listed(access).filter(ended_at__isnull=True).order_by("-wasted_milli_millis", "id")
     context = {
         **overview_page(shared, own, owners),
         "live": {"version": version, "rows": shared, "own": own},
-        "ranges": [*RANGES, WEEK_HOURS],
-        "week_hours": WEEK_HOURS,
-        "hours": hours,
+        "range": chosen,
+        "type_names": list(shared["types"]),
         "gpu_type": gpu_type,
-        "chart": _fleet_over(hours, gpu_type, moment),
+        "chart": fleet_chart(gpu_type=gpu_type, chosen=chosen, now=moment),
         "week": week_tiles(rates=rates, now=moment),
         "idle": idle_rows(access, list(idle[:IDLE_SHOWN]), now=moment),
         "healths": SEVERITY,
@@ -77,8 +61,8 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
 @requires(Can.SEE)
 def overview_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
-    hours = _asked_hours(request)
-    answer = chart_response(request, _fleet_over(hours, request.GET.get("type", ""), now()), name="utilization")
+    chart = fleet_chart(gpu_type=request.GET.get("type", ""), chosen=range_of(request.GET), now=now())
+    answer = chart_response(request, chart, name="utilization")
     answer["Cache-Control"] = "no-store"
     return answer
 

@@ -1,4 +1,4 @@
-"""The fleet over its last week: the tiles of Home and the chart by state, from hours that are kept anyway. At most six queries."""
+"""The tiles of Home: the fleet over its last week, from hours that are kept anyway. At most six queries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from dashboards.fragmentation.store import largest_course
 from dashboards.gap.causes import Cause
 from dashboards.gap.store import Hours, gap_hours
 from dashboards.telemetry.spans import HOUR, span_begin
-from gpufleet.core.charts import Chart, Series, over_time
 from gpufleet.core.templatetags.shell import NOTHING, duration, money, plural
 from quotas.chargeback.months import month_at
 from quotas.chargeback.periods import Period
@@ -25,15 +24,6 @@ WEEK_HOURS = 168
 # Starts of two weeks are at most so many: of more each tenth, hundredth… is read.
 SAMPLED = 2000
 TYPES_SHOWN = 3
-# What GPUs are up to, the part that computes at the bottom.
-STATES: Sequence[tuple[str, str, tuple[Cause, ...]]] = (
-    ("Computing", "used", (Cause.COMPUTING,)),
-    ("Allocated, idle", "waste", (Cause.IDLE,)),
-    ("Starting or no reading", "rest", (Cause.STARTING, Cause.UNREAD)),
-    ("Reserved", "series-8", (Cause.RESERVED,)),
-    ("Free", "held", (Cause.WANTED, Cause.FRAGMENTED, Cause.UNWANTED)),
-    ("Down", "bad", (Cause.FAILED, Cause.DRAINED)),
-)
 
 Floats = NDArray[np.float64]
 
@@ -188,21 +178,3 @@ def waits_sampled(since: datetime) -> list[tuple[datetime, float]]:
         (at, max(0.0, (at - max(submitted, due or submitted)).total_seconds()))
         for at, submitted, due in rows.values_list("started_at", "job__submitted_at", "job__not_before")
     ]
-
-
-def week_chart(*, gpu_type: str, now: datetime) -> Chart:
-    """All GPUs of seven days on top of each other, by state."""
-    end = span_begin(now, HOUR)
-    begin = end - WEEK
-    hours = gap_hours(begin, end)
-    kinds = [number for number, kind in enumerate(hours.types) if not gpu_type or kind == gpu_type]
-    series = []
-    for label, colour, causes in STATES:
-        milli = hours.by_type(*causes)[:, kinds].sum(axis=1)
-        if label == "Starting or no reading" and not milli[np.array(hours.there, bool)].any():
-            continue
-        series.append(
-            Series(label, [round(float(one) / 1000, 2) if known else None for one, known in zip(milli, hours.there, strict=True)], colour, "area")
-        )
-    at = [begin + timedelta(hours=number) for number in range(WEEK_HOURS)]
-    return over_time(label="All GPUs by state, last 7 days", unit="GPUs", at=at, series=series, stacked=True)

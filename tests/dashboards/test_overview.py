@@ -9,8 +9,11 @@ import pytest
 from django.urls import reverse
 
 from dashboards.figures import Figures, Holding
+from dashboards.gap.causes import Cause, Part
+from dashboards.gap.store import Gap, gaps_write
 from dashboards.presenters import figure_texts, free_told, holders_told, split, whole_gpus
 from dashboards.selectors import SEVERAL, Owner, fleet_read, nodes_needing_attention, owners_named
+from dashboards.telemetry.frames import minute_of
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.times import now
 from scheduler.models import Health, JobState
@@ -105,23 +108,31 @@ def test_an_empty_console_says_what_to_do_next(personas):
 def test_what_the_address_says_wrongly_is_ignored(shared_fleet):
     for query in ({"range": "999h"}, {"range": "²h"}, {"range": "six"}, {"type": "<script>alert(1)</script>"}):
         text = page(shared_fleet, "operator", **query)
-        assert 'value="6h" checked' in text
+        assert 'value="24h" checked' in text
         assert "alert(1)" not in text
 
 
-def test_the_history_comes_in_the_range_and_type_that_is_asked_for(shared_fleet):
-    minutes(90, end=now())
+def test_the_chart_has_all_gpus_by_state_in_the_range_and_type_that_is_asked_for(shared_fleet):
+    def parts(**gpus):
+        return Gap(1, {Part(Cause(cause), "H100", "", "", None): 1000 * count for cause, count in gpus.items()})
+
+    minute = minute_of(now()) - timedelta(minutes=2)
+    gaps_write(60, {minute: parts(computing=4, idle=2, wanted=1, fragmented=1, drained=2), minute - timedelta(hours=5): parts(starting=10)})
     client = shared_fleet.client("viewer")
 
-    hour = client.get(reverse("overview-history"), {"range": "1h", "format": "csv"}).getvalue().decode().splitlines()
-    other = client.get(reverse("overview-history"), {"range": "1h", "type": "A100", "format": "csv"}).getvalue().decode().splitlines()
+    def chart(**query):
+        return client.get(reverse("overview-history"), {"format": "csv", **query}).getvalue().decode().splitlines()
+
+    hour, other, longer = chart(range="1h"), chart(range="1h", type="A100"), chart(range="6h")
     drawn = client.get(reverse("overview-history"), {"range": "1h"}).json()
 
-    assert hour[0] == "Time,Allocated (GPUs),Computing (GPUs),In the fleet (GPUs)"
+    assert hour[0] == 'Time,Computing (GPUs),"Allocated, idle (GPUs)",Reserved (GPUs),Free (GPUs),Down (GPUs)'
     assert len(hour) == 61
-    assert {row.split(",")[1] for row in hour[1:]} <= {"6.0", ""}
-    assert {row.split(",")[1] for row in other[1:]} == {""}
-    assert [trace["name"] for trace in drawn["figure"]["data"]] == ["Allocated", "Computing", "In the fleet"]
+    assert {row.partition(",")[2] for row in hour[1:]} == {"4.0,2.0,0.0,2.0,2.0", ",,,,"}
+    assert {row.partition(",")[2] for row in other[1:]} == {"0.0,0.0,0.0,0.0,0.0", ",,,,"}
+    assert "Starting or no reading (GPUs)" in longer[0]
+    assert "0.0,0.0,10.0,0.0,0.0,0.0" in {row.partition(",")[2] for row in longer[1:]}
+    assert [trace["name"] for trace in drawn["figure"]["data"]] == ["Computing", "Allocated, idle", "Reserved", "Free", "Down"]
     assert "<table" in drawn["table"]
 
 

@@ -1,4 +1,4 @@
-"""The fleet over a week, as the tiles of Home and the chart by state tell it."""
+"""The fleet over a week, as the tiles of Home tell it."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from django.urls import reverse
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import Gap, gaps_write
-from dashboards.home.week import SAMPLED, waits_sampled, week_chart, week_tiles
+from dashboards.home.week import SAMPLED, waits_sampled, week_tiles
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.telemetry.spans import HOUR, QUARTER
@@ -62,16 +62,6 @@ def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_que
 def test_a_week_without_figures_says_so() -> None:
     told = tiles(rates={})
     assert [tile.value for tile in told.values()] == ["–"] * 4
-    assert week_chart(gpu_type="", now=NOON).is_empty
-
-
-def test_the_chart_of_a_week_has_all_gpus_by_state() -> None:
-    hour(1, computing=6, idle=1, down=1)
-    chart = week_chart(gpu_type="", now=NOON)
-    assert [column.name for column in chart.columns] == ["Time", "Computing", "Allocated, idle", "Reserved", "Free", "Down"]
-    assert (chart.rows[-1][1:], chart.rows[-2][1:]) == ((6, 1, 0, 0, 1), (None,) * 5)
-    assert week_chart(gpu_type=H100, now=NOON).rows[-1][1:] == chart.rows[-1][1:]
-    assert set(week_chart(gpu_type="A100", now=NOON).rows[-1][1:]) <= {0, None}
 
 
 def test_of_many_jobs_some_are_read(monkeypatch) -> None:

@@ -27,9 +27,15 @@ def chart(chart: Chart, source: str = "", size: str = "normal") -> dict[str, Any
 
 
 @register.inclusion_tag("_chart_ranges.html")
-def chart_ranges(chosen: Range, keys: str = "", offered: Sequence[Range] | None = None) -> dict[str, Any]:
-    """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"`, or `offered`, offers these alone."""
-    return {"chosen": chosen, "ranges": offered or [one for one in RANGES if not keys or one.key in keys.split()]}
+def chart_ranges(
+    chosen: Range, keys: str = "", offered: Sequence[Range] | None = None, types: Sequence[str] = (), gpu_type: str = ""
+) -> dict[str, Any]:
+    """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"`, or `offered`, offers these alone.
+
+    With `types` a GPU type can be chosen beside the range.
+    """
+    ranges = offered or [one for one in RANGES if not keys or one.key in keys.split()]
+    return {"chosen": chosen, "ranges": ranges, "types": types, "gpu_type": gpu_type}
 
 
 @register.filter
