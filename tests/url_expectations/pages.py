@@ -121,7 +121,7 @@ PAGES = [
     Expect("POST", "reservations/<slug:public_id>/end/", ASKS, FIELDS["lasting reservation"]),
     Expect("GET", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"]),
     Expect("POST", "reservations/<slug:public_id>/cancel/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
-    Expect("POST", "reservations/<slug:public_id>/undo/", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}),
+    Expect("POST", "reservations/<slug:public_id>/undo/", ASKS, lambda w: {"public_id": w.cancelled_reservation.public_id}),
     Expect("GET", "cost/", COSTS),
     Expect("GET", "cost/lines/", COSTS),
     Expect("GET", "cost/lines/<int:pk>/", COSTS, lambda w: {"pk": w.charge_line.pk}),

@@ -38,7 +38,7 @@ from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
 from scheduler.services.schedules.schedules import schedule_create
-from scheduler.services.windows.reservations import reservation_request
+from scheduler.services.windows.reservations import reservation_cancel, reservation_request
 from tests import builders
 from tests.personas import Personas
 from tests.url_expectations.bodies import HARDWARE, budget_json, change_json, reservation_json
@@ -178,6 +178,11 @@ class World:
         moment = now()
         times = {"starts_at": (moment - timedelta(hours=1)).isoformat(), "ends_at": (moment + timedelta(hours=1)).isoformat()}
         return self._reserved("superuser", **times)
+
+    @cached_property
+    def cancelled_reservation(self) -> Reservation:
+        """The superuser's, who may put it back."""
+        return reservation_cancel(access=self.personas.access("superuser"), reservation=self._reserved("superuser"), now=now())
 
     @cached_property
     def budget(self) -> Budget:
