@@ -29,6 +29,7 @@ def type_choices() -> Sequence[tuple[str, str]]:
 CLUSTERS = Table(
     name="clusters",
     noun="cluster",
+    lines=True,
     row_key="public_id",
     columns=(
         Column("name", "Cluster", sort="name", cell="""<a href="{% url 'cluster' row.name %}">{{ row.name }}</a>"""),
@@ -42,7 +43,7 @@ CLUSTERS = Table(
             numeric=True,
             most_first=True,
             hint="Nodes that take no new work: draining, down, or away for repair",
-            cell="{{ row.nodes_out|default:'–' }}",
+            cell="""{% if row.nodes_out %}{{ row.nodes_out }}{% else %}<span class="nothing" title="None">–</span>{% endif %}""",
         ),
         Column("gpus", "GPUs", "gpu_count", sort="gpu_count", numeric=True, most_first=True),
         Column(
@@ -67,6 +68,7 @@ CLUSTERS = Table(
 NODES = Table(
     name="nodes",
     noun="node",
+    lines=True,
     choose="bulk",
     row_key="node.public_id",
     columns=(
@@ -141,6 +143,7 @@ NODES = Table(
 GPUS = Table(
     name="gpus",
     noun="GPU",
+    lines=True,
     row_key="gpu.public_id",
     columns=(
         Column(

@@ -1,5 +1,6 @@
 """A list with hands on it: only its own region changes, the address says it all, and it works without scripts."""
 
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -138,6 +139,16 @@ def test_every_list_shows_its_first_row_above_200_pixels_and_scrolls_with_the_pa
     visitor.page.mouse.wheel(0, 1500)
     head = visitor.page.locator("table.grid thead th").first
     expect(head).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/clusters/"])
+def test_on_a_phone_a_row_is_three_lines_with_every_column_in_sight(demo: Site, browser: Browser, address: str):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 390, "height": 844})
+    visitor.open(address)
+    rows = visitor.page.locator("table.grid tbody tr")
+    assert statistics.median(rows.evaluate_all("rows => rows.map((row) => row.offsetHeight)")) <= 80
+    assert visitor.page.evaluate(FIRST_ROW)["boxes"] == []
+    assert visitor.axe() == []
 
 
 def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Site, browser: Browser):
