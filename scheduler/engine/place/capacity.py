@@ -22,8 +22,6 @@ class Capacity:
         self._slots: dict[tuple[int, int, int, int], Ints] = {}
         self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
         self._most: dict[tuple[int, int, int, int, int], int] = {}
-        self._could: dict[tuple[int, int, bool], bool] = {}
-        self._refused: dict[Eligible, list[tuple[int, int, int]]] = {}  # milli-GPU, processors and memory for which there is no room
         self._hosts: dict[tuple[int, int], int] = {}  # bit sets of nodes by the processors and memory that they have left
         self._roomy: dict[tuple[int, int | None], int] = {}  # the same by GPUs, or by the share that may be had of one
 
@@ -33,34 +31,22 @@ class Capacity:
             self._slots.clear()
             self._sums.clear()
             self._most.clear()
-            self._could.clear()
-            self._refused.clear()
             self._hosts.clear()
             self._roomy.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
-        """A quick bound, once by shape: False means that the minimum of a job without workers certainly does not fit."""
-        self._fresh()
+        """A quick bound: False means that the minimum of a job without workers certainly does not fit. Asked once, until room is given."""
         key = (form.shape, quota_type, suspect)
-        known = self._could.get(key)
-        if known is None:
-            known = self._could[key] = _could_fit(self, form, quota_type, suspect=suspect)
-        return known
+        if key in self.view.refused:
+            return False
+        fits = _could_fit(self, form, quota_type, suspect=suspect)
+        if not fits:
+            self.view.refuse(key)
+        return fits
 
-    def holds_one(self, role: Role, eligible: Eligible) -> bool:
-        """Whether one of the nodes has room for a worker; of who takes a part of a GPU a bound. Who asks for no less than others, refused, is too."""
+    def nodes_for(self, role: Role) -> int:
+        """The nodes that have room for a worker, as a bit set; of who takes a part of a GPU a bound."""
         self._fresh()
-        milli, cpus, memory = 1000 * role.gpus or role.share_milli or 0, role.cpu_milli, role.host_memory_mib
-        refused = self._refused.setdefault(eligible, [])
-        for least, cpus_refused, memory_refused in refused:
-            if milli >= least and cpus >= cpus_refused and memory >= memory_refused:
-                return False
-        if self._nodes_for(role) & eligible.bits:
-            return True
-        refused.append((milli, cpus, memory))
-        return False
-
-    def _nodes_for(self, role: Role) -> int:
         host, view = (role.cpu_milli, role.host_memory_mib), self.view
         nodes = self._hosts.get(host)
         if nodes is None:
@@ -129,6 +115,6 @@ def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool
         if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
             return False
         eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=False)
-        if not capacity.holds_one(role, eligible) or (several and capacity.most(role, eligible, form.width) < role.least):
+        if not capacity.nodes_for(role) & eligible.bits or (several and capacity.most(role, eligible, form.width) < role.least):
             return False
     return True

@@ -92,8 +92,11 @@ def _sharers_of(mode: str, trust: str) -> int:
 class View:
     """The room on every node, under one assumption about what has left."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, log: Sequence[object] = ()) -> None:
         self.grid = grid
+        self._log = log  # of the fleet: by its length a state of this plan is told from later ones
+        # What found no room, and as of which length of the log; until room is given there is none, and it goes on from plan to plan.
+        self.refused: dict[object, int] = {}
         self.free = list(grid.usable)
         self.count = list(grid.usable_count)
         self.idle = grid.gpus  # of all nodes together
@@ -126,7 +129,8 @@ class View:
 
     def copy(self) -> "View":
         other = View.__new__(View)
-        other.grid = self.grid
+        other.grid, other._log = self.grid, self._log
+        other.refused = dict(self.refused)
         other.free = list(self.free)
         other.count = list(self.count)
         other.idle = self.idle
@@ -142,6 +146,15 @@ class View:
         other._largest = self._largest
         other._left, other._sharers = self._left.copy(), self._sharers.copy()
         return other
+
+    def refuse(self, asked: object) -> None:
+        self.refused[asked] = len(self._log)
+
+    def unrefuse(self, mark: int) -> None:
+        """The log was taken back to a mark: what was refused after it may find room."""
+        refused = self.refused
+        while refused and refused[last := next(reversed(refused))] > mark:
+            del refused[last]
 
     def by_count(self) -> list[int]:
         """Bit sets of nodes by their number of idle GPUs."""
@@ -287,10 +300,10 @@ class Fleet:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.now = View(grid)
+        self.log: list[tuple[Any, ...]] = []
+        self.now = View(grid, self.log)
         self.soon = self.now
         self.idle_at_start: list[int] = []
-        self.log: list[tuple[Any, ...]] = []
 
     # Building
 
@@ -349,6 +362,7 @@ class Fleet:
     def lift(self, seats: Sequence[Seat]) -> None:
         """Whole GPUs and shares that were held when an earlier plan began are not any more; `begin` must follow."""
         soon, usable = self.soon, self.grid.usable
+        soon.refused.clear()
         for _, _, node, mask, cpus, memory, _, parts in seats:
             for part in parts:
                 split = left(soon.splits[node, part.gpu], part)
@@ -426,6 +440,9 @@ class Fleet:
             else:
                 node, now_bits, soon_bits, now_cpus, now_memory, soon_cpus, soon_memory = entry
                 self._flip(node, now_bits, soon_bits, -now_cpus, -now_memory, -soon_cpus, -soon_memory)
+        self.now.unrefuse(mark)
+        if self.soon is not self.now:
+            self.soon.unrefuse(mark)
 
     @contextmanager
     def attempt(self) -> Iterator["Attempt"]:
@@ -461,8 +478,11 @@ class Fleet:
 
     def release(self, seat: Seat, *, fresh: bool) -> None:
         """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""
-        if not fresh:
+        if fresh:
+            self.now.refused.clear()
+        else:
             self.part_ways()
+        self.soon.refused.clear()
         node, mask = seat.node, seat.mask & self.grid.usable[seat.node]
         if seat.parts:
             self._leave_parts(seat, fresh=fresh)
@@ -477,6 +497,7 @@ class Fleet:
         if not seats:
             return
         self.part_ways()
+        self.soon.refused.clear()
         here: dict[int, list[int]] = {}
         for _, _, node, mask, cpus, memory, _, _ in seats:
             known = here.get(node)
@@ -530,6 +551,8 @@ class Fleet:
         self.part_ways()  # an entry names its view, so the views must not become two behind its back
         self.log.append((view, key, old))
         view.put_split(key, split)
+        if split is None:
+            view.refused.clear()
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
             bit &= self.grid.usable[node]
@@ -554,6 +577,7 @@ class Fleet:
                 key = (seat.node, part.gpu)
                 self._split_alike(key, joined(self.now.splits.get(key), part))
             return
+        self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
         for view in self.both():
             for part in seat.parts:
                 key = (seat.node, part.gpu)

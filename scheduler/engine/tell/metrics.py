@@ -72,11 +72,11 @@ def fragmented(cycle: Cycle) -> int:
         weight += count
         if not idle_of[place]:
             continue
-        role = max(roles, key=lambda one: one.gpus) if len(roles) > 1 else roles[0]
-        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
-        if not capacity.holds_one(role, eligible):
+        if len(kind.roles) == 1 and not capacity.could_fit(form, quota_type, suspect=kind.tolerates_suspect):
             total += count * idle_of[place]
             continue
+        role = max(roles, key=lambda one: one.gpus)
+        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
         total += count * max(0, idle_of[place] - usable)

@@ -12,6 +12,7 @@ from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import Role
 from scheduler.engine.passes import reclaim as reclaim_module
 from scheduler.engine.place.capacity import Capacity
+from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
@@ -95,18 +96,17 @@ def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int
                     for role in work.kind.roles:
                         if role.parted:
                             bits = placer.eligible(role).bits
-                            assert placer._best_parts(role, bits) == at_every_node(placer, role, bits, cycle.grid.size)
+                            assert placer.parts.best(role, bits) == at_every_node(placer.parts, role, bits, cycle.grid.size)
 
 
-def at_every_node(placer: Placer, role: Role, bits: int, size: int):
-    offers = [offer for node in range(size) if bits >> node & 1 and (offer := placer._offer(node, role)) is not None]
+def at_every_node(parts: Parts, role: Role, bits: int, size: int):
+    offers = [offer for node in range(size) if bits >> node & 1 and (offer := parts.offer(node, role)) is not None]
     return min(offers, default=None)
 
 
 @searched
 @given(seeds, st.integers(0, 3), st.lists(wishes, min_size=6, max_size=10))
 def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: list[tuple[int, int, int]]):
-    """Also who is refused because another was that asks for no more."""
     cycle = after_some_passes(seed, passes, cpus=48, host_memory_gb=256)
     for view in cycle.views():
         capacity = Capacity(cycle.grid, view)
@@ -121,7 +121,7 @@ def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: 
                 nodes = [node for node in range(cycle.grid.size) if eligible.bits >> node & 1]
                 for role in (first, *others):
                     has_room = any(room_on(view, node, role) for node in nodes)
-                    assert capacity.holds_one(role, eligible) == has_room, (work.job.name, role)
+                    assert bool(capacity.nodes_for(role) & eligible.bits) == has_room, (work.job.name, role)
 
 
 def room_on(view: View, node: int, role: Role) -> bool:
