@@ -109,7 +109,7 @@ class Test:
         if self.displaced.holds_back(work, inside=self.inside):
             cycle.note(work, TAKEN_AGAIN)
             return False
-        if work.form.delay and not may_evict(cycle, work):
+        if work.kind.preemption_delay_ms and not may_evict(cycle, work):
             return False
         if work.seats or work.evicted or self.by_job:
             return self._tried(work)

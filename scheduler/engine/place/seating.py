@@ -9,8 +9,7 @@ from ..state.fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
 from ..state.grid import Grid
 from ..state.work import Work
 from .capacity import Capacity
-from .gradient import ask_of
-from .placement import Placer, bits_of_large, flags_of
+from .placement import Placer, best_node
 
 
 class Surroundings(Protocol):
@@ -43,7 +42,7 @@ def fit(
         placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
         seats = placer.place(wants)
         if seats is not None:
-            for key in placer.new_splits:
+            for key in placer.parts.new_splits:
                 cycle.cluster.split_anew(work, key)
             return seats
     return None
@@ -61,36 +60,9 @@ def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned
     bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits
     if banned:
         bits &= ~banned
-    buckets = view.by_count()
-    cpus, memory, gpus = role.cpu_milli, role.host_memory_mib, role.gpus
-    free_cpus, free_memory = view.cpus, view.memory
-    gradient = cycle.cluster.gradient
-    if gradient is not None:
-        best = gradient.best(view, ask_of(role), memory, flags_of(bits, cycle.grid.size))
-        if best is None:
-            return None
-        seat = new_seat((0, 0, best[0], lowest(view.free[best[0]], gpus), cpus, memory, gpus * 1000, NO_PARTS))
-        cycle.fleet.take(seat)
-        return (seat,)
-    spread = cycle.settings.placement == "spread"
-    blocks = cycle.cluster.blocks
-    for count in range(len(buckets) - 1, gpus - 1, -1) if spread else range(gpus, len(buckets)):
-        candidates = buckets[count]
-        if not candidates:
-            continue
-        candidates &= bits
-        if blocks and candidates & (candidates - 1):
-            for node in blocks.least_broken(view, gpus, bits_of_large(candidates)):
-                if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                    seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
-                    cycle.fleet.take(seat)
-                    return (seat,)
-            continue
-        while candidates:
-            node = (candidates & -candidates).bit_length() - 1
-            if free_cpus[node] >= cpus and free_memory[node] >= memory:
-                seat = new_seat((0, 0, node, lowest(view.free[node], gpus), cpus, memory, gpus * 1000, NO_PARTS))
-                cycle.fleet.take(seat)
-                return (seat,)
-            candidates &= candidates - 1
-    return None
+    node = best_node(cycle.cluster, view, role, bits)
+    if node is None:
+        return None
+    seat = new_seat((0, 0, node, lowest(view.free[node], role.gpus), role.cpu_milli, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
+    cycle.fleet.take(seat)
+    return (seat,)

@@ -11,7 +11,7 @@ from ..model.values import Job, Kind, Placed, Preemptible, Quota, Scenario, Wind
 from ..reading.checkers import spell_instant
 from ..state.fleet import Seat
 from ..state.grid import Grid, span_bits
-from ..state.tree import WINDOW_MARK, Tree
+from ..state.tree import Tree
 from .regions import Region, Span, last_together, regions_around
 
 NEVER = 1 << 62
@@ -42,6 +42,7 @@ class Charged(Protocol):
 
     grid: Grid
     tree: Tree
+    windows: "Windows"
 
     @property
     def works(self) -> Sequence[Holder]: ...
@@ -72,6 +73,12 @@ def _came(job: Job) -> int:
     return due if job.run.started is None else min(due, job.run.started)
 
 
+def here_since(work: Holder, now: int) -> int:
+    """When it came to its place, as the next plan will see it."""
+    stands = work.first_seats and not work.evicted and not work.moved
+    return (work.job.run.started or now) if stands else now
+
+
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
         self.grid = grid
@@ -99,7 +106,11 @@ class Windows:
         released = [window for window in current if window not in self.lasting]
         self.promised = [window for window in scenario.windows if (window.end is None or window.end > now) and window not in released]
         self._find_blocks()
-        self.upcoming = [self._upcoming(window) for window in self.promised if now < window.start <= horizon]
+        for window in self.promised:
+            if now < window.start <= horizon:
+                quota_type = self._type(window)
+                where = self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type]
+                self.upcoming.append(Upcoming(window, quota_type, regions_around(*where)))
 
     @cached_property
     def quotas(self) -> Mapping[str, Quota]:
@@ -154,12 +165,6 @@ class Windows:
         """The windows of its type that last when it begins, it among them, and where."""
         together = (other for other in self.promised if other.gpu_type == window.gpu_type and last_together(other, window))
         return [(other, self.spans[other.name]) for other in together if other.name in self.spans]
-
-    def _upcoming(self, window: Window) -> Upcoming:
-        quota_type = self._type(window)
-        return Upcoming(
-            window, quota_type, regions_around(self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type])
-        )
 
     def _find_blocks(self) -> None:
         """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
@@ -243,60 +248,6 @@ class Windows:
         """Which of a region's windows a job may use, as a bit set."""
         return sum(1 << place for place, window in enumerate(region.windows) if self.entitled(window, job))
 
-    # Who is charged to a class window
-
-    def claim(self, cluster: Charged) -> None:
-        """Charge running work of a class to its window where its own guarantees do not hold it."""
-        for work, leaf in self.claims(cluster).items():
-            work.charged_leaf = leaf
-
-    def claims(self, cluster: Charged) -> dict[Holder, int]:
-        """Who is charged to a window of his class, and to which: what stands inside no guarantee of its own queue, first come first served."""
-        claimed: dict[Holder, int] = {}
-        beyond = self._beyond_guarantees(cluster)
-        for window in self.of_classes:
-            leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
-            for work in sorted(beyond, key=self._comes):
-                if work not in claimed and self._may_be_charged(window, work) and work.milli <= room:
-                    room -= work.milli
-                    claimed[work] = leaf
-        return claimed
-
-    def _beyond_guarantees(self, cluster: Charged) -> list[Holder]:
-        """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold."""
-        tree, found = cluster.tree, []
-        sums: dict[tuple[int, int], int] = {}
-        for work in sorted((work for work in cluster.works if work.seats), key=self._in_line):
-            at = tree.division_of[work.quota_type]
-            promised = tree.divisions[at].guaranteed
-            sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}
-            if any(total > most for (_, place), total in sums_with.items() if (most := promised[place]) is not None):
-                windows = [window for window in self.of_classes if self._may_be_charged(window, work)]
-                if windows:
-                    found.append(work)
-                if any(work.milli <= window.gpus for window in windows):
-                    continue
-            sums.update(sums_with)
-        return found
-
-    def _may_be_charged(self, window: Window, work: Holder) -> bool:
-        return work.kind.class_rank == window.class_rank and self.grid.types[work.quota_type] == window.gpu_type
-
-    def _in_line(self, work: Holder) -> tuple[int, int, int, int, str]:
-        """Its place where work is lined up at a guarantee."""
-        kind = work.kind
-        return (kind.preemptible, -kind.class_rank, -kind.priority, self._here_since(work), work.job.name)
-
-    def _here_since(self, work: Holder) -> int:
-        """When it came to its place, as the next plan will see it."""
-        stands = work.first_seats and not work.evicted and not work.moved
-        return (work.job.run.started or self.now) if stands else self.now
-
-    def _comes(self, work: Holder) -> tuple[int, bool, int]:
-        """Its place among those who come to a window: of those who began at one moment, who took back its place stands there by its name."""
-        took_back = work.job.run.reclaimed is not None if work.first_seats else work.why is not None and work.why.code == "reclaim"
-        return (self._here_since(work), not took_back, work.order)
-
     # What may start before a window
 
     def ends(self, work: Holder) -> int:
@@ -313,19 +264,15 @@ class Windows:
 
     def _safe_for(self, quota: str) -> int:
         """For how long a minimum run time protects the work of a queue, from whomever: the nearest one going up."""
-        known = self._safe.get(quota)
-        if known is None:
-            known = self._safe[quota] = max(self._nearest(quota, "preempt_min_runtime_ms"), self._nearest(quota, "reclaim_min_runtime_ms"))
-        return known
-
-    def _nearest(self, quota: str, field: str) -> int:
-        at: str | None = quota
-        while at is not None:
-            stated = getattr(self.quotas[at], field)
-            if stated is not None:
-                return int(stated)
-            at = self.quotas[at].parent
-        return int(getattr(self.scenario.settings, field))
+        if quota not in self._safe:
+            spans = []
+            for field in ("preempt_min_runtime_ms", "reclaim_min_runtime_ms"):
+                at: str | None = quota
+                while at is not None and getattr(self.quotas[at], field) is None:
+                    at = self.quotas[at].parent
+                spans.append(int(getattr(self.scenario.settings if at is None else self.quotas[at], field)))
+            self._safe[quota] = max(spans)
+        return self._safe[quota]
 
     def _counted(self, ahead: Upcoming, cluster: Charged) -> list[Region]:
         """Its regions with all that may still be held in them when it begins."""
@@ -335,19 +282,15 @@ class Windows:
                 region.staying.clear()
             for work in cluster.works:
                 if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work.job, self._began(work)):
-                    self._add(ahead, work)
+                    seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
+                    for region in ahead.regions:
+                        if milli := sum(seat.milli for seat in seats if region.low <= seat.node < region.high):
+                            region.stays(self.may_use(region, work.job), milli)
         return ahead.regions
-
-    def _add(self, ahead: Upcoming, work: Holder) -> None:
-        seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
-        for region in ahead.regions:
-            milli = sum(seat.milli for seat in seats if region.low <= seat.node < region.high)
-            if milli:
-                region.stays(self.may_use(region, work.job), milli)
 
     def _began(self, work: Holder) -> int:
         """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
-        return self._here_since(work) if work.seats else self.now
+        return here_since(work, self.now) if work.seats else self.now
 
     def gate(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
@@ -362,13 +305,9 @@ class Windows:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
         return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
 
-    def starts_of_owners(self) -> list[int]:
-        """When windows that have an owner begin, the next ones."""
-        return sorted({ahead.window.start for ahead in self.upcoming if ahead.window.class_rank is None})[:MOST_STARTS]
-
-    def starts(self) -> list[int]:
-        """When windows begin, the next ones."""
-        return sorted({ahead.window.start for ahead in self.upcoming})[:MOST_STARTS]
+    def starts(self, *, owned: bool = False) -> list[int]:
+        """When windows begin, the next ones; or of those that have an owner."""
+        return sorted({ahead.window.start for ahead in self.upcoming if not owned or ahead.window.class_rank is None})[:MOST_STARTS]
 
     def lasting_at(self, instant: int) -> list[Window]:
         return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]

@@ -6,6 +6,7 @@ from heapq import nsmallest
 from ..model.reasons import Reason, reason
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
+from ..rules.claims import claims
 from ..rules.displaced import TakenInVain
 from ..state.fleet import Seat
 from ..state.grid import span_bits
@@ -412,7 +413,7 @@ def _start(
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
     detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
     cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
-    if leaf != work.home and not work.first_seats and cluster.windows.claims(cluster).get(work) != leaf:
+    if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
         return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
     work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
     return None

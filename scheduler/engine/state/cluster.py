@@ -17,6 +17,7 @@ from ..model.reasons import Reason
 from ..model.values import QUEUED, Job, Kind, Placed, Role, Scenario
 from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
+from ..rules.claims import claims
 from ..rules.windows import Windows
 from .difference import MANY, Difference, compared
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
@@ -38,7 +39,6 @@ class Cluster:
         self.now = scenario.now
         self.grid = kept.grid(scenario)
         self.forms = kept.forms
-        self._shapes = kept.shapes
         self.windows = Windows(scenario, self.grid)
         before = kept.taken()
         between = None if before is None else before.difference(scenario)
@@ -60,7 +60,6 @@ class Cluster:
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
-        self.changes = 0  # kept changes so far; whatever was derived from the state is stale when it moves on
         self.sequence = 0
         self.charged: list[int] = []  # leaves whose use has changed, in order; who follows it need not look at the others
         self.journal: list[Work] = []  # jobs whose places may have changed, in order; each reader knows how far it has read
@@ -70,7 +69,6 @@ class Cluster:
         self.ousted: dict[int, Work] = {}  # every job that lost all its places at some time, by its order
         self.made_whole: set[int] = set()  # by order: who gets what its minimum lacks, so that nothing is taken from it but all of it
         self.giving: set[int] = set()  # from whom something is taken, so that it gets nothing
-        self.freed = 0  # kept releases so far: until it moves on, what did not fit does not fit
         self._milli: dict[tuple[int, int], int] = {}
         self.timed: list[Work] | None = None  # jobs with times of their own, or more to them than running; where all were taken up anew
         self.goes_on = between is not None  # from the state of the plan before
@@ -108,7 +106,7 @@ class Cluster:
     def form_of(self, kind: Kind) -> Form:
         form = self.forms.get(id(kind))
         if form is None:
-            form = Form(kind, self.grid, self._shapes)
+            form = Form(kind, self.grid, self.forms.shapes)
             self.forms.add(form)
         return form
 
@@ -181,7 +179,8 @@ class Cluster:
         self.by_places = not instances and not any(seat.parts for seat in leaving)
         fleet.settle(leaving)
         if self.windows.lasting:
-            self.windows.claim(self)
+            for one, leaf in claims(self).items():
+                one.charged_leaf = leaf
             held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
             for work in works:
                 if work.seats:

@@ -12,11 +12,9 @@ class Form:
         "_eligible",
         "all_least",
         "block",
-        "delay",
         "each",
         "elastic",
         "fixed",
-        "gpus_only",
         "kind",
         "least",
         "level",
@@ -38,13 +36,10 @@ class Form:
         self.roles = kind.roles
         self.elastic = kind.elastic
         self.fixed = kind.preemptible is Preemptible.NEVER
-        # Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well.
-        self.gpus_only = len(kind.roles) == 1 and not kind.roles[0].cpu_milli and not kind.roles[0].host_memory_mib
         self.parted = any(role.parted for role in kind.roles)
         role = kind.roles[0] if len(kind.roles) == 1 and not self.parted else None
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
-        self.delay = kind.preemption_delay_ms
         self.level = kind.level
         self.order = (-kind.class_rank, -kind.priority)
         self.types = grid.types_for(kind)
@@ -62,6 +57,11 @@ class Form:
         self.request: dict[int, int] = {}  # milli-GPU of the most it may have
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
 
+    @property
+    def gpus_only(self) -> bool:
+        """Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well."""
+        return len(self.roles) == 1 and not self.roles[0].cpu_milli and not self.roles[0].host_memory_mib
+
     def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
         known = self._eligible.get(key)
@@ -75,6 +75,9 @@ class Forms(dict[int, Form]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.shapes: dict[tuple[object, ...], int] = {}
+        # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
+        self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
         self.elastic = self.parted = self.delay = self.desired = self.instances = False
         self.gpuless = False  # ask for no whole GPU
@@ -88,7 +91,7 @@ class Forms(dict[int, Form]):
         self.new.append(form)
         self.elastic |= form.elastic
         self.parted |= form.parted
-        self.delay |= form.delay > 0
+        self.delay |= form.kind.preemption_delay_ms > 0
         self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.roles)
         self.desired |= any(role.desired is not None for role in form.roles)
         self.instances |= form.kind.sharing == "mig"

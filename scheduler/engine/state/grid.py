@@ -5,6 +5,7 @@ position", and the capacity of all domains of a level is one `np.add.reduceat`.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import compress, count
 from operator import ne
@@ -16,6 +17,7 @@ from ..model.values import Kind, Node, Role, Scenario, Topology
 
 Ints = npt.NDArray[np.int64]
 ANYWHERE = -1
+FEW_BITS = 12  # that are sooner taken one by one
 
 
 class Level:
@@ -226,3 +228,33 @@ class Eligible:
 
 def span_bits(low: int, high: int) -> int:
     return ((1 << (high - low)) - 1) << low
+
+
+def ascending(mask: int) -> Iterator[int]:
+    """Positions of the set bits of a wide bit set, for who may not want them all."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
+
+
+def flags_of(mask: int, size: int) -> Ints:
+    """1 where a bit of a wide bit set is set, of so many."""
+    raw = np.frombuffer((mask & (1 << size) - 1).to_bytes((size + 7) // 8, "little"), dtype=np.uint8)
+    return np.unpackbits(raw, bitorder="little")[:size].astype(np.int64)
+
+
+def bits_of_large(mask: int) -> list[int]:
+    """Positions of the set bits of a wide bit set."""
+    if mask.bit_count() <= FEW_BITS:
+        positions = []
+        while mask:
+            low = mask & -mask
+            positions.append(low.bit_length() - 1)
+            mask ^= low
+        return positions
+    size = (mask.bit_length() + 7) // 8
+    if not size:
+        return []
+    array = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8), bitorder="little")
+    found: list[int] = np.flatnonzero(array).tolist()
+    return found

@@ -22,7 +22,7 @@ made anew.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.values import Demand, Job, Kind, Node, Quota, Scenario, Topology, Window
+from ..model.values import Demand, Job, Node, Quota, Scenario, Topology, Window
 from .fleet import Seat
 from .form import Forms
 from .grid import Grid
@@ -47,20 +47,15 @@ Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota
 
 class Kept:
     def __init__(self) -> None:
-        self._nodes: tuple[Node, ...] | None = None
-        self._topology: Topology | None = None
-        self._ways: tuple[str, str] = ("", "")
         self._grid: Grid | None = None
+        self._made_of: tuple[tuple[Node, ...], Topology, str, str]  # and how it is filled
         self._tree: Tree | None = None
         self._quotas: tuple[Quota, ...] | None = None
         self.forms = Forms()
         self.gradient: Gradient | None = None
         self.usual_blocks: tuple[tuple[Demand, ...], tuple[Block, ...]] | None = None  # of which usual demand
-        self.shapes: dict[tuple[object, ...], int] = {}
         self.fits_empty: dict[tuple[int, int], bool] = {}
         self.sitting: dict[str, Sitting] = {}
-        # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
-        self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
         self.who_waits: Queues
         self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
@@ -110,14 +105,12 @@ class Kept:
 
     def grid(self, scenario: Scenario) -> Grid:
         """The grid of the scenario; what depended on another one is forgotten."""
-        same = scenario.nodes is self._nodes or scenario.nodes == self._nodes
-        same = same and (scenario.topology is self._topology or scenario.topology == self._topology)
-        ways = scenario.settings.sharing_trust, scenario.settings.placement  # what would fit an empty fleet depends on them
-        if self._grid is None or not same or ways != self._ways:
+        # What would fit an empty fleet depends on how it is filled.
+        made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
+        if self._grid is None or made_of != self._made_of:
             self.__init__()  # type: ignore[misc]
-            self._nodes, self._topology, self._ways = scenario.nodes, scenario.topology, ways
+            self._made_of = made_of
             self._grid = Grid(scenario)
         if len(self.sitting) > 4 * len(scenario.jobs) + 64:
             self.sitting.clear()
-        assert self._grid is not None
         return self._grid

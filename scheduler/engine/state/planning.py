@@ -11,6 +11,7 @@ from ..model.values import Kind, Scenario
 from ..place.blocks import Blocks
 from ..place.capacity import Capacity
 from ..reading.checkers import spell_instant
+from ..rules.claims import claims
 from ..rules.displaced import Displaced
 from ..rules.gates import held_gate
 from ..rules.impossible import Verdict, Verdicts
@@ -74,7 +75,6 @@ class Cycle:
         self.gave_way: dict[int, int] = {}  # jobs whose surplus went to another's growth, with its least step: they do not grow in the same plan
         self._memo: dict[tuple[Any, ...], Any] = {}
         self._units: Units | None = None
-        self._orders: dict[int, int] = {}
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
         self._all_waiting: dict[int, list[Work]] | None = None  # the same of all leaves in which anybody waits
         self._stirred: set[int] = set()  # leaves of which a job may have been changed
@@ -528,7 +528,7 @@ class Cycle:
         windows, tree = self.cluster.windows, self.tree
         if not windows.of_classes or not self.cluster.journal or self._claimed == self.placed:
             return
-        before, claimed = len(self.cluster.journal), windows.claims(self.cluster)
+        before, claimed = len(self.cluster.journal), claims(self.cluster)
         for work in self.cluster.works:
             leaf = claimed.get(work, work.home)
             if work.seats and work.charged_leaf != leaf and (leaf != work.home or tree.limit_gate(leaf, work.quota_type, work.milli) is None):

@@ -54,13 +54,77 @@ class Division:
         self.groups: dict[int, Group] = {}  # by the node above them
 
 
-class Tree:
-    """Positions, divisions and the arithmetic of gates and order."""
+class Layout:
+    """Who stands below whom, by position; behind all others the windows of classes."""
+
+    def __init__(self, quotas: Sequence[Quota], windows: Iterable[Window]) -> None:
+        self.names: list[str] = [""]
+        self.quotas: list[Quota | None] = [None]
+        self.parent: list[int] = [-1]
+        self.children: list[list[int]] = [[]]
+        self.window_at: dict[int, Window] = {}
+        below: dict[str | None, list[Quota]] = {}
+        for quota in quotas:
+            below.setdefault(quota.parent, []).append(quota)
+        stack = [(quota, 0) for quota in reversed(below.get(None, []))]
+        while stack:
+            quota, parent = stack.pop()
+            stack.extend((child, len(self.names)) for child in reversed(below.get(quota.name, [])))
+            self._append(quota.name, quota, parent)
+        for window in windows:
+            self.window_at[len(self.names)] = window
+            self._append(WINDOW_MARK + window.name, None, 0)
+        size = len(self.names)
+        self.end = [*range(1, size + 1)]
+        for place in range(size - 1, 0, -1):
+            self.end[self.parent[place]] = max(self.end[self.parent[place]], self.end[place])
+        self.position = {name: place for place, name in enumerate(self.names) if place}
+        self.path: list[tuple[int, ...]] = [()]
+        for place in range(1, size):
+            self.path.append((place, *self.path[self.parent[place]]))
+        created = [0 if quota is None else quota.created for quota in self.quotas]
+        for place, window in self.window_at.items():
+            created[place] = window.start
+        self.age = [0] * size  # place by (created, name), no two the same
+        for rank, place in enumerate(sorted(range(size), key=lambda place: (created[place], self.names[place]))):
+            self.age[place] = rank
+
+    def _append(self, name: str, quota: Quota | None, parent: int) -> None:
+        self.children[parent].append(len(self.names))
+        self.names.append(name)
+        self.quotas.append(quota)
+        self.parent.append(parent)
+        self.children.append([])
+
+    def below(self, ancestor: int, place: int) -> bool:
+        return ancestor <= place < self.end[ancestor]
+
+    def fork(self, one: int, other: int) -> tuple[int, int]:
+        """The nodes just below the lowest common ancestor of two leaves, on either side."""
+        mine = self.path[one]
+        theirs = self.path[other]
+        mine_at, theirs_at = len(mine) - 1, len(theirs) - 1
+        while mine_at >= 0 and theirs_at >= 0 and mine[mine_at] == theirs[theirs_at]:
+            mine_at -= 1
+            theirs_at -= 1
+        return mine[max(mine_at, 0)], theirs[max(theirs_at, 0)]
+
+    def nearest(self, place: int, field: str, default: int) -> int:
+        """A minimum run time: the nearest value stated at the node or above it."""
+        for at in self.path[place]:
+            quota = self.quotas[at]
+            stated = None if quota is None else getattr(quota, field)
+            if stated is not None:
+                return int(stated)
+        return default
+
+
+class Tree(Layout):
+    """Divisions and the arithmetic of gates and order."""
 
     def __init__(self, scenario: Scenario, types: Sequence[str], capacity: Sequence[int], windows: Sequence[Window]) -> None:
+        super().__init__(scenario.quotas, (window for window in windows if window.class_rank is not None))
         self.types = list(types)
-        self.class_windows = [window for window in windows if window.class_rank is not None]
-        self._lay_out(scenario.quotas)
         # Where there is one type, its division is that of all types together.
         self.by_type = len(types) != 1 and any(quota.guaranteed.by_type is not None for quota in scenario.quotas)
         size = len(self.names)
@@ -78,7 +142,7 @@ class Tree:
         if len(types) > 1 and not self.by_type:
             self.used_by_type = [[0] * size for _ in types]
         self._amounts(scenario, windows)
-        self.limited = bool(self.class_windows) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
+        self.limited = bool(self.window_at) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
         # Whether a limit could bind anywhere in a division: mostly there is none.
         self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
@@ -99,48 +163,6 @@ class Tree:
         if self.used_by_type is not None:
             self.used_by_type = [[0] * size for _ in self.types]
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
-
-    # Layout
-
-    def _lay_out(self, quotas: Sequence[Quota]) -> None:
-        below: dict[str | None, list[Quota]] = {}
-        for quota in quotas:
-            below.setdefault(quota.parent, []).append(quota)
-        self.names: list[str] = [""]
-        self.quotas: list[Quota | None] = [None]
-        self.parent: list[int] = [-1]
-        self.end: list[int] = [0]
-        self.children: list[list[int]] = [[]]
-        self.created: list[int] = [0]
-
-        stack: list[tuple[Quota, int]] = [(quota, 0) for quota in reversed(below.get(None, []))]
-        while stack:
-            quota, parent = stack.pop()
-            place = self._append(quota.name, quota, parent, quota.created)
-            stack.extend((child, place) for child in reversed(below.get(quota.name, [])))
-        for window in self.class_windows:
-            self._append(WINDOW_MARK + window.name, None, 0, window.start)
-        for place in range(len(self.names) - 1, -1, -1):
-            self.end[place] = max([place + 1, *(self.end[child] for child in self.children[place])])
-        self.position = {name: place for place, name in enumerate(self.names) if place}
-        self.age = [0] * len(self.names)  # place by (created, name), no two the same
-        for rank, place in enumerate(sorted(range(len(self.names)), key=lambda place: (self.created[place], self.names[place]))):
-            self.age[place] = rank
-        self.window_at = {self.position[WINDOW_MARK + window.name]: window for window in self.class_windows}
-        self.path: list[tuple[int, ...]] = [()]
-        for place in range(1, len(self.names)):
-            self.path.append((place, *self.path[self.parent[place]]))
-
-    def _append(self, name: str, quota: Quota | None, parent: int, created: int) -> int:
-        place = len(self.names)
-        self.names.append(name)
-        self.quotas.append(quota)
-        self.parent.append(parent)
-        self.end.append(place + 1)
-        self.children.append([])
-        self.children[parent].append(place)
-        self.created.append(created)
-        return place
 
     # Amounts
 
@@ -175,8 +197,7 @@ class Tree:
                 stated = division.guaranteed[place]
                 if stated is not None:
                     division.guaranteed[place] = stated + window.gpus
-        for window in self.class_windows:
-            place = self.position[WINDOW_MARK + window.name]
+        for place, window in self.window_at.items():
             own = self._window_division(window)
             for index, division in enumerate(self.divisions):
                 amount = window.gpus if index == own else 0
@@ -449,28 +470,6 @@ class Tree:
             base,
             self.age[place],
         )
-
-    def below(self, ancestor: int, place: int) -> bool:
-        return ancestor <= place < self.end[ancestor]
-
-    def fork(self, one: int, other: int) -> tuple[int, int]:
-        """The nodes just below the lowest common ancestor of two leaves, on either side."""
-        mine = self.path[one]
-        theirs = self.path[other]
-        mine_at, theirs_at = len(mine) - 1, len(theirs) - 1
-        while mine_at >= 0 and theirs_at >= 0 and mine[mine_at] == theirs[theirs_at]:
-            mine_at -= 1
-            theirs_at -= 1
-        return mine[max(mine_at, 0)], theirs[max(theirs_at, 0)]
-
-    def nearest(self, place: int, field: str, default: int) -> int:
-        """A minimum run time: the nearest value stated at the node or above it."""
-        for at in self.path[place]:
-            quota = self.quotas[at]
-            stated = None if quota is None else getattr(quota, field)
-            if stated is not None:
-                return int(stated)
-        return default
 
     def shortage(self) -> Iterable[tuple[Division, int]]:
         """Divisions whose guarantees in force exceed the healthy capacity."""

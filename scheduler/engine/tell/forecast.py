@@ -179,7 +179,7 @@ class Forecast:
         refused = [works[order] for order, (first, *_) in cycle.static.items() if first.code == "limit"]
         trees = [
             (start, Tree(cycle.scenario, cycle.grid.types, cycle.grid.capacity, windows.lasting_at(start)))
-            for start in windows.starts_of_owners()
+            for start in windows.starts(owned=True)
             if refused
         ]
         for work in refused:
@@ -273,7 +273,7 @@ class Forecast:
 
     def _starts(self, work: Work, change: str, to: int | str | None, make: Callable[[Kind], Kind]) -> bool:
         """Whether the job would start on what is free when the plan is done, if it asked for something else. Tried, not guessed."""
-        cycle, known = self.cycle, self.cycle.cluster.kept.changed_kinds
+        cycle, known = self.cycle, self.cycle.cluster.forms.changed_kinds
         key = (id(work.kind), change, to)
         if key not in known:
             known[key] = make(work.kind)

@@ -388,12 +388,12 @@ def _waiting(cycle: Cycle, forecast: Forecast, repeated: Repeated, changed: Sequ
     blockers = Blockers(cycle)
     if changed is None:
         repeated.tell(_entries(cycle, forecast, blockers, works, repeated.due))
-        repeated.same_room(blockers.view)
+        repeated.same_room(cycle.fleet.soon)
     else:
         for work in _to_be_told(cycle, forecast, blockers, repeated, changed):
             repeated.tell_of(work.order, _entry(cycle, forecast, blockers, work))
         repeated.due.update(dict.fromkeys(work for work in cycle.cluster.come if work.job.deadline is not None))
-    repeated.rooms = blockers.rooms
+    repeated.rooms = blockers.rooms.told
     if cycle.cluster.handed_on:
         repeated.own = dict.fromkeys(_own(cycle, forecast))
     return repeated.told()
@@ -406,7 +406,7 @@ def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
     yield from (works[order] for order in (*cycle.static, *cycle.notes, *forecast.predicted))
     yield from cycle.who_waits.open
     if cycle.cluster.forms.delay:
-        yield from (work for queue in cycle.leaf_queues.values() for work in queue if work.form.delay)
+        yield from (work for queue in cycle.leaf_queues.values() for work in queue if work.kind.preemption_delay_ms)
 
 
 def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: Repeated, changed: Iterable[int]) -> Iterable[Work]:
@@ -418,13 +418,13 @@ def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: 
     for leaf in leaves:
         anew.update(dict.fromkeys(queues[leaf]))
     # Who holds GPUs of a domain, and until when, is no matter of room alone.
-    lasting = not blockers.view.splits and all(room is None or room.code != "topology" for room in repeated.rooms.values())
-    if repeated.same_room(blockers.view) and lasting:
-        blockers.rooms.update(repeated.rooms)
+    lasting = not cycle.fleet.soon.splits and all(room is None or room.code != "topology" for room in repeated.rooms.values())
+    if repeated.same_room(cycle.fleet.soon) and lasting:
+        blockers.rooms.told.update(repeated.rooms)
         return anew
     for leaf, queue in queues.items():
         if leaf not in leaves:
-            anew.update(dict.fromkeys(work for work in queue if not work.seats and blockers.has_other_room(work, repeated.rooms)))
+            anew.update(dict.fromkeys(work for work in queue if not work.seats and blockers.rooms.is_another(work, repeated.rooms)))
     return anew
 
 
@@ -441,7 +441,7 @@ def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequen
         dated = work.job.deadline is not None
         if dated:
             due[work] = None
-        if seats or advises_all or order in own or work.stale or form.delay or dated or work.state == "stopping":
+        if seats or advises_all or order in own or work.stale or form.kind.preemption_delay_ms or dated or work.state == "stopping":
             entries[order] = _entry(cycle, forecast, blockers, work)
             continue
         key = (work.home, form)

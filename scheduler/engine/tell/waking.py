@@ -160,7 +160,7 @@ class Ahead:
             for work in works
             if ((run := (job := work.job).run) is not QUEUED and (work.seats or run.until is not None or run.last_evicted is not None))
             or job.not_before is not None
-            or work.form.delay
+            or work.kind.preemption_delay_ms
         ]
 
     def of(self, work: Work) -> tuple[int, ...]:
@@ -191,8 +191,8 @@ class Ahead:
             yield self.cycle.backoff_until(work)
         if job.not_before is not None:
             yield job.not_before
-        if work.form.delay:
-            yield job.submitted + work.form.delay
+        if work.kind.preemption_delay_ms:
+            yield job.submitted + work.kind.preemption_delay_ms
         if self.waits_end:
             longest = settings.max_wait_ms.of(work.kind.class_rank)
             if longest is not None:

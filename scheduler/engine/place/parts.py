@@ -1,0 +1,235 @@
+"""Finding parts of GPUs for workers: shares by MPS or time slices, and MIG instances, on GPUs that are split already before others."""
+
+from collections.abc import Mapping, Sequence
+
+from ..model.mig import BOARDS, Instance, board_of, room_for
+from ..model.values import Role
+from ..state.cluster import Cluster, fitting_profiles
+from ..state.fleet import Part, Seat, Split, View, bits_of
+from ..state.grid import ascending, bits_of_large, flags_of
+from ..state.work import Work
+from .gradient import ask_of
+
+Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
+
+
+class Parts:
+    """One search for one job in one view."""
+
+    def __init__(self, cluster: Cluster, work: Work, view: View, budget: Mapping[str, int]) -> None:
+        self.cluster = cluster
+        self.grid = cluster.grid
+        self.fleet = cluster.fleet
+        self.view = view
+        self.mode = work.kind.sharing
+        self.trust = cluster.trust_of(work)
+        self.budget = dict(budget)  # GPUs that may be split anew, by pool
+        self.new_splits: list[tuple[int, int]] = []
+
+    def mark(self) -> tuple[int, dict[str, int], int]:
+        return self.fleet.mark(), dict(self.budget), len(self.new_splits)
+
+    def undo(self, mark: tuple[int, dict[str, int], int]) -> None:
+        """Give back all that was taken since, parts and whole GPUs."""
+        self.fleet.undo(mark[0])
+        self.budget = dict(mark[1])
+        del self.new_splits[mark[2] :]
+
+    def fill(self, place: int, role: Role, ranks: Sequence[int], bits: int) -> list[Seat] | None:
+        """Places for so many workers of a role on these nodes, or None; what was taken before a failure is left to the caller to undo."""
+        seats = []
+        steep = self.cluster.gradient is not None and role.share_milli is not None and role.devices == 1
+        for rank in ranks:
+            best = self._steepest_share(role, bits) if steep else self.best(role, bits)
+            if best is None:
+                return None
+            _, node, parts = best
+            for part in parts:
+                self._note_new_split(node, part)
+            seat = Seat(place, rank, node, 0, role.cpu_milli, role.host_memory_mib, sum(part.milli for part in parts), parts)
+            self.fleet.take(seat)
+            seats.append(seat)
+        return seats
+
+    def best(self, role: Role, bits: int) -> Offer | None:
+        """Where one worker finds the best parts.
+
+        Of the nodes on which nothing is to be joined those of one make differ only in how many whole GPUs they have left, so the first of the
+        fullest stands for all of them; and they come behind every node on which all is to be had on GPUs that are split already.
+        """
+        bits &= self.view.hosts(role.cpu_milli, role.host_memory_mib)
+        joined_to = self._nodes_to_join(role) & bits
+        best = min((offer for node in bits_of_large(joined_to) if (offer := self.offer(node, role)) is not None), default=None)
+        if (best is not None and not best[0][0]) or (self.mode == "mig" and not any(left > 0 for left in self.budget.values())):
+            return best
+        buckets = self.view.by_count()
+        bits &= ~(joined_to | buckets[0])
+        for make in [make for make in self.grid.makes if bits & make]:
+            fullest = (node for nodes in buckets[1:] for node in ascending(nodes & bits & make))
+            offer = next((offer for node in fullest if (offer := self.offer(node, role)) is not None), None)
+            if offer is not None and (best is None or offer < best):
+                best = offer
+        return best
+
+    def _steepest_share(self, role: Role, bits: int) -> Offer | None:
+        """The share whose taking leaves most of what is free of use to the usual demand; of those that stay when others have left."""
+        gradient, mode, trust = self.cluster.gradient, self.mode, self.trust
+        assert gradient is not None
+        assert role.share_milli is not None
+        ask, allowed = ask_of(role, gradient.number(mode, trust)), flags_of(bits, self.grid.size)
+        while (best := gradient.best(self.view, ask, role.host_memory_mib, allowed)) is not None:
+            node, gpu = best
+            if self._stays(node, gpu):
+                return (), node, (Part(gpu, role.share_milli, mode, trust),)
+            found = self.offer(node, role)  # another GPU of it may be had
+            if found is not None:
+                return found
+            allowed[node] = 0
+        return None
+
+    def _nodes_to_join(self, role: Role) -> int:
+        """All nodes with a GPU that is split already and has something left for the role, as a bit set; there may be more."""
+        splits = self.view.splits
+        if self.mode == "mig":
+            may_split = any(left > 0 for left in self.budget.values())
+            found = {node for (node, _), split in splits.items() if split.mode == "mig" and (may_split or split.tenants < len(split.instances))}
+            return sum(1 << node for node in found.union(node for node, _ in self.new_splits))
+        mode, trust, nodes = self.mode, self.trust, self.grid.nodes
+        if (share := role.share_milli) is not None:
+            return self.view.joinable(share, mode, trust)
+        room = {
+            node
+            for (node, _), split in splits.items()
+            if (split.mode, split.trust) == (mode, trust) and has_room(split, role, nodes[node].gpu_memory_mib)
+        }
+        return sum(1 << node for node in room)
+
+    def _note_new_split(self, node: int, part: Part) -> None:
+        if part.mode != "mig":
+            return
+        split = self.view.splits.get((node, part.gpu))
+        if split is None or Instance(part.start, part.profile) not in split.instances:
+            if (node, part.gpu) not in self.new_splits:
+                self.new_splits.append((node, part.gpu))
+                self.budget[self.grid.pool_of[node]] -= 1
+            if split is not None:
+                self._clear_overlap((node, part.gpu), part)
+
+    def _clear_overlap(self, key: tuple[int, int], part: Part) -> None:
+        """Destroy the empty instances that are in the way of a new one, all of them where that is not a matter of place."""
+        board = board_of(self.grid.nodes[key[0]].gpu_type)
+        assert board is not None
+        profile = board.profile(part.profile)
+        assert profile is not None
+        for view in self.fleet.both():
+            split = view.splits.get(key)
+            if split is not None and part.start not in room_for(board, split.instances, profile):
+                self.fleet.set_split(view, key, split._replace(instances=tuple(sorted(set(split.taken)))))
+
+    def offer(self, node: int, role: Role) -> Offer | None:
+        """The best parts on one node for one worker, where its host has enough for it: on GPUs that are split already, the fullest first."""
+        if self.view.cpus[node] < role.cpu_milli or self.view.memory[node] < role.host_memory_mib:
+            return None
+        options = self._instances_on(node, role) if self.mode == "mig" else self._shares_on(node, role)
+        if len(options) < role.devices:
+            return None
+        options.sort(key=lambda option: (option[0], option[1].gpu))
+        chosen = options[: role.devices]
+        if role.devices > 1 and self._over_budget(node, chosen):
+            return None
+        rank = tuple(value for option in chosen for value in option[0])
+        return (*rank, self.view.count[node], node), node, tuple(part for _, part in chosen)
+
+    def _over_budget(self, node: int, chosen: Sequence[tuple[tuple[int, ...], Part]]) -> bool:
+        anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
+        return anew > self.budget.get(self.grid.pool_of[node], 0)
+
+    def _stays(self, node: int, gpu: int) -> bool:
+        """Whether a GPU is still to be shared like this when those have left who are leaving.
+
+        By then it may be promised whole to somebody, be split in another way, or belong to another domain of trust: then the place is only to be
+        had later.
+        """
+        soon, mode = self.fleet.soon, self.mode
+        if self.view is soon:
+            return True
+        later = soon.splits.get((node, gpu))
+        if later is None:
+            return bool(soon.free[node] >> gpu & 1) and (mode != "mig" or (node, gpu) not in self.view.splits)
+        if later.mode != mode or (mode != "mig" and later.trust != self.trust):
+            return False
+        now = self.view.splits.get((node, gpu))
+        return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
+
+    def _shares_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
+        options: list[tuple[tuple[int, ...], Part]] = []
+        memory = self.grid.nodes[node].gpu_memory_mib
+        milli = part_milli(role, memory)
+        if milli > 1000:
+            return options
+        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
+            if not self._stays(node, gpu):
+                continue
+            split = self.view.splits.get((node, gpu))
+            part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
+            if split is None:
+                if self.view.free[node] >> gpu & 1:
+                    options.append(((1, 1000 - milli), part))
+            elif split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory):
+                options.append(((0, 1000 - split.used - milli), part))
+        return options
+
+    def _instances_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
+        board = board_of(self.grid.nodes[node].gpu_type)
+        if board is None:
+            return []
+        options: list[tuple[tuple[int, ...], Part]] = []
+        for gpu in bits_of(self.grid.usable[node]):
+            if not self._stays(node, gpu):
+                continue
+            split = self.view.splits.get((node, gpu))
+            may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
+            if split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1):
+                continue
+            option = self._instance_on(gpu, split, fitting_profiles(role, board.name), board.name, may_split)
+            if option is not None:
+                options.append(option)
+        return options
+
+    def _instance_on(
+        self, gpu: int, split: Split | None, profiles: Sequence[tuple[str, int]], board_name: str, may_split: bool
+    ) -> tuple[tuple[int, ...], Part] | None:
+        """An empty instance as it is, or, where geometry may change, room for a new one."""
+        board = BOARDS[board_name]
+        for name, charge in profiles:
+            if split is not None:
+                taken = list(split.taken)
+                spare = [one for one in split.instances if one.profile == name and one not in taken]
+                if spare:
+                    profile = board.profile(name)
+                    assert profile is not None
+                    starts = profile.starts
+                    best = min(spare, key=lambda one: starts.index(one.start))
+                    return (0, charge, -len(taken)), Part(gpu, charge, "mig", "", name, best.start)
+        if not may_split:
+            return None
+        for name, charge in profiles:
+            profile = board.profile(name)
+            assert profile is not None
+            for step, beside in enumerate((split.instances, split.taken) if split else ((),)):
+                starts = room_for(board, beside, profile)
+                if starts:
+                    return (1 + step + (2 if split is None else 0), charge, 0), Part(gpu, charge, "mig", "", name, starts[0])
+        return None
+
+
+def has_room(split: Split, role: Role, memory: int) -> bool:
+    """Whether a shared GPU with so much memory has room for a share: charges are rounded down, so memory is counted as well."""
+    return split.used + part_milli(role, memory) <= 1000 and (role.memory_mib is None or split.memory + role.memory_mib <= memory)
+
+
+def part_milli(role: Role, memory: int) -> int:
+    """What a share of a GPU with so much memory comes to; more than there is where it can't hold it."""
+    if role.memory_mib is None:
+        return role.share_milli if role.share_milli is not None else 0
+    return max(1, 1000 * role.memory_mib // memory) if memory else 1001

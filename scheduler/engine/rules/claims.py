@@ -1,0 +1,46 @@
+"""Who is charged to the window of his class: what stands inside no guarantee of its own queue, first come first served."""
+
+from ..model.values import Window
+from ..state.tree import WINDOW_MARK
+from .windows import Charged, Holder, here_since
+
+
+def claims(cluster: Charged) -> dict[Holder, int]:
+    """Who is charged to a window of his class, and to which."""
+    claimed: dict[Holder, int] = {}
+    beyond = _beyond_guarantees(cluster)
+    for window in cluster.windows.of_classes:
+        leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
+        for work in beyond:
+            if work not in claimed and _may_be_charged(cluster, window, work) and work.milli <= room:
+                room -= work.milli
+                claimed[work] = leaf
+    return claimed
+
+
+def _beyond_guarantees(cluster: Charged) -> list[Holder]:
+    """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold; in the
+    order in which they come to a window: of those who began at one moment, who took back its place stands there by its name."""
+    tree, windows, found = cluster.tree, cluster.windows, []
+    since = {work: here_since(work, windows.now) for work in cluster.works if work.seats}
+    sums: dict[tuple[int, int], int] = {}
+    for work in sorted(since, key=lambda one: (one.kind.preemptible, -one.kind.class_rank, -one.kind.priority, since[one], one.job.name)):
+        at = tree.division_of[work.quota_type]
+        promised = tree.divisions[at].guaranteed
+        sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}
+        if any(total > most for (_, place), total in sums_with.items() if (most := promised[place]) is not None):
+            mine = [window for window in windows.of_classes if _may_be_charged(cluster, window, work)]
+            if mine:
+                found.append(work)
+            if any(work.milli <= window.gpus for window in mine):
+                continue
+        sums.update(sums_with)
+    return sorted(found, key=lambda one: (since[one], not _took_back(one), one.order))
+
+
+def _took_back(work: Holder) -> bool:
+    return work.job.run.reclaimed is not None if work.first_seats else work.why is not None and work.why.code == "reclaim"
+
+
+def _may_be_charged(cluster: Charged, window: Window, work: Holder) -> bool:
+    return work.kind.class_rank == window.class_rank and cluster.grid.types[work.quota_type] == window.gpu_type
