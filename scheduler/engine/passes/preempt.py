@@ -1,17 +1,11 @@
 """Inside one leaf: strictly lower work gives way to higher."""
 
-import numpy as np
-
 from ..model.reasons import Reason, reason
-from ..model.values import Preemptible
 from ..rules.legality import beyond_share, grows_beyond_share, worth
-from ..search.columns import Columns
 from ..search.evicting import NOTHING, at_limits, fits_already, request, take_cheaply, take_units, tell, told_before
-from ..search.ranking import UNBOUNDED, WideRanking
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
 from ..state.planning import Cycle, Sieve
-from ..state.tree import Division
 from ..state.work import Work
 from .reclaim import beyond_guarantee, walk
 
@@ -106,8 +100,6 @@ def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: in
     division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
     until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
     level = work.form.level
-    if units.wide([leaf]):
-        return _wide_units(units.columns, level, quota_type, leaf, division, until, large)
     key = ("preempt", leaf, level, quota_type, until, large)
     known: Ranked | None = units.kept(key, leaf)
     if known is not None:
@@ -119,17 +111,6 @@ def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: in
         if unit.work.quota_type == quota_type and unit.work.form.level < level and (unit.surplus or unit.fresh or unit.began <= until)
     )
     return units.keep(key, leaf, in_categories(lower, outside, large))
-
-
-def _wide_units(columns: Columns, level: tuple[int, int], quota_type: int, leaf: int, division: Division, until: int, large: int) -> WideRanking:
-    """The same for many units at once."""
-    outside = columns.borrowed(leaf, leaf + 1, division.types, division.guaranteed[leaf])
-    class_rank, priority = level
-    chosen = (columns.leaf == leaf) & (columns.quota_type == quota_type)
-    chosen &= (columns.class_rank < class_rank) | ((columns.class_rank == class_rank) & (columns.priority < priority))
-    chosen &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
-    chosen &= columns.surplus | columns.fresh | (columns.began <= until)
-    return WideRanking(columns, np.flatnonzero(chosen), outside, large, [(leaf, leaf + 1, UNBOUNDED, UNBOUNDED)])
 
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:

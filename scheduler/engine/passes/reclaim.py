@@ -221,7 +221,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     def why(_: object) -> Reason:
         return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
 
-    listed = ("ranked", rules.signature, work.form.gpus_only)
+    listed = ("ranked", rules.signature)
     ranked = cycle.memo(listed)
     if ranked is None:
         ranked = cycle.remember(listed, rules.units(ANY_SIZE))

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..model.mig import Instance, board_of, layout_faults
-from ..search.columns import ints
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, bits_of
-from ..state.grid import Grid, Ints
+from ..state.grid import Grid, Ints, ints
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work

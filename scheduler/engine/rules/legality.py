@@ -3,12 +3,7 @@
 from copy import copy
 from typing import NamedTuple
 
-import numpy as np
-
 from ..model.reasons import Reason, counted, gpus, reason
-from ..model.values import Preemptible
-from ..search.columns import WIDE, Columns
-from ..search.ranking import WideRanking
 from ..search.units import Key, Unit
 from ..search.victims import Found, Ranked, as_if_running, in_categories
 from ..state.planning import Cycle
@@ -88,8 +83,6 @@ class Reclaim:
 
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
         """Everything that may be taken from the sources, in the order in which it is tried."""
-        if fresh_first and self.work.form.gpus_only and self.cycle.units().wide([source.place for source in self.sources]):
-            return self._wide_units(self.cycle.units().columns, large, surplus_only)
         ranked: list[Pair] = []
         for place, _, _ in self.sources:
             below = self._below(place, large, surplus_only)
@@ -109,8 +102,6 @@ class Reclaim:
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order; kept until something below it changes."""
         units = self.cycle.units()
-        if len(self.cycle.cluster.works) >= WIDE:  # columns of all of them are sooner made than units of most
-            units = units.whole()
         key = (place, self.quota_type, large, surplus_only)
         known: list[Pair] | None = units.kept(key, place)
         if known is not None:
@@ -124,30 +115,6 @@ class Reclaim:
         )
         found = in_categories(asked, outside, large)
         return units.keep(key, place, found)
-
-    def _wide_units(self, columns: Columns, large: int, surplus_only: bool) -> WideRanking:
-        """The same for many units at once."""
-        tree, division = self.tree, self.division
-        chosen = np.zeros(len(columns.units), dtype=np.bool_)
-        borrowed = np.zeros(len(columns.units), dtype=np.bool_)
-        for place, _, _ in self.sources:
-            end = tree.end[place]
-            here = (columns.leaf >= place) & (columns.leaf < end) & (columns.leaf != self.barred) & (columns.quota_type == self.quota_type)
-            if surplus_only:
-                here &= columns.surplus
-            outside = columns.borrowed(place, end, division.types, division.guaranteed[place])
-            here &= (columns.preemptible == Preemptible.ALWAYS) | ((columns.preemptible == Preemptible.WHEN_BORROWED) & outside)
-            here &= columns.surplus | columns.fresh | (columns.began <= self._protected_from(place))
-            if self.spares_long_waits:
-                spared = [row for row in np.flatnonzero(here & ~columns.surplus).tolist() if self.cycle.waited_long(columns.works[row])]
-                here[spared] = False
-            if place in self.sparing:
-                here[[row for row in np.flatnonzero(here).tolist() if self._came_in_this_step(columns.works[row])]] = False
-            chosen |= here
-            borrowed |= outside
-        used = division.used
-        bounds = [(place, tree.end[place], used[place] - line, used[place] - floor) for place, line, floor in self.sources]
-        return WideRanking(columns, np.flatnonzero(chosen), borrowed, large, bounds)
 
     def _protected_from(self, place: int) -> int:
         """Work of a node that began after this instant is protected by its minimum run time."""
@@ -222,9 +189,9 @@ class Reclaim:
 
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
         """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it."""
-        used = self.division.used
+        used, end, leaf = self.division.used, self.tree.end, unit.leaf
         for place, line, floor in self.sources:
-            if place <= unit.leaf < self.tree.end[place]:
+            if place <= leaf < end[place]:
                 left = used[place] - taken.get(place, 0)
                 return place if left > line and left - unit.milli >= floor else None
         return None

@@ -11,12 +11,10 @@ from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..state.fleet import View
-from ..state.grid import Ints
+from ..state.grid import Flags, Ints, ints
 from ..state.work import Work
-from .columns import ints
 from .units import lost_since, lost_work
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 Cost = tuple[int, int, list[int], list[str], int]  # how many jobs, what they lose, how old they are, their names, and the node
 MANY = 1 << 40  # places: nobody knows how many
 MOST_SETS = 400  # of nodes that are looked at where those that are cleared most cheaply do not leave room for all who are moved
-Flags = npt.NDArray[np.bool_]
 
 
 class Weight(NamedTuple):

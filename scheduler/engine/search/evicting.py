@@ -9,11 +9,9 @@ from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
 from ..rules.displaced import TakenInVain
 from ..state.fleet import Seat
-from ..state.grid import span_bits
+from ..state.grid import ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
-from .columns import ints
-from .ranking import WideRanking
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
 
@@ -188,15 +186,12 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
     if known is not None:
         return known[1]
-    if isinstance(ranked, WideRanking):
-        freed = ranked.freed(cycle.grid.size)
-    else:
-        usable, freed = cycle.grid.usable, dict[int, int]()
-        before = freed.get
-        for _, unit in ranked:
-            for seat in unit.seats:
-                node = seat.node
-                freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+    usable, freed = cycle.grid.usable, dict[int, int]()
+    before = freed.get
+    for _, unit in ranked:
+        for seat in unit.seats:
+            node = seat.node
+            freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
     cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
     return freed
 
@@ -327,8 +322,6 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
     here = _by_slice(ranked, slices, cycle.grid.size)
     for target, inside in zip(slices, here, strict=True):
-        if len(ranked) >= 64 and not could_hold(cycle, target):
-            continue
         one = search(cycle.cluster, inside, legal, target, units)
         if one is not None and len(one):  # what fits without victims was held back for another reason
             found.append(one)
@@ -339,7 +332,7 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
 
 def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
     """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
-    if len(slices) < 2 or isinstance(ranked, WideRanking) or any(target.short for target in slices):
+    if len(slices) < 2 or any(target.short for target in slices):
         return [ranked] * len(slices)
     slice_of = [-1] * size
     for number, target in enumerate(slices):
@@ -417,16 +410,6 @@ def _start(
         return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
     work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
     return None
-
-
-def could_hold(cycle: Cycle, target: Target) -> bool:
-    """A bound over everything that is ever preemptible: False means that no set of victims makes room."""
-    if target.fits is not None or not target.gpus:
-        return True
-    span = slice(target.low, target.high)
-    assert target.allowed is not None
-    room = (cycle.fleet.soon.count_np[span] + cycle.units().freeable[span]) // target.gpus * target.allowed[span]
-    return int(room.sum()) >= target.count
 
 
 NOTHING = reason("victims", "no set of preemptible jobs frees enough GPUs in one place")

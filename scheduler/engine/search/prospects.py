@@ -11,11 +11,10 @@ from ..rules.windows import NEVER
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
 from ..state.form import Form
-from ..state.grid import Eligible, Grid
+from ..state.grid import Eligible, Grid, ints
 from ..state.queues import Queues
 from ..state.tree import Tree
 from ..state.work import Work
-from .columns import ints
 from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, Stay, counts_of

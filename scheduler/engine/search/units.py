@@ -1,24 +1,17 @@
 """Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
-import numpy as np
-
-from ..model.values import Job, Preemptible
+from ..model.values import Job
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
-from ..state.grid import Ints
-from ..state.standing import Standing
 from ..state.tree import Division
 from ..state.work import Work
-from .columns import WIDE, Columns, ints
 
-Key = tuple[bool, bool, int, int, int, int, int, str, int, int]
-Protection = tuple[int, int, int, int, str, bool, int]
+Key = tuple[bool, bool, tuple[int, int], int, int, int, str, int, int]
 
 T = TypeVar("T")
 
@@ -26,7 +19,7 @@ T = TypeVar("T")
 class Unit:
     """What is taken as one, with its place in the order in which units are tried."""
 
-    __slots__ = ("_key", "_protection", "began", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
+    __slots__ = ("began", "fresh", "index", "key", "leaf", "lost", "milli", "seats", "surplus", "work")
 
     def __init__(self, work: Work, seats: tuple[Seat, ...], milli: int, surplus: bool, index: int, now: int) -> None:
         self.work = work
@@ -35,8 +28,6 @@ class Unit:
         self.surplus = surplus
         self.index = index  # of its highest worker: a lower one is kept longest
         self.leaf = work.charged_leaf
-        self._key: Key | None = None
-        self._protection: Protection | None = None
         if work.moved:
             self.fresh = False
             self.lost, self.began = lost_since(work.job, milli, now, begun=now), now  # as the next plan would see it
@@ -45,30 +36,9 @@ class Unit:
             self.lost, self.began = 0, now if work.firm else begin_of(work.job, now)
         else:
             self.fresh = False
-            job = work.job
-            started = job.run.started
-            if started is None:
-                self.lost, self.began = 0, begin_of(job, now)
-            else:
-                self.lost, self.began = lost_since(job, milli, now), started
-
-    @property
-    def key(self) -> Key:
-        if self._key is None:
-            kind = self.work.kind
-            job, role = self.work.job, self.seats[0].role if self.seats else 0
-            youngest = (-self.began, -job.submitted)
-            self._key = (not self.fresh, not self.surplus, kind.class_rank, kind.priority, self.lost, *youngest, job.name, -self.index, role)
-        return self._key
-
-    @property
-    def protection(self) -> Protection:
-        """Its place where work is lined up at a guarantee."""
-        if self._protection is None:
-            kind, name = self.work.kind, self.work.job.name
-            rank = _PROTECTION[kind.preemptible]
-            self._protection = (rank, -kind.class_rank, -kind.priority, self.began, name, self.surplus, self.index)
-        return self._protection
+            self.lost, self.began = lost_since(work.job, milli, now), begin_of(work.job, now)
+        job, role = work.job, seats[0].role if seats else 0
+        self.key: Key = (not self.fresh, not surplus, work.form.level, self.lost, -self.began, -job.submitted, job.name, -index, role)
 
     @property
     def level(self) -> tuple[int, int]:
@@ -109,229 +79,64 @@ def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
     return milli * ((now - since if now > since else 0) + checkpoint.save_ms + checkpoint.restore_ms) // 1000
 
 
-def _key(unit: Unit) -> Key:
-    return unit.key
-
-
-def _are_whole(cluster: Cluster) -> bool:
-    """Whether every job is one unit, and no window lasts."""
-    return not (cluster.forms.elastic or cluster.forms.parted or cluster.windows.lasting)
+_key = attrgetter("key")
+_protection = attrgetter("work.form.protected", "began", "work.job.name", "surplus", "index")  # who stands inside a guarantee first
 
 
 class Units:
-    """All units of the cluster in the order in which they are tried, kept up to date job by job."""
+    """The units of each leaf in the order in which they are tried: made when somebody asks for them, and kept up to date job by job from then on."""
 
-    def __init__(self, cluster: Cluster, standing: Standing | None = None) -> None:
-        """With who stands below each leaf at hand, only the units of leaves that are asked for are made, as long as every job is one unit."""
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._standing = standing
-        self._some: dict[int, list[Unit]] | None = None  # by leaf, where only these were made so far
-        self._surplus = self._parted = 0  # how many units are surplus, and how many hold parts of GPUs
-        self._freeable: Ints | None = None
+        self._below: dict[int, list[Work]] = {}  # who may stand below the leaves that nobody has asked for
+        for work in cluster.works:
+            if work.seats and not work.stale:
+                self._come(work)
+        self._leaves: dict[int, list[Unit]] = {}
+        self._of_work: dict[int, list[Unit]] = {}
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
         self._changes = 0
         self._changed: dict[int, int] = {}  # with which of all changes the units below a node of the tree were changed last
-        self._columns: Columns | None = None
-        self._all: list[Unit] = []
-        self._of_work: dict[int, list[Unit]] = {}
-        self._by_leaf: dict[int, list[Unit]] = {}
-        self._alone = False  # whether the columns alone are known
-        self._rows: dict[int, int] | None = None  # of them, by order
-        if standing is not None and _are_whole(cluster):
-            self._some = {}
-        else:
-            self._make_all()
-
-    def whole(self) -> "Units":
-        """The same with the units of all leaves at hand."""
-        if self._some is not None:
-            self._make_all()
-        return self
-
-    def _make_all(self) -> None:
-        cluster, self._some = self.cluster, None
-        self._kept.clear()
-        works = [work for work in cluster.works if work.seats and not work.stale]
-        if cluster.forms.elastic or cluster.forms.parted or len(works) < WIDE:
-            self._put_in_order([unit for work in works for unit in self._of(work)])
-            self._group()
-            for unit in self._all:
-                self._count(unit, 1)
-        else:
-            self._columns = columns_of(works, cluster.grid.usable, cluster.now, changed=bool(cluster.journal))
-            self._alone = True
-
-    def _group(self) -> None:
-        for unit in self._all:
-            self._of_work.setdefault(unit.work.order, []).append(unit)
-            self._by_leaf.setdefault(unit.leaf, []).append(unit)
-        for mine in self._of_work.values():
-            if len(mine) > 1:
-                mine.sort(key=_by_role)
-
-    def _one_by_one(self) -> None:
-        """Go on with units where columns were enough so far."""
-        if self._alone:
-            assert self._columns is not None
-            self._alone, self._rows = False, None
-            self._all = list(self._columns.units)
-            self._group()
-
-    @property
-    def all(self) -> list[Unit]:
-        self.whole()._one_by_one()
-        return self._all
-
-    @all.setter
-    def all(self, units: list[Unit]) -> None:
-        self._all = units
-
-    @property
-    def of_work(self) -> dict[int, list[Unit]]:
-        self.whole()._one_by_one()
-        return self._of_work
-
-    @property
-    def _leaves(self) -> dict[int, list[Unit]]:
-        self.whole()._one_by_one()
-        return self._by_leaf
-
-    def _put_in_order(self, units: list[Unit]) -> None:
-        self._all = sorted(units, key=_key) if len(units) < WIDE else []
-        self._columns = None
-        if len(units) >= WIDE:
-            self._columns = Columns(units, self.cluster.grid.usable).in_order()
-            self._all = list(self._columns.units)
-
-    @property
-    def columns(self) -> Columns:
-        if self._columns is None:
-            self._columns = Columns(self.all, self.cluster.grid.usable)
-        return self._columns
-
-    def wide(self, places: Sequence[int]) -> bool:
-        """Whether so many units stand below these nodes of the tree that looking at them by columns pays."""
-        tree = self.cluster.tree
-        if self._some is not None:
-            assert self._standing is not None
-            # Where nobody has asked who stands below a leaf, columns of all of them are made sooner.
-            asked = (leaf for place in places for leaf in range(place, tree.end[place]))
-            if self._standing.begun and sum(len(self._standing.below(leaf)) for leaf in asked) < WIDE:
-                return False
-            self._make_all()
-        if self._alone:
-            assert self._columns is not None
-            leaf = self._columns.leaf
-            count = sum(int(((leaf >= place) & (leaf < tree.end[place])).sum()) for place in places)
-            return count >= WIDE
-        leaves = self._leaves
-        count = sum(len(leaves.get(leaf, ())) for place in places for leaf in range(place, tree.end[place]))
-        return count >= WIDE and (self._columns is not None or 2 * count >= len(self.all))
-
-    def _count(self, unit: Unit, sign: int) -> None:
-        """Keep the sums over all units up to date: one came (1) or went (-1)."""
-        self._surplus += sign * unit.surplus
-        if unit.work.form.parted:
-            self._parted += sign * any(seat.parts for seat in unit.seats)
-        if self._freeable is not None and unit.work.kind.preemptible is not Preemptible.NEVER:
-            for seat in unit.seats:
-                self._freeable[seat.node] += sign * seat.mask.bit_count()
-
-    def _touch(self, leaf: int) -> None:
-        changed = self._changed
-        self._changes += 1
-        for place in self.cluster.tree.path[leaf]:
-            changed[place] = self._changes
 
     def renew(self, works: dict[int, Work]) -> None:
         """Take up what has changed about some jobs; what was tried and undone has not."""
-        works = {order: work for order, work in works.items() if not self._is_known(work)}
-        if self._some is not None:
-            self._forget(works.values())
-            return
-        if works:
-            self._take_up(works)
-
-    def _forget(self, works: Iterable[Work]) -> None:
-        """Make the units of these jobs' leaves anew when somebody asks for them."""
-        assert self._some is not None
-        for leaf in {work.home for work in works}:
-            self._some.pop(leaf, None)
-            self._touch(leaf)
-
-    def _take_up(self, works: dict[int, Work]) -> None:
-        self._one_by_one()
-        self._columns = None
-        if len(works) > 32 + len(self.all) // 32:
-            self._renew_many(works)
-            return
-        for order in sorted(works):
-            work = works[order]
-            for unit in self.of_work.pop(order, ()):
-                _remove(self.all, unit)
-                _remove(self._leaves[unit.leaf], unit)
-                self._count(unit, -1)
-                self._touch(unit.leaf)
+        leaves: dict[int, list[Unit]] = {}
+        changed = {order: works[order] for order in sorted(works) if not self._is_known(works[order])}
+        for order, work in changed.items():
+            for unit in self._of_work.pop(order, ())[-1:]:
+                leaves.setdefault(unit.leaf, [])
             if work.seats and not work.stale:
-                units = self.of_work[order] = self._of(work)
-                for unit in units:
-                    insort(self.all, unit, key=_key)
-                    insort(self._leaves.setdefault(unit.leaf, []), unit, key=_key)
-                    self._count(unit, 1)
-                    self._touch(unit.leaf)
+                if work.charged_leaf in self._leaves:
+                    mine = self._of_work[order] = self._of(work)
+                    leaves.setdefault(work.charged_leaf, []).extend(mine)
+                else:
+                    self._come(work)
+        for leaf, come in leaves.items():
+            stay = [unit for unit in self._leaves[leaf] if unit.work.order not in changed]
+            self._leaves[leaf] = sorted(stay + come, key=_key)
+            self._changes += 1
+            for place in (0, *self.cluster.tree.path[leaf]):
+                self._changed[place] = self._changes
+
+    def _come(self, work: Work) -> None:
+        leaf = work.charged_leaf
+        if leaf in self._below:
+            self._below[leaf].append(work)
+        else:
+            self._below[leaf] = [work]
 
     def _is_known(self, work: Work) -> bool:
-        """Whether its units are still those that were made of it."""
-        if self._some is not None:
-            mine = [unit for unit in self._some.get(work.home, ()) if unit.work is work]
-            if work.home not in self._some or not work.seats or work.stale:
-                return not mine
-            return bool(mine) and mine[0].fresh == stands_by_plan(work) and mine[0].seats == work.seats
-        if self._alone:
-            assert self._columns is not None
-            if self._rows is None:
-                self._rows = {each.order: row for row, each in enumerate(self._columns.works)}
-            row = self._rows.get(work.order)
-            if row is None or not work.seats or work.stale:
-                return row is None and not (work.seats and not work.stale)
-            columns = self._columns
-            same = columns.leaf[row] == work.charged_leaf and columns.fresh[row] == stands_by_plan(work)
-            return bool(same) and columns.held_by[row] == work.seats
-        units = self.of_work.get(work.order)
+        """Whether its units are still those that were made of it, or nobody has asked for them."""
+        units = self._of_work.get(work.order)
         if not work.seats or work.stale:
-            return not units
-        if not units or units[-1].leaf != work.charged_leaf or units[-1].fresh != stands_by_plan(work):
+            return units is None
+        if units is None:
+            return False
+        if units[-1].leaf != work.charged_leaf or units[-1].fresh != stands_by_plan(work):
             return False
         if len(units) == 1:
             return units[0].seats == work.seats
         return sorted(seat for unit in units for seat in unit.seats) == sorted(work.seats)
-
-    def _renew_many(self, works: dict[int, Work]) -> None:
-        leaves: set[int] = set()
-        for order, work in works.items():
-            gone = self.of_work.pop(order, ())
-            come: list[Unit] = []
-            if work.seats and not work.stale:
-                come = self.of_work[order] = self._of(work)
-            for units, sign in ((gone, -1), (come, 1)):
-                for unit in units:
-                    leaves.add(unit.leaf)
-                    self._count(unit, sign)
-        kept = [unit for unit in self.all if unit.work.order not in works]
-        fresh = [unit for order in sorted(works) for unit in self.of_work.get(order, ())]
-        if len(fresh) > 64:
-            self._put_in_order(kept + fresh)
-        else:
-            for unit in fresh:
-                insort(kept, unit, key=_key)
-            self.all = kept
-        regrouped: dict[int, list[Unit]] = {leaf: [] for leaf in sorted(leaves)}
-        for unit in self.all:
-            if unit.leaf in regrouped:
-                regrouped[unit.leaf].append(unit)
-        self._leaves.update(regrouped)
-        for leaf in regrouped:
-            self._touch(leaf)
 
     def _of(self, work: Work) -> list[Unit]:
         now = self.cluster.now
@@ -352,40 +157,35 @@ class Units:
         return units
 
     def units_of(self, order: int) -> list[Unit]:
-        if self._some is not None:
-            return [unit for unit in self.of_leaf(self.cluster.works[order].home) if unit.work.order == order]
-        return self.of_work.get(order, [])
+        """Those of a job: its surplus first, by role and index."""
+        self.of_leaf(self.cluster.works[order].charged_leaf)
+        return self._of_work.get(order, [])
 
     @property
     def parted(self) -> bool:
         """Whether anyone holds parts of GPUs."""
-        return self._parted > 0
+        return self.cluster.forms.parted and any(seat.parts for unit in self.below(0) if unit.work.form.parted for seat in unit.seats)
 
     @property
     def surplus(self) -> list[Unit]:
-        return [unit for unit in self.all if unit.surplus] if self._surplus else []
+        return [unit for unit in self.below(0) if unit.surplus] if self.cluster.forms.elastic else []
 
     def of_leaf(self, leaf: int) -> list[Unit]:
-        if self._some is not None:
-            assert self._standing is not None
-            if leaf not in self._some:
-                now = self.cluster.now
-                units = [Unit(work, work.seats, work.milli, False, 0, now) for work in self._standing.below(leaf)]
-                self._some[leaf] = sorted(units, key=_key)
-            return self._some[leaf]
-        return self._leaves.get(leaf, [])
+        known = self._leaves.get(leaf)
+        if known is None:
+            units: list[Unit] = []
+            here = [work for work in self._below.pop(leaf, ()) if work.charged_leaf == leaf and work.seats and not work.stale]
+            for work in dict.fromkeys(here):
+                mine = self._of_work[work.order] = self._of(work)
+                units += mine
+            known = self._leaves[leaf] = sorted(units, key=_key)
+        return known
 
     def below(self, place: int) -> list[Unit]:
         """Units charged at or below a node of the tree, in the order in which they are tried."""
-        tree = self.cluster.tree
-        if not tree.children[place]:
-            return self.of_leaf(place)
-        if self._some is not None:
-            leaves = [units for leaf in range(place, tree.end[place]) if not tree.children[leaf] and (units := self.of_leaf(leaf))]
-        else:
-            leaves = [self._leaves[leaf] for leaf in range(place, tree.end[place]) if leaf in self._leaves]
-        if len(leaves) == 1:
-            return leaves[0]
+        leaves = [units for leaf in range(place, self.cluster.tree.end[place]) if (units := self.of_leaf(leaf))]
+        if len(leaves) < 2:
+            return leaves[0] if leaves else []
         key = ("below", place)
         known: list[Unit] | None = self.kept(key, place)
         if known is None:
@@ -416,82 +216,6 @@ class Units:
             return frozenset(members)
         if sum([unit.milli for unit in members]) <= promised:
             return frozenset()
-        members.sort(key=attrgetter("protection"))
+        members.sort(key=_protection)
         sums = [*accumulate(map(attrgetter("milli"), members))]
         return frozenset(members[bisect_right(sums, promised) :])
-
-    @property
-    def freeable(self) -> Ints:
-        """Whole GPUs per node that would come free if everything that is ever preemptible left."""
-        if self._some is not None:  # whoever asks goes on with the units that he has
-            assert self._standing is not None
-            counts = [0] * self.cluster.grid.size
-            for leaf in range(len(self.cluster.tree.names)):
-                for node, (gpus, _) in self._standing.on_node(leaf).items():
-                    counts[node] += gpus
-            return np.array(counts, dtype=np.int64)
-        if self._freeable is None:
-            if self._columns is not None:
-                self._freeable = self.columns.freeable(self.cluster.grid.size)
-                return self._freeable
-            counts = [0] * self.cluster.grid.size
-            for unit in self.all:
-                if unit.work.kind.preemptible is not Preemptible.NEVER:
-                    for seat in unit.seats:
-                        counts[seat.node] += seat.mask.bit_count()
-            self._freeable = np.array(counts, dtype=np.int64)
-        return self._freeable
-
-
-def columns_of(works: Sequence[Work], usable: Sequence[int], now: int, *, changed: bool = True) -> Columns:
-    """The columns of jobs that are one unit each, in the order in which they are tried; whether the plan may have changed any of them."""
-    jobs = [work.job for work in works]
-    started = [job.run.started for job in jobs]
-    if None in started:
-        began = ints([begin_of(job, now) for job in jobs])
-        since = ints([now if each is None else each for each in started])  # who has not started loses no work
-    else:
-        began = since = np.array(started, dtype=np.int64)
-    beside: Ints = np.zeros(1, dtype=np.int64)  # what saving and restoring take
-    points = [job.checkpoint for job in jobs]
-    if points.count(None) < len(points):
-        points = [None if each is None else point for each, point in zip(started, points, strict=True)]
-        saved = [0 if point is None or point.last is None else point.last for point in points]
-        since = np.where(np.array([point is not None and point.last is not None for point in points]), np.maximum(since, ints(saved)), since)
-        beside = ints([0 if point is None else point.save_ms + point.restore_ms for point in points])
-    milli = ints([work.milli for work in works])
-    spans = np.maximum(0, now - since) + beside
-    if int(milli.max(initial=0)) * int(spans.max(initial=0)) < 1 << 62:
-        lost = milli * spans // 1000
-    else:
-        lost = ints([each * span // 1000 for each, span in zip(milli.tolist(), spans.tolist(), strict=True)])
-    fresh = np.zeros(len(works), dtype=np.bool_)
-    for row, work in enumerate(works) if changed else ():
-        if work.evicted or work.moved or not work.first_seats:
-            unit = Unit(work, work.seats, int(milli[row]), False, 0, now)
-            lost[row], began[row], fresh[row] = unit.lost, unit.began, unit.fresh
-    return Columns.of_works(works, usable, milli, lost, began, fresh, _unit_of).in_order()
-
-
-def _unit_of(columns: Columns, row: int) -> Unit:
-    """The whole of a job as it stood when the columns were made, wherever it stands now."""
-    unit = Unit.__new__(Unit)
-    unit.work, unit.seats = columns.works[row], columns.held_by[row]
-    leaf, milli, lost, began, fresh = columns.by_unit
-    unit.leaf, unit.milli, unit.lost, unit.began, unit.fresh = leaf[row], milli[row], lost[row], began[row], fresh[row]
-    unit.surplus, unit.index, unit._key, unit._protection = False, 0, None, None
-    return unit
-
-
-def _by_role(unit: Unit) -> tuple[bool, int, int]:
-    """Surplus first, by role and index, as `Units._of` makes them."""
-    return (not unit.surplus, unit.seats[0].role if unit.seats else 0, unit.index)
-
-
-def _remove(units: list[Unit], unit: Unit) -> None:
-    place = bisect_left(units, unit.key, key=_key)
-    assert units[place] is unit, "two units of one key"
-    del units[place]
-
-
-_PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}

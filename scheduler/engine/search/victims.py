@@ -4,26 +4,21 @@ A `Unit` is what is taken as one: a step of an elastic job's surplus, or the min
 in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import TypeVar
-
-import numpy as np
 
 from ..model.values import Preemptible
 from ..state.cluster import Cluster
 from ..state.form import Form
 from ..state.grid import Ints
 from ..state.work import Work
-from .columns import Columns, ints
-from .ranking import WideRanking
 from .units import Unit, Units
-from .wide import WideSearch, can_count
 
 T = TypeVar("T")
-Ranked = Sequence[tuple[tuple[int, ...], "Unit"]] | WideRanking
+Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
@@ -101,51 +96,6 @@ class Found:
         return (self.worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
 
 
-class WideFound(Found):
-    """The same by columns, of jobs that are taken whole: units are made only for who asks for them one by one."""
-
-    def __init__(self, columns: Columns, rows: Ints, charged: dict[int, int], low: int, high: int, worst: tuple[int, ...]) -> None:
-        self.columns, self.rows = columns, rows
-        self.charged, self.low, self.high, self.worst = charged, low, high, worst
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @cached_property
-    def units(self) -> Sequence[Unit]:  # type: ignore[override]
-        units = self.columns.units
-        return [units[row] for row in self.rows.tolist()]
-
-    @cached_property
-    def works(self) -> list[Work]:
-        return self.columns.works_at(self.rows)
-
-    @property
-    def milli(self) -> int:
-        return int(self.columns.milli[self.rows].sum())
-
-    @property
-    def lost(self) -> int:
-        return int(self.columns.lost[self.rows].sum())
-
-    @property
-    def surplus(self) -> bool:
-        return False
-
-    @property
-    def fresh(self) -> bool:
-        return bool(self.columns.fresh[self.rows].all())
-
-    def takes_fresh_beside(self, leaf: int) -> bool:
-        return bool((self.columns.fresh[self.rows] & (self.columns.leaf[self.rows] != leaf)).any())
-
-    def minima(self) -> Iterable[tuple[int, Work]]:
-        leaf, kind = self.columns.leaf[self.rows], self.columns.kind[self.rows]
-        firsts = np.unique(leaf * (int(kind.max()) + 1) + kind, return_index=True)[1]
-        firsts.sort()
-        return [(int(leaf[at]), self.columns.works[self.rows[at]]) for at in firsts.tolist()]
-
-
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
     """The rank of a unit by kind, before lost work and age tell units of one kind apart."""
     kind = unit.work.kind
@@ -174,15 +124,11 @@ def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) 
 
 def no_larger(ranked: Ranked, most: int) -> Ranked:
     """Those of the units that are not larger."""
-    if isinstance(ranked, WideRanking):
-        return ranked.no_larger(most)
     return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked
 
 
 def has_fresh(ranked: Ranked) -> bool:
     """Whether some of the units stand only by this plan."""
-    if isinstance(ranked, WideRanking):
-        return ranked.has_fresh
     return any(unit.fresh for _, unit in ranked)
 
 
@@ -195,65 +141,27 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
 
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
-    if isinstance(ranked, WideRanking):
-        if can_count(target):
-            return _wide_search(cluster, ranked, legal, target, jobs)
-        units: Sequence[tuple[tuple[int, ...], Unit]] = ranked.pairs()
-    else:
-        units = ranked
-    single = _smallest_single(cluster, units, legal, target)
-    taken = [single] if single is not None else _collect(cluster, units, legal, target)
+    counter = None if target.fits is not None else Counter(cluster, target)
+    useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
+    taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
     if taken is None:
         return None
-    needed = _give_back(cluster, taken, target)
+    needed = _give_back(taken, target, counter)
     if not needed:
         return Found([], {}, target.low, target.high)
     kept = _from_the_top(cluster, needed, legal, target, jobs)
     whole = None if kept is None else _with_surplus(kept, legal, jobs)
-    return None if whole is None else _found(whole, units, legal, target)
+    return None if whole is None else _found(whole, ranked, legal, target)
 
 
-def _found(kept: list[Unit], units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Found:
+def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Found:
     charged: dict[int, int] = {}
     for unit in kept:
         place = legal(unit, {})
         if place is not None:
             charged[place] = charged.get(place, 0) + unit.milli
-    mine = {id(unit) for unit in kept}
-    worst = max((rank for rank, unit in units if id(unit) in mine), default=())
-    return Found(kept, charged, target.low, target.high, worst)
-
-
-def _wide_search(cluster: Cluster, ranked: WideRanking, legal: Legal, target: Target, jobs: Units) -> Found | None:
-    """The same by columns."""
-    places = WideSearch(cluster, ranked, target).find()
-    if places is None:
-        return None
-    columns = ranked.columns
-    at = ints(places)
-    rows = ranked.rows[at]
-    if places and not columns.any_surplus:
-        leaf, milli = columns.leaf[rows], columns.milli[rows]
-        parts = {first: int(milli[(leaf >= first) & (leaf < end)].sum()) for first, end, _, _ in ranked.bounds}
-        worst = ranked.category(places[int(ranked.code[at].argmax())])
-        return WideFound(columns, rows, {first: part for first, part in parts.items() if part}, target.low, target.high, worst)
-    needed = ranked.units_at(places)
-    top = _from_the_top(cluster, needed, legal, target, jobs)
-    if top is None:
-        return None
-    if top is not needed:
-        whole = _with_surplus(top, legal, jobs)
-        return None if whole is None else _found(whole, ranked.pairs(), legal, target)
-    kept = _with_surplus(needed, legal, jobs)
-    if kept is None:
-        return None
-    charged: dict[int, int] = {}
-    for unit in kept:
-        for first, end, _, _ in ranked.bounds:
-            if first <= unit.leaf < end:
-                charged[first] = charged.get(first, 0) + unit.milli
-                break
-    worst = ranked.category(max(places, key=ranked.code.tolist().__getitem__)) if places else ()
+    mine = set(kept)
+    worst = max((rank for rank, unit in units if unit in mine), default=())
     return Found(kept, charged, target.low, target.high, worst)
 
 
@@ -312,59 +220,76 @@ class Counter:
     """How many workers of a plain shape fit into a slice while units are taken and given back."""
 
     def __init__(self, cluster: Cluster, target: Target) -> None:
-        soon = cluster.fleet.soon
         self.target = target
-        self.free: dict[int, list[int]] = {}
-        self.soon = soon
-        self.usable = cluster.grid.usable
+        self.count, self.gpus, self.cpus, self.memory = target.count, target.gpus, target.cpus, target.memory
+        self.soon, self.usable = cluster.fleet.soon, cluster.grid.usable
         assert target.allowed is not None
-        self.allowed, self.flags = target.allowed, target.flags
         if target.room < 0:
-            target.room = soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
-        self.total = target.room
-        self.short = [list(part) for part in target.short]
+            target.room = self.soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
+        self.begin_anew()
 
-    def change(self, unit: Unit, sign: int) -> None:
-        target = self.target
+    def begin_anew(self) -> None:
+        self.free: dict[int, list[int]] = {}
+        self.total = self.target.room
+        self.short = [list(part) for part in self.target.short]
+
+    def change(self, unit: Unit, sign: int) -> bool:
+        """Take a unit (1) or give it back (-1); whether there is enough then."""
         for part in self.short:
             if part[0] <= unit.leaf < part[1]:
                 part[2] -= sign * unit.milli
-        gpus, cpus, memory = target.gpus, target.cpus, target.memory
         for seat in unit.seats:
             node = seat.node
-            if not target.low <= node < target.high:
-                continue
-            state = self.free.get(node)
-            if state is None:
-                ok = bool(self.flags[node]) if self.flags is not None else bool(self.allowed[node])
-                soon = self.soon
-                room = soon.room_on(node, gpus, cpus, memory) if ok else 0
-                state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, ok]
+            state = self.free.get(node) or self._begin(node)
             if not state[4]:
                 continue
-            state[0] += sign * (seat.mask & self.usable[node]).bit_count()
-            room = state[0] // gpus if gpus else 10**6
-            if cpus:
+            gpus = state[0] = state[0] + sign * (seat.mask & self.usable[node]).bit_count()
+            room = gpus // self.gpus if self.gpus else 10**6
+            if self.cpus:
                 left = state[1] = state[1] + sign * seat.cpus
-                if left < room * cpus:
-                    room = left // cpus if left > 0 else 0
-            if memory:
+                if left < room * self.cpus:
+                    room = left // self.cpus if left > 0 else 0
+            if self.memory:
                 left = state[2] = state[2] + sign * seat.memory
-                if left < room * memory:
-                    room = left // memory if left > 0 else 0
+                if left < room * self.memory:
+                    room = left // self.memory if left > 0 else 0
             self.total += room - state[3]
             state[3] = room
+        return self.total >= self.count and (not self.short or self.enough)
+
+    def _begin(self, node: int) -> list[int]:
+        """GPUs, processors, memory and room for workers of a node as it is; last whether it may serve."""
+        target, soon = self.target, self.soon
+        assert target.allowed is not None
+        serves = target.low <= node < target.high and bool(target.allowed[node])
+        room = soon.room_on(node, self.gpus, self.cpus, self.memory) if serves else 0
+        state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, serves]
+        return state
 
     def enough_without(self, unit: Unit) -> bool:
         """Whether there is enough with a unit gone."""
-        self.change(unit, 1)
-        enough = self.enough
+        enough = self.change(unit, 1)
         self.change(unit, -1)
         return enough
 
+    def needs(self, unit: Unit) -> bool:
+        """Whether a unit on one node surely can't be given back: a bound by GPUs alone."""
+        if len(unit.seats) != 1 or not self.gpus:
+            return False
+        seat = unit.seats[0]
+        state = self.free[seat.node]
+        if not state[4]:
+            return False
+        left = (state[0] - (seat.mask & self.usable[seat.node]).bit_count()) // self.gpus
+        return left < state[3] and self.total - state[3] + left < self.count
+
     @property
     def enough(self) -> bool:
-        return self.total >= self.target.count and (not self.short or all(part[2] <= 0 for part in self.short))
+        return self.total >= self.count and (not self.short or all(part[2] <= 0 for part in self.short))
+
+
+def _wanted_everywhere(cluster: Cluster, target: Target) -> bool:
+    return bool(target.short) or (target.low == 0 and target.high == cluster.grid.size and target.flags is None)
 
 
 def _useful(unit: Unit, target: Target) -> bool:
@@ -378,19 +303,14 @@ def _useful(unit: Unit, target: Target) -> bool:
     return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
 
 
-def _collect(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
     charged: dict[int, int] = {}
     taken: list[Unit] = []
-    low, high = target.low, target.high
-    everywhere = (low == 0 and high == cluster.grid.size and target.flags is None) or bool(target.short)
-    counter = Counter(cluster, target) if target.fits is None else None
     refused = 0
     # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
     exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
     for _, unit in units:
-        if not everywhere and not _useful(unit, target):
-            continue
         place = legal(unit, charged)
         if place is None:
             refused += 1
@@ -399,13 +319,12 @@ def _collect(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], le
             continue
         charged[place] = charged.get(place, 0) + unit.milli
         taken.append(unit)
-        if counter is not None:
-            counter.change(unit, 1)
-            if counter.enough:
-                return taken
+        if counter is not None and counter.change(unit, 1):
+            return taken
     if counter is not None:
         if refused and target.gpus > 1 and not target.short:
-            return _collect_by_node(cluster, units, legal, target)
+            counter.begin_anew()
+            return _collect_by_node(cluster, units, legal, target, counter)
         return None
     if target.fits is None:
         return None
@@ -445,7 +364,7 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     return taken[:least]
 
 
-def _collect_on_one_node(units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit] | None:
     """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
     assert target.fits is not None
     here: dict[int, list[Unit]] = {}
@@ -461,44 +380,60 @@ def _collect_on_one_node(units: Sequence[tuple[tuple[int, ...], Unit]], legal: L
     return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
 
 
-Slot = tuple[tuple[tuple[int, ...], int, int, int], int, int]  # cost, node, number of units
+Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has cost with it: category, milli-GPU, lost work; node, units
 
 
-def _collect_by_node(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> list[Unit] | None:
+def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
     """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
-    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
-    low, high, allowed = target.low, target.high, target.allowed
-    assert allowed is not None
+    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in range(cluster.grid.size)]
     for pair in units:
         seats = pair[1].seats
-        for node in (seats[0].node,) if len(seats) == 1 else sorted({seat.node for seat in seats}):
-            if low <= node < high:
-                if node in here:
-                    here[node].append(pair)
-                else:
-                    here[node] = [pair]
-    counter = Counter(cluster, target)
+        if len(seats) == 1:
+            here[seats[0].node].append(pair)
+        else:
+            for node in {seat.node for seat in seats}:
+                here[node].append(pair)
+    nodes = [node for node in range(target.low, target.high) if here[node] and (target.flags is None or target.flags[node])]
+    slots = {node: _slots(cluster, target.gpus, node, here[node]) for node in nodes}
+    heap = [slot for mine in slots.values() for slot in islice(mine, 1)]
+    heapify(heap)
     charged: dict[int, int] = {}
     taken: dict[Unit, None] = {}
-    flags = target.flags
-    heap = [
-        slot for node in sorted(here) if (flags is None or flags[node]) and (slot := _next_slot(cluster, target, node, here[node], 0)) is not None
-    ]
-    heapify(heap)
-    while heap and not counter.enough:
-        _, node, count = heappop(heap)
-        fresh = [unit for _, unit in here[node][:count] if unit not in taken]
+    enough = counter.enough
+    while heap and not enough:
+        _, _, _, node, mine = heappop(heap)
+        fresh = [unit for unit in mine if unit not in taken]
         trial = dict(charged)
         if not _all_legal(fresh, legal, trial):
             continue
         charged = trial
         for unit in fresh:
             taken[unit] = None
-            counter.change(unit, 1)
-        following = _next_slot(cluster, target, node, here[node], count)
-        if following is not None:
-            heappush(heap, following)
-    return list(taken) if counter.enough else None
+            enough = counter.change(unit, 1)
+        for slot in islice(slots[node], 1):
+            heappush(heap, slot)
+    return list(taken) if enough else None
+
+
+def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slot]:
+    """The units of a node that make room for one worker more after those before, each time, and what all of them cost."""
+    usable, idle = cluster.grid.usable[node], cluster.fleet.soon.count[node]
+    goal = (idle // gpus + 1) * gpus
+    worst: tuple[int, ...] = ()
+    milli = lost = 0
+    mine = []
+    for rank, unit in here:
+        for seat in unit.seats:
+            if seat.node == node:
+                idle += (seat.mask & usable).bit_count()
+        if rank is not worst and rank > worst:
+            worst = rank
+        milli += unit.milli
+        lost += unit.lost
+        mine.append(unit)
+        if idle >= goal:
+            yield worst, milli, lost, node, mine
+            goal, mine = (idle // gpus + 1) * gpus, []
 
 
 def _all_legal(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
@@ -510,75 +445,45 @@ def _all_legal(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> 
     return True
 
 
-def _next_slot(cluster: Cluster, target: Target, node: int, here: list[tuple[tuple[int, ...], Unit]], done: int) -> Slot | None:
-    """The first so many units of a node that make room for one worker more than the first `done` do, and what they cost."""
-    usable = cluster.grid.usable[node]
-    free = cluster.fleet.soon.count[node]
-    freed = 0
-    goal = -1
-    worst: tuple[int, ...] = ()
-    milli = lost = 0
-    for count, (rank, unit) in enumerate(here, 1):
-        if count > done and goal < 0:
-            goal = (free + freed) // target.gpus + 1
-        for seat in unit.seats:
-            if seat.node == node:
-                freed += (seat.mask & usable).bit_count()
-        worst = max(worst, rank)
-        milli += unit.milli
-        lost += unit.lost
-        if count > done and (free + freed) // target.gpus >= goal:
-            return (worst, milli, lost, node), node, count
-    return None
-
-
-def _smallest_single(cluster: Cluster, units: Sequence[tuple[tuple[int, ...], Unit]], legal: Legal, target: Target) -> Unit | None:
+def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
-    best: tuple[int, Unit] | None = None
+    best: Unit | None = None
     first: tuple[int, ...] | None = None
-    counter = Counter(cluster, target) if target.fits is None else None
     short = target.count - counter.total if counter is not None and not target.short else 0
     idle, gpus = cluster.fleet.soon.count, max(1, target.gpus)
     for rank, unit in units:
-        if not target.short and not _useful(unit, target):
-            continue
-        place = legal(unit, {})
-        if place is None:
-            continue
-        if first is None:
-            first = rank
-        elif rank != first:
+        if first is not None and rank is not first and rank != first:
             break
-        if best is not None and unit.milli >= best[0]:
+        if first is None:
+            if legal(unit, {}) is None:
+                continue
+            first = rank
+        if best is not None and unit.milli >= best.milli:
             continue
-        if counter is None:
-            assert target.fits is not None
-            enough = target.fits([unit])
-        elif len(unit.seats) == 1:
-            seat = unit.seats[0]
-            if target.gpus and short > (idle[seat.node] + seat.mask.bit_count()) // gpus:
-                continue  # there is no room for so many on its node with it gone
-            enough = counter.enough_without(unit)
-        elif short > sum([seat.mask.bit_count() // gpus + 1 for seat in unit.seats]):
-            continue  # a place can complete at most one worker more than it holds itself
+        seats = unit.seats
+        if len(seats) == 1 and target.gpus:
+            most = (idle[seats[0].node] + seats[0].mask.bit_count()) // gpus  # there is no room for more on its node with it gone
         else:
-            enough = counter.enough_without(unit)
-        if enough:
-            best = (unit.milli, unit)
-    return None if best is None else best[1]
+            most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
+        if short > most or legal(unit, {}) is None:
+            continue
+        if target.fits([unit]) if counter is None else counter.enough_without(unit):  # type: ignore[misc]
+            best = unit
+    if best is not None and counter is not None:
+        counter.change(best, 1)
+    return [] if best is None else [best]
 
 
-def _give_back(cluster: Cluster, taken: list[Unit], target: Target) -> list[Unit]:
+def _give_back(taken: list[Unit], target: Target, counter: Counter | None) -> list[Unit]:
     """Last taken first, give back each unit without which the job still fits."""
-    if target.fits is not None:
+    if counter is None:
+        assert target.fits is not None
         return fewest(taken, target.fits)
-    counter = Counter(cluster, target)
-    for unit in taken:
-        counter.change(unit, 1)
     needed = []
     for unit in reversed(taken):
-        counter.change(unit, -1)
-        if not counter.enough:
+        if counter.needs(unit):
+            needed.append(unit)
+        elif not counter.change(unit, -1):
             counter.change(unit, 1)
             needed.append(unit)
     needed.reverse()

@@ -7,6 +7,9 @@ from .grid import Eligible, Grid
 Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
 
 
+_PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}
+
+
 class Form:
     __slots__ = (
         "_eligible",
@@ -22,6 +25,7 @@ class Form:
         "order",
         "parted",
         "plain",
+        "protected",
         "request",
         "roles",
         "shape",
@@ -42,6 +46,7 @@ class Form:
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
         self.level = kind.level
         self.order = (-kind.class_rank, -kind.priority)
+        self.protected = (_PROTECTION[kind.preemptible], *self.order)  # where work is lined up at a guarantee
         self.types = grid.types_for(kind)
         self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
         self.all_least = sum(role.least for role in kind.roles)

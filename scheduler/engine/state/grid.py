@@ -5,7 +5,7 @@ position", and the capacity of all domains of a level is one `np.add.reduceat`.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import compress, count
 from operator import ne
@@ -16,8 +16,13 @@ import numpy.typing as npt
 from ..model.values import Kind, Node, Role, Scenario, Topology
 
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 ANYWHERE = -1
 FEW_BITS = 12  # that are sooner taken one by one
+
+
+def ints(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
 
 
 class Level:

@@ -458,7 +458,7 @@ class Cycle:
 
     def units(self) -> Units:
         if self._units is None:
-            self._units = Units(self.cluster, self.standing)
+            self._units = Units(self.cluster)
         elif self.cluster.touched:
             self._units.renew(self.cluster.touched)
         self.cluster.touched.clear()

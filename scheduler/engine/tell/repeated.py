@@ -14,8 +14,8 @@ import numpy as np
 from ..model.plan import Decision, Share, Waiting
 from ..model.reasons import Reason
 from ..model.values import Settings
-from ..search.columns import Flags
 from ..state.fleet import View
+from ..state.grid import Flags
 from ..state.tree import Tree
 from ..state.work import Work
 

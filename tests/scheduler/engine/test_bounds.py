@@ -18,7 +18,7 @@ from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.impossible import Verdicts
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.search.evicting import Target, fits_already, hopeful_domains, targets
-from scheduler.engine.search.units import Unit, Units
+from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import category, search
 from scheduler.engine.state.planning import FAIR, Cycle
 from scheduler.engine.state.standing import Lowest, Standing
@@ -38,7 +38,7 @@ def after_some_passes(seed: int, passes: int) -> Cycle:
 
 
 def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[int, ...], Unit]]:
-    units = [unit for unit in cycle.units().all if unit.work is not work and unit.work.quota_type == quota_type]
+    units = [unit for unit in cycle.units().below(0) if unit.work is not work and unit.work.quota_type == quota_type]
     return sorted(((category(unit, False, 1 << 60), unit) for unit in units), key=itemgetter(0))
 
 
@@ -91,7 +91,7 @@ def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: i
 def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     cycle = after_some_passes(seed, 2)
     before = cycle.units()
-    _ = before.freeable, [cycle.standing.lowest(leaf) for leaf in range(len(cycle.tree.names))]
+    _ = before.below(0), [cycle.standing.lowest(leaf) for leaf in range(len(cycle.tree.names))]
     for name in list(RUNS)[2 : 2 + passes]:
         try:
             RUNS[name](cycle)
@@ -103,10 +103,9 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     def told(units: Any) -> list[Any]:
         return [(unit.work.job.name, unit.seats, unit.milli, unit.surplus, unit.leaf) for unit in units]
 
-    assert told(kept.all) == told(anew.all)
+    assert told(kept.below(0)) == told(anew.below(0))
     assert told(kept.surplus) == told(anew.surplus)
     assert kept.parted == anew.parted
-    assert kept.freeable.tolist() == anew.freeable.tolist()
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
             assert cycle.standing.lowest(place) == standing.lowest(place) == lowest_of(anew.of_leaf(place))
@@ -194,16 +193,3 @@ def test_nobody_is_moved_where_a_bound_saw_no_room(monkeypatch: pytest.MonkeyPat
     World(replace(scenario, settings=replace(scenario.settings, forecast="none"))).run()
     assert True in seen
     assert False in seen
-
-
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6))
-def test_units_made_leaf_by_leaf_are_those_that_are_made_at_once(seed: int) -> None:
-    """Below every node of the tree, and in the same order."""
-    drawn = parse(scenario_random(seed, "small"))
-    rigid = tuple(one for one in drawn.jobs if not one.kind.elastic and not any(role.parted for role in one.kind.roles))
-    cycle = Cycle(replace(drawn, jobs=rigid, windows=()))
-    one_by_one, at_once = Units(cycle.cluster, cycle.standing), Units(cycle.cluster, cycle.standing).whole()
-    for place in range(1, len(cycle.tree.names)):
-        assert [unit.key for unit in one_by_one.below(place)] == [unit.key for unit in at_once.below(place)]
-        assert one_by_one._some is not None, "nobody asked for all of them"
