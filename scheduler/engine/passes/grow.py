@@ -13,7 +13,7 @@ from ..place.seating import fit
 from ..rules.gates import held_gate
 from ..rules.legality import Reclaim
 from ..rules.order import QueueOrder
-from ..search.evicting import release
+from ..search.evicting import release, some_of
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, search
 from ..state.fleet import Seat, View
@@ -197,7 +197,7 @@ class Growth:
         found.units = self._highest(found.units)
         if not self._fits(found.units) or self._refused(found, rules):
             return False
-        names = sorted({unit.work.job.name for unit in found.units})
+        names = {unit.work.job.name for unit in found.units}
         with cycle.cluster.attempt() as attempt:
             detail = f"{cycle.tree.names[self.leaf]} reclaims {counted(self.milli)} of surplus for the growth of {self.work.job.name}"
             release(cycle, found.units, reason("reclaim", detail), self.work.job.name)
@@ -205,7 +205,7 @@ class Growth:
                 return False
             seats = self._place(cycle.fleet.soon)
             assert seats is not None, "the search said that the step fits"
-            self._seat(seats, reason("reclaim", f"within its fair share; {', '.join(names[:4])}{' and others' if len(names) > 4 else ''} shrink"))
+            self._seat(seats, reason("reclaim", f"within its fair share; {some_of(names)} shrink"))
             attempt.keep()
         for unit in found.units:
             cycle.gave_way[unit.work.order] = min(unit.milli, cycle.gave_way.get(unit.work.order, unit.milli))

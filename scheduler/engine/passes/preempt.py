@@ -1,10 +1,9 @@
 """Inside one leaf: strictly lower work gives way to higher."""
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import beyond_share, grows_beyond_share, worth
-from ..search.evicting import NOTHING, at_limits, fits_already, request, take_cheaply, take_units, tell, told_before
-from ..search.units import Unit
-from ..search.victims import Found, Ranked, as_if_running, has_fresh, in_categories, no_larger
+from ..rules.legality import Inside
+from ..search.evicting import NOTHING, at_limits, cleared, fits_already, request, take_cheaply, take_units, tell, told_before
+from ..search.victims import Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle, Sieve
 from ..state.work import Work
 from .reclaim import beyond_guarantee, walk
@@ -63,22 +62,7 @@ def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bo
     form = work.form
     if work.seats or not form.plain or not form.roles[0].gpus:
         return True
-    role, grid, soon = form.roles[0], cycle.grid, cycle.fleet.soon
-    gpus, free = role.gpus, soon.count
-    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    flags = eligible.flags
-    level = grid.levels[form.width] if form.width >= 0 and len(grid.levels[form.width]) > 1 else None
-    more: dict[int, int] = {}
-    for node, count in _held_below(cycle, leaf, form.level).items():
-        # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
-        if flags[node] and (room := (free[node] + count) // gpus):
-            domain = 0 if level is None else level.domain_of(node)
-            more[domain] = more.get(domain, 0) + room
-    if more:
-        sums = cycle.capacity(soon).sums(role, eligible, -1 if level is None else form.width)
-        if any(sums[domain] < role.least <= sums[domain] + room for domain, room in more.items()):
-            return True
-    return bool(at_limits(cycle, work, quota_type))
+    return bool(cleared(cycle, work, quota_type, _held_below(cycle, leaf, form.level)) or at_limits(cycle, work, quota_type))
 
 
 def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, int]:
@@ -94,25 +78,6 @@ def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, in
     return held
 
 
-def ranked_units(cycle: Cycle, work: Work, quota_type: int, leaf: int, large: int) -> Ranked:
-    """Lower units of the leaf that are not protected, in the order in which they are tried."""
-    units = cycle.units()
-    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-    until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
-    level = work.form.level
-    key = ("preempt", leaf, level, quota_type, until, large)
-    known: Ranked | None = units.kept(key, leaf)
-    if known is not None:
-        return known
-    outside = units.borrowed(leaf, division)
-    lower = (
-        unit
-        for unit in units.of_leaf(leaf)
-        if unit.work.quota_type == quota_type and unit.work.form.level < level and (unit.surplus or unit.fresh or unit.began <= until)
-    )
-    return units.keep(key, leaf, in_categories(lower, outside, large))
-
-
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
     key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.fixed)
@@ -123,26 +88,21 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return NOTHING
     milli = request(cycle, work, quota_type)
     large = max(8000, 2 * milli)
-    ranked = ranked_units(cycle, work, quota_type, leaf, large)
+    rules = Inside(cycle, work, quota_type, leaf, milli)
+    ranked = rules.units(large)
+    alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
     name = work.job.name
 
     def why(_: object) -> Reason:
         return reason("preempt", f"{name} has a higher class or number in the same queue")
 
-    def legal(unit: Unit, _: dict[int, int]) -> int | None:
-        return leaf
-
-    def guard(found: Found) -> Reason | None:
-        return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
-
     def take_from(ranked: Ranked, which: str) -> Reason | None:
-        alike = None if which == "later" else ("preempt", leaf, work.form.level, work.form.shape, quota_type, which)
-        refused = take_units(cycle, work, quota_type, ranked, legal, why, guard, alike)
+        refused = take_units(cycle, work, quota_type, ranked, rules.legal, why, rules.guard, None if which == "later" else (*alike, which))
         if refused is None or refused.code != "share":
             return refused
         # The least that makes room needs idle GPUs beside it; more, or others, may need none.
-        more = ((leaf, leaf + 1, beyond_share(cycle, leaf, quota_type, milli)),)
-        again = take_units(cycle, work, quota_type, ranked, legal, why, guard, more=more)
+        more = ((leaf, leaf + 1, rules.least()),)
+        again = take_units(cycle, work, quota_type, ranked, rules.legal, why, rules.guard, more=more)
         return refused if again is NOTHING else again
 
     def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
@@ -152,9 +112,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             refused = take_from(ranked, "later" if later else "all")
         return refused
 
-    if take_cheaply(
-        cycle, work, quota_type, no_larger(ranked, large), legal, why, guard, ("preempt", leaf, work.form.level, work.form.shape, quota_type), leaf
-    ):
+    if take_cheaply(cycle, work, quota_type, no_larger(ranked, large), rules.legal, why, rules.guard, alike, leaf):
         return None
     refused = take(ranked)
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:

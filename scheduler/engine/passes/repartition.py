@@ -5,22 +5,21 @@ where empty ones do, nobody is evicted.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..model.plan import names
 from ..model.reasons import Reason, counted, reason
 from ..model.values import HOUR_MS
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
-from ..rules.legality import Reclaim, grows_beyond_share, worth
-from ..search.evicting import Guard, Ranked, release, request, targets, tell, told_before
+from ..rules.legality import Inside, Reclaim
+from ..search.evicting import release, request, some_of, targets, tell, told_before
 from ..search.units import Unit
-from ..search.victims import Found, Legal, Target, as_if_running, has_fresh, no_larger, search
+from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, no_larger, search
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
 from ..state.work import Work
-from .preempt import ranked_units
 from .reclaim import claimant, walk
 
 NO_SPLIT = reason("sharing", "no GPU can be repartitioned while its slices are in use")
@@ -109,17 +108,6 @@ def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     return refused
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """By which rules running work may be taken for the job."""
-
-    code: str
-    ranked: Ranked
-    legal: Legal
-    guard: Guard
-    leaf: int  # in whose name it is taken
-
-
 class Anew:
     """One job in one quota type, and the GPUs that may still be split anew, by pool."""
 
@@ -157,35 +145,26 @@ class Anew:
 
     def over_evictable(self) -> Reason | None:
         for rights in self._rights():
-            ranked, self.claim = rights.ranked, rights.leaf
+            ranked, self.claim = rights.units(self.large), rights.leaf
             if self._take_least(ranked, rights) or (has_fresh(ranked) and self._take_least(as_if_running(ranked), rights)):
                 return None
         return NO_SPLIT
 
-    def _take_least(self, ranked: Ranked, rights: Rights) -> bool:
+    def _take_least(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
         """Take from those that are not large, else from all."""
         small = no_larger(ranked, self.large)
         return any(self._take(each, rights) is None for each in ((small, ranked) if len(small) < len(ranked) else (ranked,)) if each)
 
-    def _rights(self) -> Iterator[Rights]:
-        cycle, work, quota_type = self.cycle, self.work, self.quota_type
-        leaf = claimant(cycle, work, quota_type) if "reclaim" in cycle.settings.passes else None
+    def _rights(self) -> Iterator[Reclaim | Inside]:
+        """By which rules running work may be taken for the job."""
+        cycle, work = self.cycle, self.work
+        leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
         if leaf is not None:
-            rules = Reclaim(cycle, work, quota_type, leaf, self.milli)
-            yield Rights("reclaim", rules.units(self.large), rules.legal, rules.guard, leaf)
+            yield Reclaim(cycle, work, self.quota_type, leaf, self.milli)
         if "preempt" in cycle.settings.passes:
-            own = work.charged_leaf if work.seats else work.home
+            yield Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli)
 
-            def legal(unit: Unit, _: dict[int, int]) -> int | None:
-                return own
-
-            def guard(found: Found) -> Reason | None:
-                beyond = grows_beyond_share(cycle, own, quota_type, self.milli, found)
-                return beyond or worth(cycle, work, own, quota_type, self.milli, found)
-
-            yield Rights("preempt", ranked_units(cycle, work, quota_type, own, self.large), legal, guard, own)
-
-    def _take(self, ranked: Ranked, rights: Rights) -> Reason | None:
+    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> Reason | None:
         """Evict the least that makes room together with instances split anew. None: done."""
         cycle = self.cycle
         found = []
@@ -214,7 +193,7 @@ class Anew:
 
     def _carry_out(self, found: Found, code: str) -> bool:
         cycle, name = self.cycle, self.work.job.name
-        gone = sorted({unit.work.job.name for unit in found.units})
+        gone = {unit.work.job.name for unit in found.units}
         before = cycle.cluster.mark()
         upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
         with cycle.cluster.attempt() as attempt:
@@ -223,8 +202,7 @@ class Anew:
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
-            who = f"{', '.join(gone[:4])}{' and others' if len(gone) > 4 else ''}"
-            self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {who}"))
+            self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}"))
             attempt.keep()
         cycle.changed()
         cycle.displaced.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import Reclaim, grows_beyond_share, worth
+from ..rules.legality import Inside, Reclaim
 from ..search.evicting import NOTHING, place_in, request, take_units
 from ..search.units import Unit
-from ..search.victims import Found
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import claimant, walk
@@ -41,12 +40,13 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     milli = request(cycle, work, quota_type)
     own = {id(unit) for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level <= work.kind.level and unit.work is not work}
     claim = claimant(cycle, work, quota_type)
-    rules = Reclaim(cycle, work, quota_type, claim, milli) if claim is not None else None
+    rules: Reclaim | Inside = Inside(cycle, work, quota_type, leaf, milli)
     large = 1 << 60
     ranked: list[tuple[tuple[int, ...], Unit]] = [
         ((0, 0, 0, 0, *unit.level), unit) for unit in cycle.units().surplus if id(unit) in own and unit.work.quota_type == quota_type
     ]
-    if rules is not None:
+    if claim is not None:
+        rules = Reclaim(cycle, work, quota_type, claim, milli)
         ranked.extend(pair for pair in rules.units(large, surplus_only=True) if id(pair[1]) not in own)
     if not ranked:
         return NOTHING
@@ -54,19 +54,12 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     name = work.job.name
 
     def legal(unit: Unit, taken: dict[int, int]) -> int | None:
-        if id(unit) in own:
-            return leaf
-        return rules.legal(unit, taken) if rules is not None else None
+        return leaf if id(unit) in own else rules.legal(unit, taken)
 
     def why(_: object) -> Reason:
         return reason("shrink", f"surplus is released for the minimum of {name}")
 
-    def guard(found: Found) -> Reason | None:
-        if rules is not None:
-            return rules.guard(found)
-        return grows_beyond_share(cycle, leaf, quota_type, milli, found) or worth(cycle, work, leaf, quota_type, milli, found)
-
-    return take_units(cycle, work, quota_type, ranked, legal, why, guard, claim=claim)
+    return take_units(cycle, work, quota_type, ranked, legal, why, rules.guard, claim=claim)
 
 
 def give_own(cycle: Cycle) -> None:

@@ -29,6 +29,8 @@ class Source(NamedTuple):
 class Reclaim:
     """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
 
+    code = "reclaim"
+
     def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
         self.cycle = cycle
         self.tree = cycle.tree
@@ -269,24 +271,54 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
     return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
 
 
-def beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int) -> int:
-    """What must leave a leaf at least so that so much more does not take it further beyond a share."""
-    tree = cycle.tree
-    division = tree.divisions[tree.division_of[quota_type]]
-    return min(milli, max(0, *(division.used[place] + milli - division.fair[place] for place in tree.path[leaf])))
+class Inside:
+    """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher."""
 
+    code = "preempt"
 
-def grows_beyond_share(cycle: Cycle, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
-    """Evicting inside a leaf must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
-    tree = cycle.tree
-    division = tree.divisions[tree.division_of[quota_type]]
-    freed = found.milli
-    if milli <= freed:
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
+        self.cycle = cycle
+        self.work = work
+        self.quota_type = quota_type
+        self.leaf = leaf
+        self.milli = milli
+        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+
+    def units(self, large: int) -> Ranked:
+        """Everything that may be taken, in the order in which it is tried."""
+        cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
+        until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+        key = ("preempt", leaf, level, quota_type, until, large)
+        known: Ranked | None = units.kept(key, leaf)
+        if known is not None:
+            return known
+        lower = (
+            unit
+            for unit in units.of_leaf(leaf)
+            if unit.work.quota_type == quota_type and unit.level < level and (unit.surplus or unit.fresh or unit.began <= until)
+        )
+        return units.keep(key, leaf, in_categories(lower, units.borrowed(leaf, self.division), large))
+
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
+        return self.leaf
+
+    def guard(self, found: Found) -> Reason | None:
+        return self._beyond_share(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+
+    def least(self) -> int:
+        """What must leave at least so that the job does not take the leaf further beyond a share."""
+        division = self.division
+        return min(self.milli, max(0, *(division.used[place] + self.milli - division.fair[place] for place in self.cycle.tree.path[self.leaf])))
+
+    def _beyond_share(self, found: Found) -> Reason | None:
+        """An eviction must not take the leaf further beyond its share: others would take it back at once, and so on for ever."""
+        tree, division, freed = self.cycle.tree, self.division, found.milli
+        if self.milli <= freed:
+            return None
+        for place in tree.path[self.leaf]:
+            used = division.used[place] - freed + self.milli
+            if used > division.fair[place]:
+                name = tree.names[place]
+                detail = f"{name} would use {gpus(used)} of a fair share of {counted(division.fair[place])}, which others would take back"
+                return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
         return None
-    for place in tree.path[leaf]:
-        used = division.used[place] - freed + milli
-        if used > division.fair[place]:
-            name = tree.names[place]
-            detail = f"{name} would use {gpus(used)} of a fair share of {counted(division.fair[place])}, which others would take back"
-            return reason("share", detail, quota=name, used=division.used[place] / 1000, fair=division.fair[place] / 1000)
-    return None

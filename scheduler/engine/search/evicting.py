@@ -1,6 +1,6 @@
 """Taking places from running work for a waiting job: search, check, evict and start, all or nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from ..model.reasons import Reason, reason
@@ -170,7 +170,7 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -
     if work.seats or at_limits(cycle, work, quota_type):
         return None
     if form.plain and form.roles[0].gpus:
-        return _cleared(cycle, work, quota_type, ranked)
+        return cleared(cycle, work, quota_type, freed_by(cycle, ranked))
     if width < 0 or len(grid.levels[width]) == 1:
         return None
     level = grid.levels[width]
@@ -196,14 +196,13 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     return freed
 
 
-def _cleared(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int]:
-    """Domains that lack room as they are and would have it with all the units gone; the whole fleet counts as one."""
+def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int]) -> list[int]:
+    """Domains that lack room as they are and would have it with so many GPUs more by node; the whole fleet counts as one."""
     grid, form = cycle.grid, work.form
     role = form.roles[0]
     gpus, width = role.gpus, form.width
     soon = cycle.fleet.soon
     eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    freed = freed_by(cycle, ranked)
     level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
     flags = eligible.flags
     more: dict[int, int] = {}
@@ -404,12 +403,17 @@ def _start(
         return cycle.book.held_back(crowded)
     taken = {victim.job.name for victim in victims}
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
-    detail = f"{how_many} way: {', '.join(nsmallest(4, taken))}{' and others' if len(taken) > 4 else ''}"
+    detail = f"{how_many} way: {some_of(taken)}"
     cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
     if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
         return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
     work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
     return None
+
+
+def some_of(names: Collection[str]) -> str:
+    """The first of them by name."""
+    return f"{', '.join(nsmallest(4, names))}{' and others' if len(names) > 4 else ''}"
 
 
 NOTHING = reason("victims", "no set of preemptible jobs frees enough GPUs in one place")
