@@ -62,7 +62,7 @@ def _only_keeps(cycle: Cycle) -> bool:
     waiting = [work for queue in cycle.leaf_queues.values() for work in queue if cycle.waits(work)]
     forms: dict[int, Form] = {}
     for work in waiting:
-        if work.seats or work.fixed or cycle.limits_of(work.home):
+        if work.seats or work.form.fixed or cycle.limits_of(work.home):
             return False
         forms[work.form.shape] = work.form
     book, capacity = cycle.book, cycle.capacity(cycle.views()[-1])

@@ -148,7 +148,7 @@ class Growth:
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
         if cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
             return None
-        if work.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work)) is not None:
+        if work.form.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work)) is not None:
             return None
         if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.milli) is not None:
             return None

@@ -49,7 +49,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
-    if work.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+    if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
         return False  # whoever gives way is preemptible, and makes no room among what is not
     if lower >= milli:
         return True
@@ -72,7 +72,7 @@ def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, in
         return {node: count for node, (count, _) in cycle.standing.on_node(leaf).items()}
     held: dict[int, int] = {}
     for one in below:
-        if one.form.level < level and not one.fixed:
+        if one.form.level < level and not one.form.fixed:
             for seat in one.seats:
                 held[seat.node] = held.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
     return held
@@ -80,7 +80,7 @@ def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, in
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
-    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.fixed)
+    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
     known = told_before(cycle, key, work)
     if known is not None:
         return known

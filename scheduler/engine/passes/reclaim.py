@@ -173,7 +173,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     if leaf is None:
         return False
     milli = request(cycle, work, quota_type)
-    if work.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+    if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
         return False
     rules = rules_of(cycle, work, quota_type, leaf, milli)
     if not rules.sources:
@@ -196,7 +196,7 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = claimant(cycle, work, quota_type)
     if leaf is None:
         return NOTHING
-    told = ("told", leaf, quota_type, work.form.shape, work.fixed, work.kind.class_rank, work.charged_leaf)
+    told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.kind.class_rank, work.charged_leaf)
     known = told_before(cycle, told, work)
     if known is not None:
         return known

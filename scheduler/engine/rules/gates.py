@@ -129,7 +129,7 @@ def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division
             yield Gate(place, Rule.LIMIT, total, tuple(range(len(tree.types))))
         if caps is not None and quota_type in caps:
             yield Gate(place, Rule.LIMIT, caps[quota_type], (quota_type,))
-    if work.fixed:
+    if work.form.fixed:
         ends = cycle.cluster.windows.ends(work)
         for place, promised in tree.promised_to_fixed(leaf, division, ends):
             yield Gate(place, Rule.GUARANTEE, promised, division.types)
@@ -172,7 +172,7 @@ def _counted(cycle: Surroundings, gate: Gate) -> Iterator[Work]:
     """Running jobs that count against a gate."""
     for place in range(gate.place, cycle.tree.end[gate.place]):
         for work in cycle.standing.below(place):
-            if work.quota_type in gate.types and (work.fixed or gate.rule is not Rule.GUARANTEE):
+            if work.quota_type in gate.types and (work.form.fixed or gate.rule is not Rule.GUARANTEE):
                 yield work
 
 
@@ -180,7 +180,7 @@ def _counts(cycle: Surroundings, hold: Hold, gate: Gate) -> bool:
     """Whether the holder of another hold will count against a gate."""
     if not cycle.waits(hold.work) or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
         return False
-    return hold.work.fixed or gate.rule is not Rule.GUARANTEE
+    return hold.work.form.fixed or gate.rule is not Rule.GUARANTEE
 
 
 def _ends(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
@@ -258,7 +258,7 @@ def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: i
 
 
 def counts_against(cycle: Surroundings, gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
-    return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.fixed or gate.rule is not Rule.GUARANTEE)
+    return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.form.fixed or gate.rule is not Rule.GUARANTEE)
 
 
 def gates_ahead(cycle: Surroundings, work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:

@@ -4,7 +4,7 @@ from copy import copy
 from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
-from ..search.units import Key, Unit
+from ..search.units import Cost, Unit
 from ..search.victims import Found, Ranked, as_if_running, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
@@ -14,8 +14,8 @@ Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
 
 
-def rank_and_order(ranked: Pair) -> tuple[tuple[int, ...], Key]:
-    return ranked[0], ranked[1].key
+def rank_and_cost(ranked: Pair) -> tuple[tuple[int, ...], Cost]:
+    return ranked[0], ranked[1].cost
 
 
 class Source(NamedTuple):
@@ -98,7 +98,7 @@ class Reclaim:
         if not fresh_first:
             return as_if_running(ranked)
         if len(self.sources) > 1:
-            ranked.sort(key=rank_and_order)
+            ranked.sort(key=rank_and_cost)
         return ranked
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
@@ -110,11 +110,11 @@ class Reclaim:
             return known
         outside = units.borrowed(place, self.division)
         until, quota_type = self._protected_from(place), self.quota_type
-        asked = (
+        asked = [
             unit
             for unit in units.below(place)
             if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
-        )
+        ]
         found = in_categories(asked, outside, large)
         return units.keep(key, place, found)
 
@@ -292,11 +292,11 @@ class Inside:
         known: Ranked | None = units.kept(key, leaf)
         if known is not None:
             return known
-        lower = (
+        lower = [
             unit
             for unit in units.of_leaf(leaf)
             if unit.work.quota_type == quota_type and unit.level < level and (unit.surplus or unit.fresh or unit.began <= until)
-        )
+        ]
         return units.keep(key, leaf, in_categories(lower, units.borrowed(leaf, self.division), large))
 
     def legal(self, unit: Unit, taken: dict[int, int]) -> int:

@@ -189,9 +189,8 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     usable, freed = cycle.grid.usable, dict[int, int]()
     before = freed.get
     for _, unit in ranked:
-        for seat in unit.seats:
-            node = seat.node
-            freed[node] = before(node, 0) + (seat.mask & usable[node]).bit_count() + len(seat.parts)
+        for _, _, node, mask, _, _, _, parts in unit.seats:
+            freed[node] = before(node, 0) + (mask & usable[node]).bit_count() + len(parts)
     cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
     return freed
 

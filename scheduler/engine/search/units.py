@@ -1,6 +1,6 @@
 """Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from ..model.values import Job
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
+from ..state.standing import Standing
 from ..state.tree import Division
 from ..state.work import Work
 
-Key = tuple[bool, bool, tuple[int, int], int, int, int, str, int, int]
+Cost = tuple[int, int, int, str, int, int]
 
 T = TypeVar("T")
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 class Unit:
     """What is taken as one, with its place in the order in which units are tried."""
 
-    __slots__ = ("began", "fresh", "index", "key", "leaf", "lost", "milli", "seats", "surplus", "work")
+    __slots__ = ("began", "cost", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
 
     def __init__(self, work: Work, seats: tuple[Seat, ...], milli: int, surplus: bool, index: int, now: int) -> None:
         self.work = work
@@ -38,7 +39,12 @@ class Unit:
             self.fresh = False
             self.lost, self.began = lost_since(work.job, milli, now), begin_of(work.job, now)
         job, role = work.job, seats[0].role if seats else 0
-        self.key: Key = (not self.fresh, not surplus, work.form.level, self.lost, -self.began, -job.submitted, job.name, -index, role)
+        self.cost: Cost = (self.lost, -self.began, -job.submitted, job.name, -index, role)  # how units of one kind compare
+
+    @property
+    def key(self) -> tuple[bool, bool, tuple[int, int], Cost]:
+        """How any two units compare."""
+        return not self.fresh, not self.surplus, self.level, self.cost
 
     @property
     def level(self) -> tuple[int, int]:
@@ -79,19 +85,19 @@ def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
     return milli * ((now - since if now > since else 0) + checkpoint.save_ms + checkpoint.restore_ms) // 1000
 
 
-_key = attrgetter("key")
-_protection = attrgetter("work.form.protected", "began", "work.job.name", "surplus", "index")  # who stands inside a guarantee first
+_cost = attrgetter("cost")
+_began = attrgetter("began")
+_milli = attrgetter("milli")
+_protection = attrgetter("work.job.name", "surplus", "index")  # who stands inside a guarantee first, of one kind that began at once
 
 
 class Units:
-    """The units of each leaf in the order in which they are tried: made when somebody asks for them, and kept up to date job by job from then on."""
+    """The units of each leaf, within a kind in the order in which they are tried: made when somebody asks for them, and kept up to date job by job
+    from then on."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, standing: Standing) -> None:
         self.cluster = cluster
-        self._below: dict[int, list[Work]] = {}  # who may stand below the leaves that nobody has asked for
-        for work in cluster.works:
-            if work.seats and not work.stale:
-                self._come(work)
+        self.standing = standing
         self._leaves: dict[int, list[Unit]] = {}
         self._of_work: dict[int, list[Unit]] = {}
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
@@ -105,25 +111,15 @@ class Units:
         for order, work in changed.items():
             for unit in self._of_work.pop(order, ())[-1:]:
                 leaves.setdefault(unit.leaf, [])
-            if work.seats and not work.stale:
-                if work.charged_leaf in self._leaves:
-                    mine = self._of_work[order] = self._of(work)
-                    leaves.setdefault(work.charged_leaf, []).extend(mine)
-                else:
-                    self._come(work)
+            if work.seats and not work.stale and work.charged_leaf in self._leaves:
+                mine = self._of_work[order] = self._of(work)
+                leaves.setdefault(work.charged_leaf, []).extend(mine)
         for leaf, come in leaves.items():
             stay = [unit for unit in self._leaves[leaf] if unit.work.order not in changed]
-            self._leaves[leaf] = sorted(stay + come, key=_key)
+            self._leaves[leaf] = sorted(stay + come, key=_cost)
             self._changes += 1
             for place in (0, *self.cluster.tree.path[leaf]):
                 self._changed[place] = self._changes
-
-    def _come(self, work: Work) -> None:
-        leaf = work.charged_leaf
-        if leaf in self._below:
-            self._below[leaf].append(work)
-        else:
-            self._below[leaf] = [work]
 
     def _is_known(self, work: Work) -> bool:
         """Whether its units are still those that were made of it, or nobody has asked for them."""
@@ -174,22 +170,21 @@ class Units:
         known = self._leaves.get(leaf)
         if known is None:
             units: list[Unit] = []
-            here = [work for work in self._below.pop(leaf, ()) if work.charged_leaf == leaf and work.seats and not work.stale]
-            for work in dict.fromkeys(here):
+            for work in self.standing.below(leaf):
                 mine = self._of_work[work.order] = self._of(work)
                 units += mine
-            known = self._leaves[leaf] = sorted(units, key=_key)
+            known = self._leaves[leaf] = sorted(units, key=_cost)
         return known
 
     def below(self, place: int) -> list[Unit]:
-        """Units charged at or below a node of the tree, in the order in which they are tried."""
+        """Units charged at or below a node of the tree, within a kind in the order in which they are tried."""
         leaves = [units for leaf in range(place, self.cluster.tree.end[place]) if (units := self.of_leaf(leaf))]
         if len(leaves) < 2:
             return leaves[0] if leaves else []
         key = ("below", place)
         known: list[Unit] | None = self.kept(key, place)
         if known is None:
-            known = self.keep(key, place, sorted([unit for units in leaves for unit in units], key=_key))
+            known = self.keep(key, place, sorted([unit for units in leaves for unit in units], key=_cost))
         return known
 
     def kept(self, key: tuple[object, ...], place: int) -> Any:
@@ -214,8 +209,23 @@ class Units:
         members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
         if promised <= 0:
             return frozenset(members)
-        if sum([unit.milli for unit in members]) <= promised:
-            return frozenset()
-        members.sort(key=_protection)
-        sums = [*accumulate(map(attrgetter("milli"), members))]
-        return frozenset(members[bisect_right(sums, promised) :])
+        kinds: dict[tuple[int, ...], list[Unit]] = {}
+        for unit in members:
+            kinds.setdefault(unit.work.form.protected, []).append(unit)
+        outside: list[Unit] = []
+        for _, alike in sorted(kinds.items()):
+            if not outside:
+                held = sum([unit.milli for unit in alike])
+                alike = _beyond(alike, promised) if held > promised else []
+                promised -= held
+            outside += alike
+        return frozenset(outside)
+
+
+def _beyond(alike: list[Unit], promised: int) -> list[Unit]:
+    """The units of one kind behind the first that hold so much, in line with who stands longest; names tell only those apart who began at once."""
+    alike.sort(key=_began)
+    line = alike[bisect_right([*accumulate(map(_milli, alike))], promised)].began
+    first, end = bisect_left(alike, line, key=_began), bisect_right(alike, line, key=_began)
+    alike[first:end] = sorted(alike[first:end], key=_protection)
+    return alike[bisect_right([*accumulate(map(_milli, alike))], promised) :]

@@ -44,12 +44,12 @@ class Target:
 class Found:
     """Units that together make room in a slice of the fleet."""
 
-    def __init__(self, units: Sequence[Unit], charged: dict[int, int], low: int, high: int, worst: tuple[int, ...] = ()) -> None:
+    def __init__(self, units: Sequence[Unit], charged: dict[int, int], low: int, high: int, ranked: Ranked = ()) -> None:
         self.units = units
         self.charged = charged  # milli-GPU taken, by the node of the tree that answers for it
         self.low = low
         self.high = high
-        self.worst = worst
+        self.ranked = ranked  # among all that could be taken
 
     def __len__(self) -> int:
         return len(self.units)
@@ -83,17 +83,18 @@ class Found:
 
     def minima(self) -> Iterable[tuple[int, Work]]:
         """Leaf and job of the units that are a minimum, one for all of a leaf that ask for the same."""
-        distinct: dict[tuple[int, int], Work] = {}
+        distinct: dict[tuple[int, Form], Work] = {}
         for unit in self.units:
             if not unit.surplus:
-                distinct.setdefault((unit.leaf, id(unit.work.form)), unit.work)
+                distinct.setdefault((unit.leaf, unit.work.form), unit.work)
         return [(leaf, work) for (leaf, _), work in distinct.items()]
 
     def rank(self) -> tuple[object, ...]:
         """How one set compares with that of another domain: the least is taken."""
-        jobs = [work.job for work in self.works]
+        jobs, mine = [work.job for work in self.works], set(self.units)
+        worst = max((rank for rank, unit in self.ranked if unit in mine), default=())
         oldest_first = sorted((-job.submitted for job in jobs), reverse=True)
-        return (self.worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
+        return (worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -135,7 +136,7 @@ def has_fresh(ranked: Ranked) -> bool:
 def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
     """The order of a later plan, to which what this one starts is running work like any other."""
     plain = [((1, *rank[1:]), unit) for rank, unit in ranked]
-    plain.sort(key=lambda pair: (pair[0], pair[1].key[1:]))
+    plain.sort(key=lambda pair: (pair[0], pair[1].cost))
     return plain
 
 
@@ -149,20 +150,23 @@ def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs:
     needed = _give_back(taken, target, counter)
     if not needed:
         return Found([], {}, target.low, target.high)
-    kept = _from_the_top(cluster, needed, legal, target, jobs)
-    whole = None if kept is None else _with_surplus(kept, legal, jobs)
+    whole: list[Unit] | None = needed
+    if cluster.forms.elastic:
+        kept = _from_the_top(cluster, needed, legal, target, jobs)
+        whole = None if kept is None else _with_surplus(kept, legal, jobs)
     return None if whole is None else _found(whole, ranked, legal, target)
 
 
 def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Found:
-    charged: dict[int, int] = {}
+    by_leaf: dict[int, list[Unit]] = {}
     for unit in kept:
-        place = legal(unit, {})
+        by_leaf.setdefault(unit.leaf, []).append(unit)
+    charged: dict[int, int] = {}
+    for mine in by_leaf.values():
+        place = legal(mine[0], {})  # one answers for all of a leaf
         if place is not None:
-            charged[place] = charged.get(place, 0) + unit.milli
-    mine = set(kept)
-    worst = max((rank for rank, unit in units if unit in mine), default=())
-    return Found(kept, charged, target.low, target.high, worst)
+            charged[place] = charged.get(place, 0) + sum([unit.milli for unit in mine])
+    return Found(kept, charged, target.low, target.high, units)
 
 
 def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Target, jobs: Units) -> list[Unit] | None:
@@ -235,26 +239,27 @@ class Counter:
 
     def change(self, unit: Unit, sign: int) -> bool:
         """Take a unit (1) or give it back (-1); whether there is enough then."""
-        for part in self.short:
-            if part[0] <= unit.leaf < part[1]:
-                part[2] -= sign * unit.milli
-        for seat in unit.seats:
-            node = seat.node
+        if self.short:
+            for part in self.short:
+                if part[0] <= unit.leaf < part[1]:
+                    part[2] -= sign * unit.milli
+        for _, _, node, mask, cpus, memory, _, _ in unit.seats:
             state = self.free.get(node) or self._begin(node)
             if not state[4]:
                 continue
-            gpus = state[0] = state[0] + sign * (seat.mask & self.usable[node]).bit_count()
+            gpus = state[0] = state[0] + sign * (mask & self.usable[node]).bit_count()
             room = gpus // self.gpus if self.gpus else 10**6
             if self.cpus:
-                left = state[1] = state[1] + sign * seat.cpus
+                left = state[1] = state[1] + sign * cpus
                 if left < room * self.cpus:
                     room = left // self.cpus if left > 0 else 0
             if self.memory:
-                left = state[2] = state[2] + sign * seat.memory
+                left = state[2] = state[2] + sign * memory
                 if left < room * self.memory:
                     room = left // self.memory if left > 0 else 0
-            self.total += room - state[3]
-            state[3] = room
+            if room != state[3]:
+                self.total += room - state[3]
+                state[3] = room
         return self.total >= self.count and (not self.short or self.enough)
 
     def _begin(self, node: int) -> list[int]:
@@ -423,9 +428,9 @@ def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slo
     milli = lost = 0
     mine = []
     for rank, unit in here:
-        for seat in unit.seats:
-            if seat.node == node:
-                idle += (seat.mask & usable).bit_count()
+        for _, _, place, mask, _, _, _, _ in unit.seats:
+            if place == node:
+                idle += (mask & usable).bit_count()
         if rank is not worst and rank > worst:
             worst = rank
         milli += unit.milli

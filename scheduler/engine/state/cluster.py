@@ -184,7 +184,7 @@ class Cluster:
             held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
             for work in works:
                 if work.seats:
-                    held[work.fixed][work.quota_type][work.charged_leaf] += work.milli
+                    held[work.form.fixed][work.quota_type][work.charged_leaf] += work.milli
         for fixed, by_type in enumerate(held):
             for quota_type, by_leaf in enumerate(by_type):
                 for leaf in compress(count(), by_leaf):
@@ -251,7 +251,7 @@ class Cluster:
             leavers.pop(work, None)
             if work.seats:
                 fleet.lift(work.seats)
-                tree.charge(work.home, work.quota_type, -work.milli, work.fixed)
+                tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
         come: list[Work] = []
         for one in fresh:
             job, order = one.job, one.order
@@ -269,7 +269,7 @@ class Cluster:
                     work.seats = work.first_seats = self._whole_seats(work.form, run.workers)
                 self._note_amount(work)
                 fleet.put(fleet.soon, work.seats)
-                tree.charge(work.home, work.quota_type, work.milli, work.fixed)
+                tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
         if self._ending is not None:
             for work in gone:
                 self._ending.pop(work, None)
@@ -473,14 +473,14 @@ class Cluster:
             work.look_for_gaps()
         self.sequence += 1
         work.sequence = self.sequence
-        self._charge(leaf, quota_type, milli, work.fixed)
+        self._charge(leaf, quota_type, milli, work.form.fixed)
 
     def charge_elsewhere(self, work: Work, leaf: int) -> None:
         """Charge what a job holds to another leaf."""
         self._remember(work)
-        self._charge(work.charged_leaf, work.quota_type, -work.milli, work.fixed)
+        self._charge(work.charged_leaf, work.quota_type, -work.milli, work.form.fixed)
         work.charged_leaf = leaf
-        self._charge(leaf, work.quota_type, work.milli, work.fixed)
+        self._charge(leaf, work.quota_type, work.milli, work.form.fixed)
 
     def unseat(self, work: Work, seats: Sequence[Seat], why: Reason, for_job: str | None) -> None:
         """Take workers from a job: all of them is an eviction, some of them a shrink."""
@@ -505,14 +505,14 @@ class Cluster:
         work.look_for_gaps()
         if not work.seats and first:
             if not work.evicted:
-                work.put_out_why, work.put_out_for = why, for_job
+                work.put_out = why, for_job
             work.evicted = True
             self.put_out.append(work)
             self.ousted[work.order] = work
         if first:
             work.why = why
             work.for_job = for_job
-        self._charge(work.charged_leaf, work.quota_type, -milli, work.fixed)
+        self._charge(work.charged_leaf, work.quota_type, -milli, work.form.fixed)
 
     def put_out_all(self, works: Sequence[Work], why: Reason, for_job: str | None) -> None:
         """Evict many jobs: places on one node, and what one leaf is charged, are given back in one step."""
@@ -527,19 +527,18 @@ class Cluster:
             return
         self.log.append(("out", untouched))
         one, milli = untouched[0], 0
-        leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.fixed
+        leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.form.fixed
         for work in untouched:
             places += work.seats
-            if work.charged_leaf != leaf or work.quota_type != quota_type or work.fixed is not fixed:  # neighbours are often alike
+            if work.charged_leaf != leaf or work.quota_type != quota_type or work.form.fixed is not fixed:  # neighbours are often alike
                 charges[leaf, quota_type, fixed] += milli
-                leaf, quota_type, fixed, milli = work.charged_leaf, work.quota_type, work.fixed, 0
+                leaf, quota_type, fixed, milli = work.charged_leaf, work.quota_type, work.form.fixed, 0
             milli += work.milli
             work.seats = ()
             work.milli = 0
             work.backfilled = work.degraded = False
             work.evicted = True
-            work.why = work.put_out_why = why
-            work.for_job = work.put_out_for = for_job
+            work.why, work.for_job = work.put_out = why, for_job
         charges[leaf, quota_type, fixed] += milli
         by_order = {work.order: work for work in untouched}
         self.touched.update(by_order)

@@ -458,7 +458,7 @@ class Cycle:
 
     def units(self) -> Units:
         if self._units is None:
-            self._units = Units(self.cluster)
+            self._units = Units(self.cluster, self.standing)
         elif self.cluster.touched:
             self._units.renew(self.cluster.touched)
         self.cluster.touched.clear()
@@ -606,7 +606,7 @@ class Cycle:
 
     def gate(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
         refused = self.tree.limit_gate(leaf, quota_type, milli)
-        if refused is None and work.fixed:
+        if refused is None and work.form.fixed:
             refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work))
         if refused is None:
             refused = self.backoff(work, leaf, quota_type, milli)

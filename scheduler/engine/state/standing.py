@@ -118,7 +118,16 @@ class Standing:
 
     def _look_at(self, works: Iterable[Work]) -> None:
         for work in works:
-            self._look(work)
+            leaf, seats = work.charged_leaf, work.seats
+            if not seats or work.stale:
+                self._forget(work)
+            elif self._stands.get(work) != (leaf, seats):
+                self._forget(work)
+                self._stands[work] = (leaf, seats)
+                self._below.setdefault(leaf, {})[work] = None
+                if leaf in self._sums:
+                    self._sums[leaf].come(work)
+                self._touch(leaf)
 
     def _follow(self) -> None:
         if not self.begun:
@@ -127,20 +136,6 @@ class Standing:
         if self._read < len(journal):
             self._look_at(dict.fromkeys(journal[self._read :]))
             self._read = len(journal)
-
-    def _look(self, work: Work) -> None:
-        if not work.seats or work.stale:
-            self._forget(work)
-            return
-        now = (work.charged_leaf, work.seats)
-        if self._stands.get(work) != now:
-            self._forget(work)
-            leaf = work.charged_leaf
-            self._stands[work] = now
-            self._below.setdefault(leaf, {})[work] = None
-            if leaf in self._sums:
-                self._sums[leaf].come(work)
-            self._touch(leaf)
 
     def _forget(self, work: Work) -> None:
         known = self._stands.pop(work, None)

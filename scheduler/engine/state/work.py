@@ -16,7 +16,6 @@ class Work:
         "evicted",
         "firm",
         "first_seats",
-        "fixed",
         "for_job",
         "form",
         "home",
@@ -25,19 +24,16 @@ class Work:
         "milli",
         "moved",
         "order",
-        "put_out_for",
-        "put_out_why",
+        "put_out",
         "quota_type",
         "seats",
         "sequence",
         "stale",
-        "state",
         "types",
         "why",
     )
 
     def __init__(self, job: Job, order: int, home: int, form: Form, seats: tuple[Seat, ...] = (), milli: int = 0, quota_type: int = -1) -> None:
-        run = job.run
         self.job = job
         self.form = form
         self.kind: Kind = form.kind
@@ -45,9 +41,7 @@ class Work:
         self.home = home
         self.charged_leaf = home
         self.seats = self.first_seats = seats
-        self.state = run.state
         self.milli = milli
-        self.fixed = form.fixed
         self.quota_type = quota_type
         self.types: tuple[int, ...] = form.types
         self.degraded = False
@@ -55,16 +49,15 @@ class Work:
         self.moved = False
         self.firm = False  # its place in this plan is as good as one that it had before
         self.stale = False
-        self.backfilled = run.backfilled
+        self.backfilled = job.run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
-        self.put_out_why: Reason | None = None  # why it lost its first places, and to whom
-        self.put_out_for: str | None = None
+        self.put_out: tuple[Reason, str | None] | None = None  # why it lost its first places, and to whom
         self.sequence = 0  # when it was last given a place, among all of this plan
 
     @property
-    def running(self) -> bool:
-        return bool(self.seats)
+    def state(self) -> str:
+        return self.job.run.state
 
     @property
     def asks_again(self) -> bool:
@@ -158,7 +151,7 @@ class Work:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
         self.firm = False
-        self.put_out_why = self.put_out_for = None
+        self.put_out = None
         self.sequence = 0
 
     def look_for_gaps(self) -> None:

@@ -50,7 +50,7 @@ class Blockers:
         key = (work.home, id(form))
         group = None if work.seats else self._groups.get(key)
         if group is None:
-            alike = (work.home, form.shape, work.fixed, work.types, self._protects and form.level > cycle.least_level)
+            alike = (work.home, form.shape, work.form.fixed, work.types, self._protects and form.level > cycle.least_level)
             group = self._alike.get(alike)
             if group is None or work.seats:
                 group = self._group(work)
@@ -138,7 +138,7 @@ class Blockers:
         milli = request(cycle, work, quota_type)
         leaf = work.charged_leaf if work.seats else work.home
         found = list(cycle.tree.limits_refusing(leaf, quota_type, milli)) if cycle.tree.limited else []
-        if work.fixed:
+        if work.form.fixed:
             found.extend(cycle.tree.guarantees_refusing(leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
         room = self.rooms.of(work, quota_type)
         if room is not None:

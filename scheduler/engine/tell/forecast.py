@@ -84,7 +84,7 @@ def earliest_of(
     windows, tree = cycle.cluster.windows, then or cycle.tree
     for quota_type in types:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
-        if work.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
+        if work.form.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
         length = cycle.book.length(work)
         if allowances.binds and not allowances.may_open(work, quota_type, milli, length, tree):
@@ -262,7 +262,7 @@ class Forecast:
         """What tells jobs of one queue and kind apart when they would start."""
         cycle = self.cycle
         place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
-        length = cycle.duration(work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.fixed else 0
+        length = cycle.duration(work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.form.fixed else 0
         return length, place, max(cycle.now, cycle.backoff_until(work))
 
     def _new_advice(self, work: Work) -> Advice:
@@ -277,17 +277,17 @@ class Forecast:
         key = (id(work.kind), change, to)
         if key not in known:
             known[key] = make(work.kind)
-        kept, windows = (work.kind, work.form, work.types, work.fixed), cycle.cluster.windows
+        kept, windows = (work.kind, work.form, work.types), cycle.cluster.windows
         kind = known[key]
         form = cycle.cluster.form_of(kind)
-        work.kind, work.form, work.types, work.fixed = kind, form, form.types, kind.preemptible is Preemptible.NEVER
+        work.kind, work.form, work.types = kind, form, form.types
         try:
             cycle.cluster.windows = self._windows_next
             refused, types = cycle.verdicts.of(work)
             types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
             return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
         finally:
-            work.kind, work.form, work.types, work.fixed = kept
+            work.kind, work.form, work.types = kept
             cycle.cluster.windows = windows
 
     @cached_property
@@ -324,7 +324,7 @@ class Forecast:
         further beyond its share, and with the job there is enough to take.
         """
         cycle, leaf = self.cycle, work.home
-        if work.fixed or "preempt" not in cycle.settings.passes:
+        if work.form.fixed or "preempt" not in cycle.settings.passes:
             return False
         division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
         room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
@@ -363,7 +363,7 @@ class Forecast:
         tree = self.cycle.tree
         if tree.limit_gate(work.home, quota_type, milli) is not None:
             return False
-        return not (fixed and work.fixed) or tree.fixed_gate(work.home, quota_type, milli, NEVER) is None
+        return not (fixed and work.form.fixed) or tree.fixed_gate(work.home, quota_type, milli, NEVER) is None
 
     def _fewer(self, work: Work) -> Advice:
         role = work.kind.roles[0]
@@ -400,7 +400,7 @@ class Forecast:
         return None
 
     def _preemptible(self, work: Work) -> Advice:
-        if work.fixed and self._starts(work, "preemptible", None, partial(replace, preemptible=Preemptible.ALWAYS)):
+        if work.form.fixed and self._starts(work, "preemptible", None, partial(replace, preemptible=Preemptible.ALWAYS)):
             return "preemptible", True
         return None
 

@@ -139,7 +139,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         else:
             why, beneficiary = work.why, None
             if action == "move":
-                why, beneficiary = served.by(work, work.put_out_why or work.why, work.put_out_for)
+                why, beneficiary = served.by(work, *(work.put_out or (work.why, None)))
             elif action == "shrink":
                 why, beneficiary = served.by(work, work.why, work.for_job)
             decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle.grid), befores.get(work.order, ()), work.backfilled)
@@ -177,7 +177,7 @@ def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
     """One for each; there may be thousands."""
     decisions = []
     for work in works:
-        why, beneficiary = work.put_out_why or work.why, work.put_out_for
+        why, beneficiary = work.put_out or (work.why, None)
         assert why is not None
         if beneficiary not in served.served:
             why, beneficiary = served.by(work, why, beneficiary)
@@ -293,7 +293,7 @@ class Owners:
             run = work.job.run
             if run is QUEUED:
                 continue
-            if work.seats or run.leaving or work.form.parted or work.state == "stopping":
+            if work.seats or run.leaving or work.form.parted or run.state == "stopping":
                 others.append(work)
                 continue
             for seat in work.first_seats:  # who held whole GPUs and has left all of them is most of all
@@ -303,7 +303,7 @@ class Owners:
             left: Collection[Seat] = ()
             if work.first_seats is not work.seats:
                 left = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
-            passing = [*run.leaving, *(run.workers if work.state == "stopping" else ())]
+            passing = [*run.leaving, *(run.workers if run.state == "stopping" else ())]
             if passing:
                 left = {*left, *(cluster.seat_of(work, worker) for worker in passing)}
             for seat in left:
@@ -433,11 +433,8 @@ def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequen
     own, advises_all = {*cycle.static, *cycle.notes, *forecast.predicted}, forecast.advises_all
     shared: dict[tuple[int, Form], Reasons] = {}
     entries: list[Waiting | None] = [None] * len(works)
-    for order, work in enumerate(works):
-        seats = work.seats
-        if seats and not work.degraded:
-            continue
-        form = work.form
+    for work in [work for work in works if not work.seats or work.degraded]:
+        order, seats, form = work.order, work.seats, work.form
         dated = work.job.deadline is not None
         if dated:
             due[work] = None

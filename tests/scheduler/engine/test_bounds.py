@@ -98,7 +98,8 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
         except (TakenBack, TakenInVain):
             break
     kept = cycle.units()
-    anew, standing = type(kept)(cycle.cluster), Standing(cycle.cluster)
+    standing = Standing(cycle.cluster)
+    anew = type(kept)(cycle.cluster, standing)
 
     def told(units: Any) -> list[Any]:
         return [(unit.work.job.name, unit.seats, unit.milli, unit.surplus, unit.leaf) for unit in units]

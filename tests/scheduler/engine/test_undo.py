@@ -15,7 +15,7 @@ from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.work import Work
 from tests.scheduler.twin.strategies import scenario_random
 
-STAYS = {"sequence", "put_out_why", "put_out_for"}  # written anew whenever somebody is given places, or put out
+STAYS = {"sequence", "put_out"}  # written anew whenever somebody is given places, or put out
 
 
 def room(view: View) -> dict[str, Any]:
