@@ -23,6 +23,7 @@ REACHED_OTHERWISE = {
     "inventory/import/<": "a preview, and the demo has imported nothing",
     "inventory/slurm/<": "a button on a Slurm cluster, and the demo has none",
     "live/": "asked for by live.js",
+    "quotas/<str:public_id>/restore/": "a button on an archived node, of which the demo has none (tests/scheduler/test_undo.py restores one)",
     "scheduler/plans/": "a plan, and the demo is seeded without one",
     "static/": "assets",
     "inventory/import/<slug:public_id>/": "the preview of a file that was sent",
