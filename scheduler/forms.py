@@ -262,3 +262,19 @@ class ScheduleForm(forms.Form):
         super().__init__(*arguments, **options)
         if not owned:
             del self.fields["description"]
+
+    WHEN, SPAN = ("name", "cron", "zone"), ("starts_at", "ends_at")
+
+    @property
+    def when_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.WHEN]
+
+    @property
+    def span_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.SPAN]
+
+    @property
+    def job_fields(self) -> list[forms.BoundField]:
+        """The job first, where it may be written."""
+        rest = [field for field in self.visible_fields() if field.name not in (*self.WHEN, *self.SPAN)]
+        return sorted(rest, key=lambda field: field.name != "description")

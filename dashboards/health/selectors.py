@@ -16,7 +16,7 @@ from dashboards.health.state import SIGNALS
 from dashboards.idle.selectors import cost_of, hours_milli, hours_told
 from dashboards.selectors import rates_visible
 from quotas.permissions import Access, Can
-from scheduler.models import Job, Node, Placement
+from scheduler.models import Health, Job, Node, Placement
 
 MONTH = timedelta(days=30)
 
@@ -64,6 +64,30 @@ def incident_for(access: Access, public_id: str) -> Incident:
     found = incidents_listed(access).select_related("burn_in").filter(public_id=public_id).first()
     if found is None:
         raise Http404(f"There is no incident {public_id}.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of an incident. Its text leaves out what stands beside it: the health, and the title of the incident."""
+
+    at: datetime
+    health: str
+    text: str
+    by: str
+
+
+def steps_told(incident: Incident) -> list[Step]:
+    """What happened, the oldest first. One query."""
+    title, rule = incident.title.rstrip("."), incident.rule.name if incident.rule is not None else ""
+    found = []
+    for step in incident.steps.order_by("at", "id"):
+        health = f"{incident.node.name}: {Health(step.health).label.lower()}. " if step.health in Health.values else ""
+        text = step.text.removeprefix(health)
+        rest = text.rstrip(".").removesuffix(title).rstrip(" .:")
+        if rest != text.rstrip("."):
+            text = "The rule held." if rule and rest == f"Rule {rule}" else f"{rest}." if rest else ""
+        found.append(Step(step.at, step.health, text, step.by))
     return found
 
 

@@ -21,6 +21,7 @@ from dashboards.health.selectors import (
     incidents_listed,
     rule_for,
     rules_listed,
+    steps_told,
     stragglers_open,
 )
 from dashboards.health.services import dry_run, rule_asked, rule_change, rule_create, rule_facts, rule_remove, settings_save
@@ -31,6 +32,8 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.forms import ReasonForm, show_faults
 from quotas.views.confirm import confirm
+from scheduler.hardware.lifecycle import may_follow
+from scheduler.models import Health
 
 SHOWN = 50
 
@@ -58,9 +61,10 @@ def incident_page(request: HttpRequest, public_id: str) -> HttpResponse:
     context = {
         "row": incident_rows(access, [incident], now=moment)[0],
         "incident": incident,
-        "steps": list(incident.steps.order_by("at", "id")),
+        "steps": steps_told(incident),
         "jobs": incident_jobs(access, incident, now=moment),
         "may_operate": access.can_everywhere(Can.OPERATE),
+        "may_drain": access.can_everywhere(Can.OPERATE) and incident.node.removed_at is None and may_follow(incident.node.health, Health.DRAINING),
     }
     return render(request, "dashboards/incident.html", context)
 

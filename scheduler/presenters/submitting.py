@@ -97,7 +97,7 @@ def due_told(schedule: Schedule, now: datetime) -> dict[str, Any]:
     """When it would be due next, as the clock of its zone shows it and in UTC."""
     zone, ahead = ZoneInfo(schedule.zone), times_ahead(schedule, now)[:DUE_SHOWN]
     shown = [{"at": due, "local": f"{due.astimezone(zone):%a %d %b %Y, %H:%M}"} for due in ahead]
-    return {"recurs": True, "never": not ahead, "zone": schedule.zone, "cron": schedule.cron, "due": shown}
+    return {"recurs": True, "never": not ahead, "zone": schedule.zone, "cron": schedule.cron, "when": schedule.when, "due": shown}
 
 
 def bounds_said(template: Template | None) -> dict[str, str]:

@@ -50,7 +50,7 @@ class Pattern:
             case "month":
                 return f"Day {self.day} of each month at {self.time}"
             case "hour":
-                return f"Every hour at {int(self.minute):02} minutes" if int(self.minute) else "Every hour"
+                return f"Every hour at :{int(self.minute):02}" if int(self.minute) else "Every hour"
         return _steps_told(self.cron) or self.cron
 
     @property

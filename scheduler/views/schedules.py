@@ -77,7 +77,7 @@ def schedule_new(request: HttpRequest) -> HttpResponse:
         drawn = schedule_draw(access=access, given=form.cleaned_data, now=now())
         told = {path: texts for path, texts in drawn.faults.items() if path.partition(".")[0] in form.cleaned_data}
         _show_faults(form, ValidationError(told))
-    return _form(request, form, heading="New schedule", send="Create schedule", back=reverse("schedules"))
+    return _form(request, form, send="Create schedule", back=reverse("schedules"))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -105,7 +105,7 @@ def schedule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
         else:
             messages.success(request, f"{data['name']} is changed.")
             return redirect("schedule", public_id)
-    return _form(request, form, heading=f"Change {schedule.name}", send="Save", back=reverse("schedule", args=[public_id]), status=status)
+    return _form(request, form, of=schedule, send="Save", back=reverse("schedule", args=[public_id]), status=status)
 
 
 @require_safe
@@ -236,6 +236,6 @@ def _due(request: HttpRequest, access: Access, form: ScheduleForm, of: Schedule 
     return render(request, "scheduler/_due_next.html", {"recurs": True, "due": []} if faulty else due_told(drawn.schedule, now()))
 
 
-def _form(request: HttpRequest, form: ScheduleForm, *, heading: str, send: str, back: str, status: int = 422) -> HttpResponse:
-    context = {"form": form, "heading": heading, "send": send, "back": back}
+def _form(request: HttpRequest, form: ScheduleForm, *, send: str, back: str, of: Schedule | None = None, status: int = 422) -> HttpResponse:
+    context = {"form": form, "schedule": of, "heading": f"Change {of.name}" if of else "New schedule", "send": send, "back": back}
     return render(request, "scheduler/schedule_form.html", context, status=status if form.is_bound else 200)

@@ -289,8 +289,24 @@ def test_incidents_tell_of_hands_too_and_measure_what_they_cost(fleet, personas:
     assert incident.out_milli_millis == 2000 * 60 * 60_000
     assert (incident.jobs, incident.lost_milli_millis) == (1, 2000 * 61 * 60_000)
     page = personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode()
-    assert "Dark." in page and job.name in page
+    assert page.count("Dark.") == 1 and job.name in page
     assert job.name not in personas.client("viewer").get(f"/incidents/{incident.public_id}/").content.decode()
+
+
+def test_the_page_of_an_incident_names_its_rule_once_and_leads_to_the_drain(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 3 * MINUTE)
+    health_round(now=NOON + 3 * MINUTE)
+    incident = Incident.objects.get()
+
+    pages = [personas.client(name).get(f"/incidents/{incident.public_id}/").content.decode() for name in ("operator", "viewer")]
+
+    drain = f"/nodes/{nodes[0].public_id}/health/?to=draining"
+    assert [drain in page for page in pages] == [True, False]
+    for page in pages:
+        shown = page[page.index("<main") :]
+        assert (shown.count("Throttles"), shown.count(incident.title.rstrip(".")), shown.count("The rule held.")) == (1, 1, 1)
 
 
 def test_a_rule_is_tried_against_the_past_before_it_acts(fleet, personas: Personas):

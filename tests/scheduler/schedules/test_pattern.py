@@ -80,7 +80,7 @@ def test_what_a_form_sends_is_an_expression(sent: dict, expression: str):
         ("0 6 * * SUN,WED", "Wed, Sun at 06:00"),
         ("5 6 31 * *", "Day 31 of each month at 06:05"),
         ("0 * * * *", "Every hour"),
-        ("20 * * * *", "Every hour at 20 minutes"),
+        ("20 * * * *", "Every hour at :20"),
         ("*/15 * * * *", "Every 15 minutes"),
         ("*/7 * * * *", "*/7 * * * *"),  # 56 and 0 are four minutes apart
         ("30 */6 * * *", "Every 6 hours from 00:30"),
