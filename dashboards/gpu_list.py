@@ -1,12 +1,12 @@
 """The list of GPUs as people see it: the inventory's own, with what telemetry says of each now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from django.db.models import Q
 
-from dashboards.readings import HOT_C, NOT_READ, Reading, gpus_hot, gpus_throttling, hardware_now, readings_now
+from dashboards.readings import HOT_C, GpuNow, gpus_hot, gpus_read, gpus_throttling
 from gpufleet.core.tables import Choice, Column
 from gpufleet.core.times import now
 from quotas.permissions import Access
@@ -16,29 +16,20 @@ from scheduler.selectors.gpus import GpuRow, gpu_rows
 
 
 @dataclass(frozen=True, slots=True)
-class GpuNow:
+class GpuLine:
     """A GPU of the list with its newest readings."""
 
     row: GpuRow
-    reading: Reading
-    throttles: bool
-    figures: Mapping[str, int]  # of the hardware, by name: those that its source has
+    now: GpuNow
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.row, name)
 
-    @property
-    def is_hot(self) -> bool:
-        return self.reading.celsius is not None and self.reading.celsius >= HOT_C
 
-
-def gpus_now(access: Access, gpus: Sequence[Gpu]) -> list[GpuNow]:
+def gpus_now(access: Access, gpus: Sequence[Gpu]) -> list[GpuLine]:
     """Three queries, however many GPUs."""
-    moment = now()
-    readings, hardware = readings_now(now=moment), hardware_now(now=moment)
-    return [
-        GpuNow(row, readings.get(row.gpu.pk, NOT_READ), row.gpu.pk in hardware.throttling, hardware.of(row.gpu.pk)) for row in gpu_rows(access, gpus)
-    ]
+    read = gpus_read([gpu.pk for gpu in gpus], now=now())
+    return [GpuLine(row, read[row.gpu.pk]) for row in gpu_rows(access, gpus)]
 
 
 def in_condition(chosen: Sequence[str]) -> Q:
@@ -61,25 +52,27 @@ def conditions() -> list[dict[str, Any]]:
 
 
 _NONE = """<span class="nothing" title="No reading">–</span>"""
-_UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.reading.sm }}}}%{{% endif %}}"
-_MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
+_UTILIZATION = f"{{% if row.now.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.now.reading.sm }}}}%{{% endif %}}"
+_MEMORY = f"{{% if row.now.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.now.reading.memory }}}}%{{% endif %}}"
 
 
 def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
-    cell = f"{{% if row.figures.{key} is None %}}{_NONE}{{% else %}}{{{{ row.figures.{key} }}}}{unit}{{% endif %}}"
-    return Column(key, label, lambda row: row.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True)
+    cell = f"{{% if row.now.figures.{key} is None %}}{_NONE}{{% else %}}{{{{ row.now.figures.{key} }}}}{unit}{{% endif %}}"
+    return Column(key, label, lambda row: row.now.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True)
 
 
 _HEAT = (
-    f"{{% if row.reading.celsius is None %}}{_NONE}{{% elif row.is_hot %}}<strong>{{{{ row.reading.celsius }}}} °C</strong>"
-    "{% else %}{{ row.reading.celsius }} °C{% endif %}"
+    f"{{% if row.now.reading.celsius is None %}}{_NONE}{{% elif row.now.is_hot %}}<strong>{{{{ row.now.reading.celsius }}}} °C</strong>"
+    "{% else %}{{ row.now.reading.celsius }} °C{% endif %}"
 )
-_HEALTH = """{% status row.gpu.health %}{% if row.throttles %} <span class="badge tone-warn" title="Clocks held down">Throttling</span>{% endif %}"""
+_HEALTH = (
+    """{% status row.gpu.health %}{% if row.now.throttles %} <span class="badge tone-warn" title="Clocks held down">Throttling</span>{% endif %}"""
+)
 _READ = (
-    Column("sm", "Utilization", "reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
-    Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
-    Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
-    Column("throttles", "Throttling", "throttles", on_page=False),
+    Column("sm", "Utilization", "now.reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
+    Column("memory_used", "Memory used", "now.reading.memory", numeric=True, cell=_MEMORY),
+    Column("celsius", "Temperature", "now.reading.celsius", numeric=True, cell=_HEAT),
+    Column("throttles", "Throttling", "now.throttles", on_page=False),
     _figure("processes", "Processes", hint="Compute processes now, by NVML"),
     _figure("sm_clock", "SM clock", " MHz"),
     _figure("sm_occupancy", "SM occupancy", "%"),

@@ -79,6 +79,29 @@ def hardware_now(*, now: datetime) -> Hardware:
     return Hardware(frozenset(throttling), figures)
 
 
+@dataclass(frozen=True, slots=True)
+class GpuNow:
+    """What telemetry says of one GPU at this moment."""
+
+    reading: Reading
+    throttles: bool
+    figures: Mapping[str, int]  # of the hardware, by name: those that its source has
+
+    @property
+    def is_hot(self) -> bool:
+        return self.reading.celsius is not None and self.reading.celsius >= HOT_C
+
+    @property
+    def is_read(self) -> bool:
+        return self.reading != NOT_READ or bool(self.figures)
+
+
+def gpus_read(gpus: Iterable[int], *, now: datetime) -> dict[int, GpuNow]:
+    """GPUs by their keys, each with its newest readings. Two queries, however many."""
+    readings, hardware = readings_now(now=now), hardware_now(now=now)
+    return {gpu: GpuNow(readings.get(gpu, NOT_READ), gpu in hardware.throttling, hardware.of(gpu)) for gpu in gpus}
+
+
 def gpus_throttling(*, now: datetime) -> frozenset[int]:
     """The keys of the GPUs whose clocks are held down at this moment. One query."""
     return hardware_now(now=now).throttling

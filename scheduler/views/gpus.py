@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from dashboards.courses import gpu_chart
 from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.idle.selectors import gpu_episodes, idle_rows
+from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -184,6 +185,7 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
     present = gpu.removed_at is None and gpu.node.removed_at is None
     context = {
         "gpu": gpu,
+        "now": gpus_read([gpu.pk], now=now())[gpu.pk] if present else None,
         "version": version,
         "holders": holders,
         "idle": idle_rows(access, gpu_episodes(access, gpu.pk), now=now()),

@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import node_chart
+from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -285,11 +286,11 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     holders_here = node_holders(access, node.pk)
     for holder in holders_here:
         held.setdefault(holder.gpu_id, []).append(holder)
-    devices = []
+    devices, read = [], gpus_read([gpu.pk for gpu in gpus], now=now())
     for gpu in gpus:
         holders = held.get(gpu.pk, [])
         drawing = drawing_of(gpu, gpu.instances, holders)  # type: ignore[attr-defined]
-        devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing})
+        devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing, "now": read[gpu.pk]})
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
     left, moment = jobs_left(access, node), now()
     drains = node.health == Health.DRAINING and node.removed_at is None
@@ -300,6 +301,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "range": chosen,
         "is_weak": nodes_signal([node.public_id]) == DRIVER_UTILIZATION,
         "devices": devices,
+        "is_read": any(one.is_read for one in read.values()),
         "taken_milli": taken,
         "capacity_milli": len(gpus) * 1000,
         "jobs": holding_jobs(holders_here),
