@@ -54,7 +54,6 @@ from .places import Occupancy
 from .written import UNSET, Moment, UnsetType, WrittenCheckpoint, WrittenJob, WrittenWorker, kind_key, plain
 
 MOST_WORKERS = 100_000
-PLAIN = (int, float, type(None))
 Path = tuple[str | int, ...]
 
 _seconds = scaled(1000)
@@ -149,7 +148,6 @@ class JobReader:
         self.now = now
         self.levels = topology.all_levels
         self.nodes = {node.name: node for node in nodes}
-        self.named_nodes = named_nodes
         self.quotas = named_quotas
         self.faulty_nodes = named_nodes - self.nodes.keys()
         self.inner = {quota.parent for quota in quotas if quota.parent is not None}
@@ -158,7 +156,6 @@ class JobReader:
         self.leaves = named_quotas - self.inner
         self.written_kinds: dict[tuple[Any, ...], Kind] = {}
         self.without_last: dict[tuple[Any, Any, Any], Checkpoint] = {}
-        self.checkpoints: dict[tuple[Any, Any, Any], Checkpoint] = {}
         self.held = Occupancy(faults, "is also held by")
         self.going = Occupancy(faults, "is also being left by")
         time = instant_after(now)
@@ -328,7 +325,7 @@ class JobReader:
         deadline = self.value(raw, "deadline", self.instant, path) if get("deadline") is not None else None
         not_before = self.value(raw, "not_before", self.instant, path) if get("not_before") is not None else None
         work = self.value(raw, "work_s", _seconds, path) if get("work_s") is not None else None
-        checkpoint = self.checkpoint(raw["checkpoint"], path) if get("checkpoint") is not None else None
+        checkpoint = self.read_checkpoint(raw["checkpoint"], path) if get("checkpoint") is not None else None
         movable = "checkpoint" not in raw or raw["checkpoint"] is not None
         run: Run | None = QUEUED
         if not _RUN_KEYS.isdisjoint(raw):
@@ -350,24 +347,6 @@ class JobReader:
         except Bad as bad:
             self.faults.add((*path, key), str(bad))
             return None
-
-    def checkpoint(self, raw: Any, path: Path) -> Checkpoint | None:
-        if type(raw) is not dict or not raw.keys() <= self.checkpoint_table.keys():
-            return self.read_checkpoint(raw, path)
-        lengths = (raw.get("interval_s"), raw.get("save_s", 0), raw.get("restore_s", 0))
-        if not all(type(length) in PLAIN for length in lengths):
-            return self.read_checkpoint(raw, path)
-        known = self.checkpoints.get(lengths)  # most checkpoints are alike but for the last one
-        if known is None:
-            found = self.read_checkpoint(raw, path)
-            if found is not None:
-                self.checkpoints[lengths] = found
-            return found
-        try:
-            last = raw.get("last")
-            return Checkpoint(known.interval_ms, None if last is None else self.instant(last), known.save_ms, known.restore_ms)
-        except Bad:
-            return self.read_checkpoint(raw, path)  # says it again, with its path
 
     def read_checkpoint(self, raw: Any, path: Path) -> Checkpoint | None:
         fields = self.faults.fields(raw, self.checkpoint_table, (*path, "checkpoint"))
