@@ -473,8 +473,10 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
-    within = used_before(cycle, work, leaf, division) + milli <= division.fair[leaf]
-    if not within and not heads and quota_type in book.blocked_within:
+    stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
+    # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
+    within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
+    if behind and not within:
         return False
     refused = cycle.gate(work, leaf, quota_type, milli)
     if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
@@ -487,7 +489,6 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
             return False
     if hold is not None:
         book.holds.append(hold)
-    # A job that this plan evicts has yet to leave: from the next plan on it may keep others from a place, not before.
-    if within and not (work.evicted and division.used[leaf] + milli > division.fair[leaf]):
+    if stays or (within and not work.evicted):
         book.blocked_within.add(quota_type)
     return refused is None
