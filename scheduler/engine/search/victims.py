@@ -84,9 +84,11 @@ class Found:
     def minima(self) -> Iterable[tuple[int, Work]]:
         """Leaf and job of the units that are a minimum, one for all of a leaf that ask for the same."""
         distinct: dict[tuple[int, Form], Work] = {}
+        leaf, form = -1, None
         for unit in self.units:
-            if not unit.surplus:
-                distinct.setdefault((unit.leaf, unit.work.form), unit.work)
+            if not unit.surplus and (unit.work.form is not form or unit.leaf != leaf):  # neighbours are often alike
+                leaf, form = unit.leaf, unit.work.form
+                distinct.setdefault((leaf, form), unit.work)
         return [(leaf, work) for (leaf, _), work in distinct.items()]
 
     def rank(self) -> tuple[object, ...]:
