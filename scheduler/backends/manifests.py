@@ -18,7 +18,7 @@ import re
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -186,15 +186,50 @@ class _Look:
     last: bool = False  # the one under way began after the end of its run
 
 
+def _glance(folders: Sequence[Path], empty: set[Path], over: threading.Event) -> None:
+    try:
+        for folder in folders:
+            with contextlib.suppress(OSError):  # what is wrong with it is told by its own look
+                descriptor = os.open(folder, FOLDER)
+                try:
+                    with os.scandir(descriptor) as entries:
+                        if next(entries, None) is None:
+                            empty.add(folder)
+                finally:
+                    os.close(descriptor)
+    finally:
+        over.set()
+
+
 class Looker:
     """Looks at folders of checkpoints from threads, one a folder at most, so that nobody waits longer than wanted for a file system that hangs."""
 
     def __init__(self) -> None:
         self._looks: dict[Path, _Look] = {}
+        self._glance: threading.Event | None = None
+        self._empty: set[Path] = set()
+
+    def glance(self, folders: Sequence[Path], *, wait: float) -> None:
+        """See in one thread which of these folders are empty, as those of most jobs are; `seen` then says so of each once.
+
+        A thread of its own costs a folder many times what looking into it does, and what all looks together may take is soon used up.
+        """
+        self._empty = set()
+        if not folders or (self._glance is not None and not self._glance.is_set()):
+            return  # the last glance has not come back: each folder is looked at by itself
+        empty: set[Path] = set()
+        over = self._glance = threading.Event()
+        threading.Thread(target=_glance, args=(folders, empty, over), name="checkpoints", daemon=True).start()
+        if over.wait(max(0.0, wait)):
+            self._empty = empty
 
     def seen(self, folder: Path, *, wait: float, last: bool = False) -> tuple[list[Found], bool]:
         """What lies there. False: as it was at an earlier look, as the newest one takes longer than `wait`. `last`: its run has ended."""
         look = self._looks.setdefault(folder, _Look())
+        if folder in self._empty and look.over is None:
+            self._empty.remove(folder)
+            look.found, look.steps = [], ()
+            return look.found, True
         if look.over is None and not last and time.monotonic() < look.not_before:
             return look.found, True
         if last and look.over is not None and not look.last:

@@ -10,7 +10,7 @@ import pwd
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
@@ -60,6 +60,7 @@ NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an ea
 SIGKILLED = 128 + signal.SIGKILL
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
 Submission = tuple[list[str], str]
+Early = tuple[list[int], Future[None]]  # jobs that are being released while others are submitted
 Wrong = tuple[datetime, int | None, str, bool, bool]  # when a part ended, its code, why, whether hardware is to blame, whether it is only a victim
 
 
@@ -135,26 +136,37 @@ class SlurmBackend:
                 SlurmRun.objects.bulk_create(rows)
         except IntegrityError:
             return  # somebody told us of one of them meanwhile
-        for first in range(0, len(fresh), STARTS_A_STEP):
-            some = fresh[first : first + STARTS_A_STEP]
-            faults = self._submit_all(some)
-            to_begin = self._keep_numbers([run for run, _ in some])
-            for run, _ in some:
-                self._held.announced[run.key] = faults.get(run.key)
-                if run.key not in faults and run.key in to_begin:
-                    self._held.release += run.ids
-            self._release_early()
+        with ThreadPoolExecutor(SUBMITTERS + 1) as pool:
+            early: Early | None = None
+            for first in range(0, len(fresh), STARTS_A_STEP):
+                some = fresh[first : first + STARTS_A_STEP]
+                faults = self._submit_all(pool, some)
+                to_begin = self._keep_numbers([run for run, _ in some])
+                self._released(early)
+                for run, _ in some:
+                    self._held.announced[run.key] = faults.get(run.key)
+                    if run.key not in faults and run.key in to_begin:
+                        self._held.release += run.ids
+                early = self._release_early(pool)
+            self._released(early)
 
-    def _release_early(self) -> None:
-        """So that Slurm starts these while others are being submitted. What fails is tried, and told, at the end of the block."""
-        if not self._held.silent:
-            try:
-                self.client.release(self._held.release)
-                self._held.release = []
-            except SlurmSilent as fault:
-                self._held.silent = fault
-            except BackendError as fault:
-                log.warning("what was submitted could not be released yet: %s", fault)
+    def _release_early(self, pool: ThreadPoolExecutor) -> "Early | None":
+        """Slurm starts these while others are being submitted."""
+        ids = list(self._held.release)
+        return None if self._held.silent or not ids else (ids, pool.submit(self.client.release, ids))
+
+    def _released(self, early: "Early | None") -> None:
+        """What failed is tried, and told, at the end of the block."""
+        if early is None:
+            return
+        ids, call = early
+        try:
+            call.result()
+            self._held.release = [one for one in self._held.release if one not in set(ids)]
+        except SlurmSilent as fault:
+            self._held.silent = fault
+        except BackendError as fault:
+            log.warning("what was submitted could not be released yet: %s", fault)
 
     def _keep_numbers(self, runs: Sequence[Run]) -> set[str]:
         """Write down what was submitted, beside whatever another leader has written meanwhile. Returns which of the runs are still to begin.
@@ -179,7 +191,7 @@ class SlurmBackend:
             SlurmRun.objects.bulk_update(rows.values(), ["state"], batch_size=ROWS_A_CALL)
         return to_begin
 
-    def _submit_all(self, fresh: Sequence[tuple[Run, Sequence["Submission"]]]) -> dict[str, BackendError]:
+    def _submit_all(self, pool: ThreadPoolExecutor, fresh: Sequence[tuple[Run, Sequence["Submission"]]]) -> dict[str, BackendError]:
         """Submit and note the numbers. Returns what went wrong, by run. Nothing more is submitted to a controller that does not answer."""
         silent = threading.Event()
         if self._held.silent:
@@ -197,16 +209,15 @@ class SlurmBackend:
                 return fault
 
         faults: dict[str, BackendError] = {}
-        with ThreadPoolExecutor(SUBMITTERS) as pool:
-            numbers = pool.map(submit, [submission for _, submissions in fresh for submission in submissions])
-            for run, _ in fresh:
-                for part, number in zip(run.parts, numbers, strict=False):
-                    if isinstance(number, BackendError):
-                        faults[run.key] = number
-                        if isinstance(number, SlurmSilent):
-                            self._held.silent = number
-                    else:
-                        part["id"] = number
+        numbers = pool.map(submit, [submission for _, submissions in fresh for submission in submissions])
+        for run, _ in fresh:
+            for part, number in zip(run.parts, numbers, strict=False):
+                if isinstance(number, BackendError):
+                    faults[run.key] = number
+                    if isinstance(number, SlurmSilent):
+                        self._held.silent = number
+                else:
+                    part["id"] = number
         return faults
 
     def start(self, order: StartOrder, *, now: datetime) -> None:
@@ -512,7 +523,9 @@ class SlurmBackend:
         rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
         runs = [self._of_row(row) for row in rows]
         found: list[SeenRun] = []
-        self._waits_left = LOOK_SECONDS
+        began = monotonic()
+        self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS)
+        self._waits_left = LOOK_SECONDS - (monotonic() - began)
         nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
         for run in runs:
             try:

@@ -283,7 +283,7 @@ class SlurmClient:
 
         Where it has told of a job, its nodes have an entry, also those without a GPU of it.
         """
-        asked = [job for job in jobs if job.running and not job.gpus]
+        asked = [job for job in jobs if job.running and job.state != "COMPLETING" and not job.gpus]
         if not asked or self.settings.rest_url:
             return list(jobs)
         found: dict[int, Mapping[str, tuple[int, ...]]] = {}

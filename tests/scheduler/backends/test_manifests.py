@@ -200,3 +200,22 @@ def test_the_digest_of_a_large_checkpoint_does_not_delay_the_next_look(tmp_path:
     clock[0] += manifests.REST_AFTER_DIGESTS
     assert [one.step for one in looker.seen(tmp_path, wait=30)[0]] == [1, 2]
     assert clock[0] == 500 + manifests.REST_AFTER_DIGESTS, "and it is not read again"
+
+
+def test_one_glance_tells_which_folders_are_empty(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(50)]
+    for folder in folders:
+        folder.mkdir()
+    step(folders[7], 1)
+    (tmp_path / "link").symlink_to(folders[0])
+    looker = Looker()
+
+    looker.glance([*folders, tmp_path / "link", tmp_path / "gone"], wait=30)
+
+    # Not waited for: what was not seen to be empty is looked at by itself.
+    assert [looker.seen(folder, wait=0.0, last=True) for folder in folders if folder != folders[7]] == [([], True)] * 49
+    found, fresh = looker.seen(folders[7], wait=30, last=True)
+    assert ([one.step for one in found], fresh) == ([1], True)
+    step(folders[0], 2)
+    found, _ = looker.seen(folders[0], wait=30, last=True)
+    assert [one.step for one in found] == [2], "a glance is good for one answer"

@@ -213,7 +213,7 @@ def test_a_folder_that_does_not_answer_holds_up_no_look_and_its_run_waits_for_it
         return real(*asked)
 
     monkeypatch.setattr(manifests, "checkpoints_in", hangs)
-    site.start(on=[seat(0, "gpu001", 1)], launch=shell("exit 0"), spec=ROLES)
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell('echo > "$GPUFLEET_CHECKPOINT_DIR/part"'), spec=ROLES)
     try:
         wait_until(lambda: any(job.ended for job in site.client.jobs() if site.settings.tag in job.comment), seconds=60, what="it to end")
         (end,) = [job.ended_at for job in site.client.jobs() if site.settings.tag in job.comment]
@@ -435,24 +435,32 @@ def test_of_starts_that_are_told_together_each_begins_once_whatever_befalls_anot
 
 def test_what_is_submitted_may_run_while_the_rest_is_submitted_and_a_failed_release_is_made_good(site, monkeypatch):
     orders = [replace(start_order(f"j-{number}.1"), workers=(seat(0, "gpu001", 1),), launch=shell("sleep 300")) for number in (1, 2, 3)]
-    calls: list[str] = []
-    submit, release = site.client.submit, site.client.release
+    submitted: list[int] = []
+    releases: list[Sequence[int]] = []
+    began, submit, release = threading.Event(), site.client.submit, site.client.release
 
-    def released(ids: Sequence[int]) -> None:
-        calls.append(f"release {len(ids)}")
-        if len(calls) == 2:
+    def submitting(arguments: Sequence[str], script: str) -> int:
+        if len(submitted) == 2:
+            assert began.wait(60), "the first one is released only when all are submitted"
+        submitted.append(submit(arguments, script))
+        return submitted[-1]
+
+    def releasing(ids: Sequence[int]) -> None:
+        releases.append(ids)
+        began.set()
+        if len(releases) == 1:
             raise BackendError("not now")
         release(ids)
 
     monkeypatch.setattr(backend, "STARTS_A_STEP", 1)
-    monkeypatch.setattr(site.client, "submit", lambda *words: calls.append("submit") or submit(*words))
-    monkeypatch.setattr(site.client, "release", released)
+    monkeypatch.setattr(site.client, "submit", submitting)
+    monkeypatch.setattr(site.client, "release", releasing)
     with site.backend.together():
         site.backend.announce(orders, now=now())
         for order in orders:
             site.backend.start(order, now=now())
 
-    assert calls == ["submit", "release 1", "submit", "release 2", "submit", "release 1"]
+    assert releases == [submitted[:1], submitted[:2], submitted[2:]], "what failed is released with the next"
     for order in orders:
         site.until(RunState.RUNNING, order.key)
 
@@ -463,9 +471,9 @@ def test_what_another_leader_wrote_while_starts_were_submitted_together_stays(si
     submit = site.client.submit
     theirs = {}
 
-    def other_leader(runs):
+    def other_leader(pool, runs):
         """All are submitted, and nothing of it is written down yet."""
-        faults = submit_all(runs)
+        faults = submit_all(pool, runs)
         stopped, doubled = (SlurmRun.objects.get(attempt_key=key) for key in ("j-1.1", "j-2.1"))
         stopped.sequence, stopped.state["stopping"], stopped.state["term_at"] = 7, now().isoformat(), now().isoformat()
         (mine,) = (job for job in site.client.jobs() if "j-2.1" in job.comment and site.settings.tag in job.comment)
