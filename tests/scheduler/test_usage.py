@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import millis
 from quotas.models import CHARGED, LedgerClock, LedgerEntry, QuotaNode, QuotaShare
 from quotas.permissions import Access, Can, Grant
@@ -212,6 +213,25 @@ class TestStarts:
         uses = CapacityEntry.objects.filter(used_milli=1000).values_list("since", flat=True)
         assert set(uses) == {NOON + since * SECOND}
         assert not fleet_faults()
+
+    @pytest.mark.parametrize("over", [False, True])
+    def test_one_that_its_back_end_starts_again_is_not_charged_before(self, over: bool) -> None:
+        """Nor is its GPU in use: those that share one with another run stay as they were told."""
+        node = builders.node(gpus=3)
+        run = self.run(node)
+        shares = [Seat(node.pk, Gpu.objects.get(node=node, index=2).pk, gpu_milli=250)]
+        shared = [job_start(job=new_job(run.job.quota, 0), seats=shares, now=NOON, cause="") for _ in range(2)]
+        attempts_seen(up={one.pk: NOON + 5 * SECOND for one in (run, *shared)}, ends=[], now=NOON + 10 * SECOND)
+        anew = {run.pk: NOON + 23 * SECOND, shared[0].pk: NOON + 23 * SECOND}
+        ends = [Ended(run.pk, 0, started_at=NOON + 23 * SECOND, ended_at=NOON + 30 * SECOND)] if over else []
+        attempts_seen(up=anew, ends=ends, anew=anew, now=NOON + 40 * SECOND)
+
+        told = [one for one in self.told(run) if one[1] != one[2]]
+        assert told == [("starting", 0, 5), ("starting", 5, 23), ("running", 23, 30 if over else None)]
+        assert [self.told(one)[-1] for one in shared] == [("running", 5, None)] * 2
+        assert AuditEntry.objects.get(action="usage.correct").object_id == run.job.public_id
+        assert set(CapacityEntry.objects.filter(used_milli=1000).values_list("since", flat=True)) >= {NOON + 23 * SECOND}
+        assert not ledger_faults()
 
     @pytest.mark.parametrize("exit_code", [0, 1])
     def test_one_that_nobody_saw_run(self, exit_code: int) -> None:

@@ -41,7 +41,18 @@ from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, 
 from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.outcomes import began, forget_code, kept_on_node, left_at, log_name, opened, outcome, refusals_of
+from scheduler.backends.slurm.outcomes import (
+    GIVEN_UP,
+    began,
+    completed_at,
+    forget_code,
+    kept_on_node,
+    left_at,
+    log_name,
+    opened,
+    outcome,
+    refusals_of,
+)
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, state_of
 from scheduler.backends.slurm.script import GATHER, Part, Places, is_single, keeps_logs_on_its_node, parts_of, saves, script_of
 from scheduler.models import SlurmRun
@@ -58,6 +69,11 @@ GATHERED_EACH = 5.0  # seconds at least between two looks at logs on a node: eac
 KEPT = 2_000  # runs that are over, for their logs
 NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 SIGKILLED = 128 + signal.SIGKILL
+# So long a controller that has forgotten a job may need until it has ended what still runs of it.
+FORGOTTEN_FOR = timedelta(seconds=20)
+BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started
+SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
+WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
 Submission = tuple[list[str], str]
 Early = tuple[list[int], Future[None]]  # jobs that are being released while others are submitted
@@ -82,6 +98,8 @@ class SlurmBackend:
         self._gpus: KnownGpus = {}
         self._looker = Looker()
         self._waits_left = 0.0
+        self._boot: tuple[float, datetime | None] = (-BOOT_EACH, None)
+        self._sweeps = False  # in this look
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     @property
@@ -514,6 +532,7 @@ class SlurmBackend:
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self.together():
             jobs = self._with_gpus(self._jobs())
+        self._ask_for_boot()
         by_id = Numbered({job.id: job for job in jobs}, self.settings.tag)
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
@@ -588,7 +607,13 @@ class SlurmBackend:
             job = by_id.of(run.key, part)
             if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
                 job = found[0]
-            looks.append((part, job, self._part_state(run, part, job, now)))
+            look = self._part_state(run, part, job, now)
+            if job is not None and self._may_be_forgotten(run, job, now) and (done := completed_at(run, part, job, now)) is not None:
+                # What Slurm still has of it is cancelled; its start is that of another one where it is later.
+                part["stuck"], look = not job.ended, RunState.ENDED
+                started = job.started_at if job.started_at is not None and job.started_at <= done else None
+                job = replace(job, state="COMPLETED", exit_code=0, started_at=started, ended_at=done)
+            looks.append((part, job, look))
         # Of a run that is resized in place those who were asked to leave and have are missed by nobody.
         looks = [(part, job, look) for part, job, look in looks if not part.get("leaving") or look != RunState.ENDED] or looks
         goes_on = run.in_place and any(look == RunState.RUNNING for _, _, look in looks)
@@ -615,6 +640,9 @@ class SlurmBackend:
                 lost = lost and (job is None or bool(refused) or not began(run, part, job))
             elif why := self._stuck(run, part, job, nodes, now):
                 wrong.append((now, None, why, True, True))
+            if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
+                part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
+                self._keep(run)
             if job is not None and job.started_at is not None and not lost and not (goes_on and look == RunState.ENDED):
                 starts.append(job.started_at)
             workers += self._workers(run, part, job, look, code)
@@ -641,6 +669,7 @@ class SlurmBackend:
             ended_at=max(ends) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
+            is_one_start=not run.in_place and not any(part.get("ahead") for part in run.parts),
             node_lost=bad is not None and (bad[3] or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
             refusals=tuple(refusals),
             checkpoints=checkpoints,
@@ -656,10 +685,40 @@ class SlurmBackend:
         self._waits_left -= monotonic() - began
         return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
 
-    def _part_state(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
+    def _ask_for_boot(self) -> None:
+        moment = monotonic()
+        self._sweeps = moment - self._boot[0] >= BOOT_EACH
+        if self._sweeps:
+            try:
+                self._boot = (moment, self.client.booted_at())
+            except BackendError as fault:
+                self._boot = (moment, self._boot[1])
+                log.warning("when Slurm's controller was started is not known: %s", fault)
+
+    def _may_be_forgotten(self, run: Run, job: SlurmJob, now: datetime) -> bool:
+        """Whether it is worth while to read what a part has left, as it may have ended before its controller was killed: files of all jobs are not
+        read in each look."""
+        if job.state == "PENDING" or job.state in GIVEN_UP:
+            return True
+        _, booted = self._boot
+        if booted is None or datetime.fromisoformat(run.at) >= booted + WHOLE_SECONDS:
+            return False
+        return job.ended or (self._sweeps and now - booted < SWEPT_FOR)
+
+    def _is_over(self, run: Run, part: dict[str, Any], now: datetime) -> bool:
+        """Of a part that Slurm does not know any more: it ended too long ago, or its controller has lost it. Then it runs on until its node tells of
+        it and is told to end it, and may end by itself until then."""
+        if run.killed or left_at(run, part) is not None:
+            return True
+        if "missing" not in part:
+            part["missing"] = now.isoformat()
+            self._keep(run)
+        return now - datetime.fromisoformat(part["missing"]) >= FORGOTTEN_FOR
+
+    def _part_state(self, run: Run, part: dict[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
         if job is None:
             if part.get("id"):
-                return RunState.ENDED  # longer ago than the controller remembers
+                return RunState.ENDED if self._is_over(run, part, now) else RunState.STARTING
             return RunState.ENDED if run.killed and now - datetime.fromisoformat(part.get("at") or run.at) > LATEST else RunState.STARTING
         if job.ended:
             return RunState.ENDED
@@ -703,11 +762,11 @@ class SlurmBackend:
 
     def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
         """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
+        self.client.cancel([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
         if seen.state == RunState.ENDED or run.never_begun:
             return
         there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
         alive = list(there)
-        self.client.cancel([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
         if run.killed:
             self.client.cancel(self._all_ids(run), named(run.key))
             return

@@ -324,6 +324,12 @@ class SlurmClient:
         pairs = (line.partition("=") for line in self.run("scontrol", "show", "config").splitlines())
         return {name.strip(): value.strip() for name, equals, value in pairs if equals}
 
+    def booted_at(self) -> datetime | None:
+        """When the controller was started last."""
+        printed = self.run("scontrol", "show", "config", env={"SLURM_TIME_FORMAT": "%s"})
+        found = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)$", printed, re.MULTILINE)
+        return _moment(int(found[1])) if found else None
+
     def accounting(self, what: str, fields: Sequence[str], *where: str) -> str:
         """What slurmdbd has, a line each with `|` between."""
         return self.run("sacctmgr", "--noheader", "--parsable2", "show", what, *(["where", *where] if where else []), f"format={','.join(fields)}")

@@ -17,7 +17,9 @@ from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run
 
 AT_ITS_START = timedelta(seconds=2)
+TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
+GIVEN_UP = LOST | {"CANCELLED"}
 LOCAL = re.compile(r"(?P<node>\S+) (?P<folder>/[^\n]*/gpufleet-[A-Za-z0-9]{8})\n")
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
@@ -98,6 +100,18 @@ def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
         return datetime.fromtimestamp(max(ends), UTC) if ends else None
     except (OverflowError, ValueError):  # the job can give its files any date
         return None
+
+
+def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime) -> datetime | None:
+    """When a part was completed where Slurm no longer knows that: a controller that was killed before it had saved the end comes back with an older
+    state. The job waits or runs again then, runs on where nothing runs any more, or is given up some time later."""
+    if _left_code(run, part) != 0 or (moment := left_at(run, part)) is None:
+        return None
+    if job.state == "PENDING" or (job.started_at is not None and moment < job.started_at):
+        return moment
+    if job.ended:
+        return moment if job.state in GIVEN_UP and job.ended_at is not None and moment < job.ended_at else None
+    return moment if now - moment > TOLD_WITHIN else None
 
 
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

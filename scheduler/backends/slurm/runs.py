@@ -67,4 +67,6 @@ def name_of(key: str) -> str:
 
 
 def state_of(run: Run) -> dict[str, Any]:
-    return {one.name: getattr(run, one.name) for one in fields(Run) if one.name not in ("key", "sequence")}
+    state = {one.name: getattr(run, one.name) for one in fields(Run) if one.name not in ("key", "sequence")}
+    # What is to be cancelled is found by each look.
+    return state | {"parts": [{name: value for name, value in part.items() if name != "stuck"} for part in run.parts]}

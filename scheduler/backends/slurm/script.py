@@ -108,6 +108,8 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
     lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)}; gf_logs=$gf_folder"]
+    seats = shlex.join(f"{seat.role}-{seat.index}" for seat in part.seats)
+    lines += [f"for gf_seat in {seats}; do", *_COMPLETED]
     if keeps_logs_on_its_node(order, places.node_logs):
         lines += [f"gf_part={part.number} gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
@@ -145,6 +147,14 @@ NOT_STARTED = (
     "Unable to contact slurm controller", "Communication connection failure", "Zero Bytes were transmitted", "Node failure on",
 )  # fmt: skip
 ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says both, the program did run
+
+
+# A controller that was killed may have forgotten that a part was completed, and start it again.
+_COMPLETED = (
+    '  { read -r gf_left < "$gf_folder/$gf_seat.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
+    "done",
+    '[ -z "$gf_left" ] || exit 0',
+)
 
 
 def _any_of(texts: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from django.dispatch import Signal
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
+from gpufleet.core.times import Seconds
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
@@ -27,7 +28,7 @@ from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
 from scheduler.services.loop.holds import WHOLE_MILLI
 from scheduler.services.loop.lease import Fenced, lease_want
 from scheduler.services.loop.measuring import tally
-from scheduler.services.loop.runs import Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
+from scheduler.services.loop.runs import WHOLE_SECONDS, Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
 from scheduler.services.loop.usage import usage_follow, usage_moment
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,16 @@ class _Known(NamedTuple):
     job_id: int
     sequence: int
     state: str  # of its job
-    is_running: bool
+    running_at: int | None  # in seconds since 1970
     is_over: bool
     is_short: bool  # of workers
 
+    @property
+    def is_running(self) -> bool:
+        return self.running_at is not None
 
-SEEN = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", "running_at", "ended_at", "job__degraded_since")
+
+SEEN = ("job__public_id", "number", "pk", "job_id", "sequence", "job__state", Seconds("running_at"), "ended_at", "job__degraded_since")
 ATTEMPTS: Prepared[tuple[Any, ...]] = Prepared(
     lambda jobs, numbers: Attempt.objects.filter(job__public_id__among=jobs, number__among=numbers).order_by().values_list(*SEEN)
 )
@@ -230,8 +235,9 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
         for run, attempt in known
         if run.state == RunState.ENDED
     ]
-    if up or ends:
-        came_up, ended = attempts_seen(up=up, ends=ends, now=now, news=news)
+    anew = {attempt.pk: run.started_at for run, attempt in known if run.started_at is not None and _began_anew(run, attempt)}
+    if up or ends or anew:
+        came_up, ended = attempts_seen(up=up | anew, ends=ends, anew=anew, now=now, news=news)
         found.came_up += came_up
         found.ended += ended
     here = [(run, attempt) for run, attempt in known if run.state != RunState.ENDED]
@@ -254,8 +260,7 @@ def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
     numbers = {int(number) for key in wanted if (number := key.rpartition(".")[2]).isdigit()}
     found = {}
     for job, number, *known, running_at, ended_at, degraded_since in ATTEMPTS.raw(jobs, numbers):
-        times = (moment is not None for moment in (running_at, ended_at, degraded_since))
-        found[attempt_key(job=job, attempt=number)] = _Known(*known, *times)
+        found[attempt_key(job=job, attempt=number)] = _Known(*known, running_at, ended_at is not None, degraded_since is not None)
     return {key: row for key, row in found.items() if key in wanted}
 
 
@@ -264,6 +269,13 @@ def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, _Known]], 
     reached = dict(REACHED([attempt.pk for run, attempt in known if run.checkpoints]))
     told: list[Told] = [told_of(attempt, one) for run, attempt in known for one in run.checkpoints if one.step > reached.get(attempt.pk, -1)]
     found.checkpoints += checkpoints_tell(told=told, now=now, news=news)
+
+
+def _began_anew(run: SeenRun, attempt: _Known) -> bool:
+    """A controller that forgot its last minute may start again what it had started."""
+    if not run.is_one_start or attempt.running_at is None or run.started_at is None:
+        return False
+    return run.started_at.timestamp() > attempt.running_at + WHOLE_SECONDS.total_seconds()
 
 
 def _is_whole(run: SeenRun) -> bool:

@@ -12,7 +12,7 @@ from typing import Protocol
 from django.db import transaction
 from django.db.models import F, Q
 
-from gpufleet.core.audit import SYSTEM, Actor
+from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import whole_millis
@@ -22,8 +22,8 @@ from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, 
 from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
-from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, jobs_locked, open_attempts
-from scheduler.services.loop.usage import may_change_from
+from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, grouped_update, jobs_locked, open_attempts
+from scheduler.services.loop.usage import may_change_from, usage_follow
 
 CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
     lambda attempts: (
@@ -34,6 +34,7 @@ JOBS_OF: Prepared[int] = Prepared(lambda attempts: Attempt.objects.filter(pk__am
 PROMISED: Prepared[int] = Prepared(lambda jobs: Promise.objects.filter(job__among=jobs).values_list("job_id", flat=True))
 # Slurm tells times in whole seconds: a start may seem to be so much before its order.
 WHOLE_SECONDS = timedelta(seconds=1)
+ANEW = "Its back-end started it again: the start that it told first did not hold, and is not charged."
 # Numbers of attempts that were lost before all their workers were up, or given up by then.
 UNSTARTED: Prepared[tuple[int, int]] = Prepared(
     lambda jobs: (
@@ -177,10 +178,17 @@ def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = 
 
 
 def attempts_seen(
-    *, up: Mapping[int, datetime | None], ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True
+    *,
+    up: Mapping[int, datetime | None],
+    ends: Sequence[Ended],
+    now: datetime,
+    anew: Collection[int] = (),
+    news: News | None = None,
+    want: bool = True,
 ) -> tuple[int, int]:
     """What a look has shown, all of it at once: whose workers are all up, and since when as their back-end says, and who is over.
 
+    `anew`: those of `up` whose start that is written down did not hold.
     Returns how many jobs went on, and how many runs ended.
     """
     own = news or News()
@@ -197,6 +205,7 @@ def attempts_seen(
         over = {end.attempt_id: end for end in reversed(ends) if end.attempt_id in attempts}
         held, promised = by_attempt(held_rows), set(promised_rows)
         here = {key: at for key, at in up.items() if key in attempts}
+        _start_anew(steps, jobs, [attempts[key] for key in anew if key in attempts], held)
         up_at, steps.ended_at = _moments(here, over, attempts, held, steps.now)
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key], up_at, held.get(key, ())) for key in here)
         for key in over:
@@ -217,6 +226,28 @@ def attempts_seen(
 def _is_unstarted(attempt: Attempt) -> bool:
     """Whether it was not up, or not before it was given up: should it come up after all, it is no start that succeeded."""
     return attempt.running_at is None or (attempt.stop_asked_at is not None and attempt.stop_asked_at <= attempt.running_at)
+
+
+def _start_anew(steps: Steps, jobs: Mapping[int, Job], attempts: Sequence[Attempt], held: Mapping[int, list[Placement]]) -> None:
+    """Runs that their back-end has started again are starting since the start that did not hold, as far back as the ledger may change: it is not
+    charged. One that shares a GPU with another run is charged as it was told first."""
+    gpus = {attempt.pk: {seat.gpu_id for seat in held.get(attempt.pk, ()) if seat.gpu_id is not None} for attempt in attempts}
+    alone = [attempt for attempt in attempts if attempt.running_at is not None and not _is_shared(attempt, gpus[attempt.pk])]
+    if not alone:
+        return
+    since, _ = may_change_from(gpus={attempt.pk: gpus[attempt.pk] for attempt in alone}, at=steps.now)
+    for attempt in alone:
+        job, before = jobs[attempt.job_id], {f"start of attempt {attempt.number}": f"{attempt.running_at:%Y-%m-%d %H:%M:%S}"}
+        audit_record(actor=steps.actor, action="usage.correct", kind="job", object_id=job.public_id, quota=job.quota, before=before, reason=ANEW)
+        steps.note(job, ANEW, attempt=attempt)
+        attempt.running_at = None
+    grouped_update(Attempt, {attempt.pk: {"running_at": None} for attempt in alone})
+    gpus_since = {gpu: since[attempt.pk] for attempt in alone for gpu in gpus[attempt.pk]}
+    usage_follow(attempts=list(since), gpus=gpus_since, at=steps.now, since=since, gpus_since=gpus_since)
+
+
+def _is_shared(attempt: Attempt, gpus: Collection[int]) -> bool:
+    return Placement.objects.filter(gpu__in=gpus, until__isnull=True).exclude(attempt=attempt.pk).exists()
 
 
 def _moments(

@@ -17,7 +17,7 @@ from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
 from scheduler.backends.slurm import backend, client
-from scheduler.backends.slurm.backend import AGREED, SlurmBackend
+from scheduler.backends.slurm.backend import AGREED, FORGOTTEN_FOR, SlurmBackend
 from scheduler.backends.slurm.client import ENDED, Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.backends.slurm.outcomes import outcome
 from scheduler.models import SlurmRun
@@ -56,8 +56,13 @@ class Site:
     def start(self, key: str = "j-1.1", *, on: Sequence[WorkerSeat], **fields: Any) -> None:
         self.backend.start(replace(start_order(key), workers=tuple(on), **fields), now=now())
 
-    def seen(self, key: str = "j-1.1") -> SeenRun:
-        return next(run for run in self.backend.observe(now=now()) if run.key == key)
+    def seen(self, key: str = "j-1.1", later: timedelta = timedelta()) -> SeenRun:
+        return next(run for run in self.backend.observe(now=now() + later) if run.key == key)
+
+    def missed(self) -> SeenRun:
+        """The run when Slurm has not known it for long enough."""
+        assert self.seen().state == RunState.STARTING, "it may still run on its node"
+        return self.seen(later=FORGOTTEN_FOR)
 
     def until(self, state: RunState, key: str = "j-1.1") -> SeenRun:
         return wait_until(lambda: (run := self.seen(key)).state == state and run, seconds=60, what=f"{key} to be {state}: {self.mine()}")
@@ -548,7 +553,8 @@ def test_a_number_that_slurm_gave_to_another_job_is_not_taken_for_ones_own(site)
     first.save()
     site.slurm.sh("scancel", own)
 
-    assert (site.seen().state, site.seen().node_lost) == (RunState.ENDED, True)
+    missed = site.missed()
+    assert (missed.state, missed.node_lost) == (RunState.ENDED, True)
     site.backend.stop(key="j-1.1", sequence=9, force=True, now=now())
     site.backend.signal(key="j-1.1", sequence=10, signal=Signal.TERMINATE, now=now())
     site.backend.observe(now=now())
@@ -580,7 +586,7 @@ def test_a_job_whose_comment_the_site_rewrote_is_known_by_its_name(site):
         assert str(mine) in site.backend.reach(key="j-1.1").shell
         # Of another console's job of that name its comment says so.
         site.slurm.sh("scontrol", "update", f"JobId={mine}", "Comment=gpufleet other j-1.1 0 1 x")
-        assert site.seen().state == RunState.ENDED
+        assert site.missed().state == RunState.ENDED
     finally:
         site.client.cancel([mine])
 
@@ -611,7 +617,8 @@ def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, monkeypatch, said, co
     row = SlurmRun.objects.get()
     row.state["parts"][0]["id"] = UNKNOWN  # the controller has forgotten it
     row.save()
-    assert (site.seen().exit_code, site.seen().node_lost) == (None, True)
+    missed = site.missed()
+    assert (missed.exit_code, missed.node_lost) == (None, True)
 
 
 def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_ended(site):
