@@ -10,7 +10,7 @@ from ..model.reasons import Reason, reason
 from ..place.seating import fit
 from ..rules.gates import hold_of, used_before
 from ..rules.order import QueueOrder
-from ..search.evicting import request
+from ..search.evicting import delaying_none, request
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
@@ -379,18 +379,7 @@ def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int
         if seats is not None and not book.delays(work, quota_type, milli, seats):
             return seats
         cycle.cluster.undo(mark)
-    banned |= book.banned(work, quota_type, milli)
-    while True:
-        mark = cycle.cluster.mark()
-        seats = fit_any(cycle, work, quota_type, banned)
-        if seats is None:
-            return None
-        crowded = book.delays(work, quota_type, milli, seats)
-        if not crowded:
-            return seats
-        cycle.cluster.undo(mark)
-        for node in crowded:
-            banned |= 1 << node
+    return delaying_none(cycle, work, quota_type, milli, banned | book.banned(work, quota_type, milli), partial(fit_any, cycle, work, quota_type))
 
 
 def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, leaf: int, backfilled: bool) -> None:

@@ -1,7 +1,7 @@
 """Make a block by moving running work elsewhere, where that loses less than it wins."""
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from math import comb
 
@@ -11,8 +11,8 @@ from ..place.capacity import plain
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..search.clearable import Need, Weight, weight_of
-from ..search.evicting import Target, place_in, request, targets
-from ..state.fleet import Seat
+from ..search.evicting import Target, delaying_none, place_in, request, targets
+from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle, Sieve
 from ..state.work import Work
@@ -249,29 +249,21 @@ def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: T
 
 def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[Seat, ...] | None:
     """A place for a job that is moved, idle or freed by an earlier decision, in nobody's way: neither a window's nor that of a reservation."""
-    cluster, book = cycle.cluster, cycle.book
+    cluster = cycle.cluster
     milli = cluster.wants_milli(one.kind, wants, quota_type)
     kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
     if kept_clear is not None:
         return None
-    alone = is_alone(cycle, one) and wants == one.form.wants
     for view in cycle.views():
-        off = banned
-        while True:
-            mark = cluster.mark()
-            places: tuple[Seat, ...] | None
-            if alone:
-                places = fit_one(cycle, one, quota_type, view, off)
-            else:
-                places = Placer(cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=off).place(wants)
-            if places is None:
-                break
-            crowded = book.delays(one, quota_type, milli, places)
-            if not crowded and not cluster.in_a_circle(one, places):
-                return places
-            cluster.undo(mark)
-            if not crowded:
-                break
-            for node in crowded:
-                off |= 1 << node
+        mark = cluster.mark()
+        places = delaying_none(cycle, one, quota_type, milli, banned, partial(_place, cycle, one, quota_type, wants, view))
+        if places is not None and not cluster.in_a_circle(one, places):
+            return places
+        cluster.undo(mark)
     return None
+
+
+def _place(cycle: Cycle, one: Work, quota_type: int, wants: Wants, view: View, banned: int) -> tuple[Seat, ...] | None:
+    if is_alone(cycle, one) and wants == one.form.wants:
+        return fit_one(cycle, one, quota_type, view, banned)
+    return Placer(cycle.cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=banned).place(wants)

@@ -243,6 +243,21 @@ def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, ban
     return seats
 
 
+def delaying_none(
+    cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int, place: Callable[[int], tuple[Seat, ...] | None]
+) -> tuple[Seat, ...] | None:
+    """Take a place that delays no reservation: off the banned nodes, and off those on which others found by `place` would delay one."""
+    while True:
+        mark = cycle.cluster.mark()
+        seats = place(banned)
+        crowded = () if seats is None else cycle.book.delays(work, quota_type, milli, seats)
+        if not crowded:
+            return seats
+        cycle.cluster.undo(mark)
+        for node in crowded:
+            banned |= 1 << node
+
+
 def take_cheaply(
     cycle: Cycle,
     work: Work,
