@@ -1,7 +1,6 @@
 """When a quota's limit, or a gate held by a job ahead, lets a waiting job start, by the estimates of who counts against it."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from ..state.work import Work
 from .gates import Gate, Hold, Rule, counts_against, gates_ahead, uses_of
 from .windows import NEVER
 
-EVERY_TYPE = -1
 Key = tuple[int, int]  # a node of the tree, and the quota type that the limit is about
 
 
@@ -117,7 +115,8 @@ class Allowances:
 
     def _rooms(self, work: Work, quota_type: int, milli: int, tree: Tree) -> list[tuple[Allowance, int]]:
         """Its limits, each with what may count already as it starts."""
-        rooms = [(self._by_limit.setdefault(key, Allowance()), most - milli) for key, most in _limits(tree, work.home, quota_type)]
+        limits = tree.limits(work.home, quota_type)
+        rooms = [(self._by_limit.setdefault((place, of_type), Allowance()), most - milli) for place, of_type, most in limits]
         if self.holds:
             rooms += [(self._gate(hold, gate), gate.most - milli) for hold, gate in gates_ahead(self.cycle, work, quota_type, milli)]
         return rooms
@@ -144,8 +143,8 @@ class Allowances:
             self._taken.append(taken)
             for (_, gate), allowance in self._by_gate.items():
                 self._count(gate, allowance, taken)
-        for key, _ in _limits(self.cycle.tree, work.home, quota_type):
-            self._by_limit.setdefault(key, Allowance()).count(milli, at, at + length)
+        for place, of_type, _ in self.cycle.tree.limits(work.home, quota_type):
+            self._by_limit.setdefault((place, of_type), Allowance()).count(milli, at, at + length)
 
     @cached_property
     def _by_limit(self) -> dict[Key, Allowance]:
@@ -154,17 +153,6 @@ class Allowances:
         for work in cycle.cluster.works if cycle.tree.limited else ():
             if work.seats:
                 end = cycle.ends_at(work)
-                for key, _ in _limits(cycle.tree, work.charged_leaf, work.quota_type):
-                    found.setdefault(key, Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
+                for place, of_type, _ in cycle.tree.limits(work.charged_leaf, work.quota_type):
+                    found.setdefault((place, of_type), Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
         return found
-
-
-def _limits(tree: Tree, leaf: int, quota_type: int) -> Iterator[tuple[Key, int]]:
-    if not tree.limited:
-        return
-    for place in tree.path[leaf]:
-        total, caps = tree.limit_total[place], tree.limit_by_type[place]
-        if total is not None:
-            yield (place, EVERY_TYPE), total
-        if caps is not None and quota_type in caps:
-            yield (place, quota_type), caps[quota_type]

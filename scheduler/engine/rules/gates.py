@@ -11,7 +11,7 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import CLASS_RANK, Preemptible, Settings
 from ..reading.checkers import spell_instant
 from ..state.cluster import Cluster
-from ..state.tree import Division, Tree
+from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
 from .windows import NEVER
 
@@ -123,12 +123,8 @@ def _within_then(cycle: Surroundings, hold: Hold, share: Gate) -> bool:
 
 def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
     tree = cycle.tree
-    for place in tree.path[leaf] if tree.limited else ():
-        total, caps = tree.limit_total[place], tree.limit_by_type[place]
-        if total is not None:
-            yield Gate(place, Rule.LIMIT, total, tuple(range(len(tree.types))))
-        if caps is not None and quota_type in caps:
-            yield Gate(place, Rule.LIMIT, caps[quota_type], (quota_type,))
+    for place, of_type, most in tree.limits(leaf, quota_type):
+        yield Gate(place, Rule.LIMIT, most, tuple(range(len(tree.types))) if of_type == EVERY_TYPE else (of_type,))
     if work.form.fixed:
         ends = cycle.cluster.windows.ends(work)
         for place, promised in tree.promised_to_fixed(leaf, division, ends):

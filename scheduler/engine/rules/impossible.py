@@ -58,14 +58,8 @@ class Verdicts:
         return (), within
 
     def _within_limits(self, work: Work, quota_type: int) -> bool:
-        tree = self.cluster.tree
         milli = self._least_milli(work.kind, quota_type)
-        for place in tree.path[work.home]:
-            total = tree.limit_total[place]
-            caps = tree.limit_by_type[place]
-            if (total is not None and milli > total) or (caps is not None and milli > caps.get(quota_type, milli)):
-                return False
-        return True
+        return all(milli <= most for _, _, most in self.cluster.tree.limits(work.home, quota_type))
 
     def _no_type(self, work: Work) -> Reason:
         asked = sorted({name for role in work.kind.roles for name in role.gpu_types})

@@ -135,20 +135,9 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     tree = cycle.tree
     milli = request(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
-    if tree.limit_gate(leaf, quota_type, milli) is None:
-        return ()
-    found = []
-    division = tree.divisions[tree.division_of[quota_type]]
-    for place in tree.path[leaf]:
-        total = tree.limit_total[place]
-        if total is not None and tree.used_total(place) + milli > total:
-            found.append((place, tree.end[place], tree.used_total(place) + milli - total))
-        caps = tree.limit_by_type[place]
-        if caps is not None and quota_type in caps:
-            used = (division.used if tree.used_by_type is None else tree.used_by_type[quota_type])[place]
-            if used + milli > caps[quota_type]:
-                found.append((place, tree.end[place], used + milli - caps[quota_type]))
-    return tuple(found)
+    limits = tree.limits(leaf, quota_type) if tree.limited else ()
+    over = [(place, tree.end[place], tree.used_of(place, of_type) + milli - most) for place, of_type, most in limits]
+    return tuple([each for each in over if each[2] > 0])
 
 
 def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:

@@ -19,6 +19,7 @@ NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
 NO_LIMITS = repeat(None)
+EVERY_TYPE = -1
 
 
 @dataclass(slots=True)
@@ -258,7 +259,22 @@ class Tree(Layout):
             requested[place] += milli
 
     def used_total(self, place: int) -> int:
-        return sum(division.used[place] for division in self.divisions)
+        return sum([division.used[place] for division in self.divisions])
+
+    def limits(self, leaf: int, quota_type: int) -> Iterator[tuple[int, int, int]]:
+        """The limits on a leaf's way up that count a quota type: of which node, on that type or on every type, and how much."""
+        for place in self.path[leaf] if self.limited else ():
+            total, caps = self.limit_total[place], self.limit_by_type[place]
+            if total is not None:
+                yield place, EVERY_TYPE, total
+            if caps is not None and quota_type in caps:
+                yield place, quota_type, caps[quota_type]
+
+    def used_of(self, place: int, quota_type: int) -> int:
+        """What is used below a node of one type, or of every type."""
+        if quota_type == EVERY_TYPE:
+            return self.used_total(place)
+        return (self.divisions[self.division_of[quota_type]].used if self.used_by_type is None else self.used_by_type[quota_type])[place]
 
     def limit_for(self, division: Division, place: int) -> int | None:
         """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
@@ -378,20 +394,15 @@ class Tree(Layout):
 
     def limits_refusing(self, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
         """All limits on the path that refuse so much more."""
-        division = self.divisions[self.division_of[quota_type]]
-        for place in self.path[leaf]:
-            total = self.limit_total[place]
-            if total is not None:
-                used = division.used[place] if len(self.divisions) == 1 else self.used_total(place)
-                if used + milli > total:
-                    yield self._limit_reason(place, used, total, milli)
-            caps = self.limit_by_type[place]
-            if caps is not None and quota_type in caps:
-                of_type = division.used if self.used_by_type is None else self.used_by_type[quota_type]
-                if of_type[place] + milli > caps[quota_type]:
-                    yield self._limit_reason(place, of_type[place], caps[quota_type], milli, self.types[quota_type])
-            if self.quotas[place] is None and division.used[place] + milli > (division.limit[place] or 0):
-                yield self._limit_reason(place, division.used[place], division.limit[place] or 0, milli)
+        for place, of_type, most in self.limits(leaf, quota_type):
+            used = self.used_of(place, of_type)
+            if used + milli > most:
+                yield self._limit_reason(place, used, most, milli, None if of_type == EVERY_TYPE else self.types[of_type])
+        if self.quotas[leaf] is None:  # a window of a class
+            division = self.divisions[self.division_of[quota_type]]
+            used, most = division.used[leaf], division.limit[leaf] or 0
+            if used + milli > most:
+                yield self._limit_reason(leaf, used, most, milli)
 
     def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
         name = self.names[place]
