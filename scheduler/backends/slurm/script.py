@@ -16,7 +16,28 @@ from scheduler.backends.slurm.gres import Gres, is_share, promised
 
 PORTS = range(10_240, 20_000)
 # A task's own ranks: Slurm numbers the tasks of a step from 0. No signal is ignored for the job: a shell could never trap it again.
-TASK = 'export RANK=$(($1 + SLURM_PROCID)) ROLE_RANK=$(($1 + SLURM_PROCID)) LOCAL_RANK=$SLURM_PROCID; shift; exec "$@"'
+RANKS = "export RANK=$(($1 + SLURM_PROCID)) ROLE_RANK=$(($1 + SLURM_PROCID)) LOCAL_RANK=$SLURM_PROCID"
+TASK = f'{RANKS}; shift; exec "$@"'
+# One of several tasks of a worker: srun tells the highest of their codes, perhaps that of one it has ended itself, so the first to fail says its own
+# ($2). And srun ends a task before it has shown its last lines, so each writes its own to the log ($3), its number in front. What reads them is not
+# waited for longer than two seconds: a process that the task has left behind may keep it.
+TASKS = "\n".join(
+    (
+        f"{RANKS}; gf_failed=$2 gf_log=$3; shift 3",
+        "trap : TERM USR1",
+        'if [ "$gf_log" ]; then',
+        """  exec 3> >(trap '' TERM USR1; exec /bin/sed -u "s/^/$SLURM_PROCID: /" >> "$gf_log" 2>/dev/null); gf_reader=$!""",
+        "  exec >&3 2>&3 3>&-",
+        "fi",
+        "exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
+        '( exec 2>&4 4>&-; exec -- "$@" )',
+        "gf_code=$?",
+        '[ "$gf_code" -eq 0 ] || ( set -C; echo "$gf_code" > "$gf_failed" )',
+        "exec >/dev/null 4>&-",
+        'for gf_turn in 1 2 3 4 5 6 7 8 9 10; do kill -0 "${gf_reader:-none}" || break; /bin/sleep 0.2; done',
+        'exit "$gf_code"',
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +151,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
-    lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", *_KEEPER]
+    lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
@@ -162,24 +183,31 @@ def _any_of(texts: Sequence[str]) -> str:
 
 
 # A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
-# A worker of one task writes to its log itself where its node has the folder: by way of srun, what it wrote just before it was killed can be lost.
+# A task writes to its log itself where its node has the folder: by way of srun, what it wrote just before it was killed can be lost.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
     "gf_pids=()",
     "worker() {",
-    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_label= gf_do=$gf_task; shift 6",
+    "  local gf_name=$1 gf_node=$2 gf_tasks=$3 gf_gres=$4 gf_cpus=$5 gf_first=$6 gf_code gf_said gf_lost= gf_own=1 gf_label=; shift 6",
+    '  local gf_failed="$gf_folder/$gf_name.failed.$SLURM_JOB_ID"',
     '  while [ "$1" != -- ]; do export "$1"; shift; done; shift',
-    '  [ "$gf_tasks" -eq 1 ] || gf_label=--label  # which of its ranks wrote a line',
     '  [ -z "$gf_why" ] || echo "$gf_why" >> "$gf_logs/$gf_name.log"',
-    '  if [ "$gf_tasks" -eq 1 ] && { [ -z "$gf_local" ] || [ "$gf_node" = "$SLURMD_NODENAME" ]; }; then',
-    """    gf_do='exec >>"$1" 2>&1; shift; '$gf_task; set -- "$gf_logs/$gf_name.log" "$gf_first" "$@\"""",
-    '  else set -- "$gf_first" "$@"; fi',
+    '  [ -z "$gf_local" ] || [ "$gf_node" = "$SLURMD_NODENAME" ] || gf_own=',
+    '  if [ "$gf_tasks" -gt 1 ]; then',
+    '    [ "$gf_own" ] && [ -x /bin/sed ] || { gf_own=; gf_label=--label; }  # which of its ranks wrote a line',
+    '    set -- /bin/bash -p -c "$gf_tasks_do" gpufleet "$gf_first" "$gf_failed" "${gf_own:+$gf_logs/$gf_name.log}" "$@"',
+    """  elif [ "$gf_own" ]; then set -- /bin/sh -c 'exec >>"$1" 2>&1; shift; '"$gf_task" gpufleet "$gf_logs/$gf_name.log" "$gf_first" "$@\"""",
+    '  else set -- /bin/sh -c "$gf_task" gpufleet "$gf_first" "$@"; fi',
     '  gf_said=$("$gf_srun" --exact --mem=0 --nodes=1 --nodelist="$gf_node" --ntasks="$gf_tasks" --cpus-per-task="$gf_cpus" "$gf_gres" \\',
-    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" /bin/sh -c "$gf_do" gpufleet "$@" 2>&1)',
+    '    --kill-on-bad-exit=1 --open-mode=append $gf_label --output="$gf_logs/$gf_name.log" "$@" 2>&1)',
     "  gf_code=$?",
     '  [ -z "$gf_said" ] || printf "%s\\n" "$gf_said" >&2',
     f'  case "$gf_code:$gf_said" in 0:*|{_any_of(ENDED_ITSELF)}) ;; {_any_of(NOT_STARTED)}) gf_lost=1;; esac',
-    '  [ "$gf_lost" ] || echo "$gf_code" > "$gf_folder/$gf_name.exit"',
+    '  if [ -z "$gf_lost" ]; then',
+    '    gf_said=; [ "$gf_code" -eq 0 ] || { read -r gf_said < "$gf_failed"; } 2>/dev/null',
+    '    case "$gf_said" in ""|0*|*[!0-9]*) ;; *) gf_code=$gf_said;; esac',
+    '    echo "$gf_code" > "$gf_folder/$gf_name.exit"',
+    "  fi",
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
     '      [ -z "$gf_lost" ] || echo "$gf_name" > "$gf_folder/lost.$SLURM_JOB_ID"',

@@ -174,6 +174,18 @@ def test_a_gang_whose_path_has_nothing_in_it_runs_and_ends_with_its_code(site):
     assert (folder / "worker-1.exit").read_text() == "5\n"
 
 
+def test_the_first_task_of_a_worker_that_fails_says_its_code_and_its_last_line(site):
+    """Not that of the one which srun ends because of it, and though a process that it leaves behind keeps its output open."""
+    text = 'if [ "$LOCAL_RANK" = 0 ]; then exec sleep 300; fi; sleep 300 & echo last; exit 5'
+    site.start(on=[seat(0, "gpu001", 2)], launch=shell(text, per="gpu"))
+
+    run = site.until(RunState.ENDED)
+
+    assert run.exit_code == 5
+    assert site.log().startswith("1: last\n")
+    assert "exit code 5" in run.why
+
+
 def test_a_worker_that_fails_ends_its_gang(site):
     text = 'if [ "$RANK" = 1 ]; then exit 9; fi; sleep 300'
     site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell(text))
