@@ -86,7 +86,8 @@ def steps_told(incident: Incident) -> list[Step]:
         text = step.text.removeprefix(health)
         rest = text.rstrip(".").removesuffix(title).rstrip(" .:")
         if rest != text.rstrip("."):
-            text = "The rule held." if rule and rest == f"Rule {rule}" else f"{rest}." if rest else ""
+            told = {"": "", f"Rule {rule}": "" if step.health else "The rule held."}
+            text = told.get(rest, f"{rest}.")
         found.append(Step(step.at, step.health, text, step.by))
     return found
 
