@@ -260,7 +260,8 @@ def _attempts(seen: Sequence[SeenRun]) -> dict[str, _Known]:
     numbers = {int(number) for key in wanted if (number := key.rpartition(".")[2]).isdigit()}
     found = {}
     for job, number, *known, running_at, ended_at, degraded_since in ATTEMPTS.raw(jobs, numbers):
-        found[attempt_key(job=job, attempt=number)] = _Known._make((*known, running_at, ended_at is not None, degraded_since is not None))
+        known += (running_at, ended_at is not None, degraded_since is not None)
+        found[attempt_key(job=job, attempt=number)] = _Known(*known)
     return {key: row for key, row in found.items() if key in wanted}
 
 
