@@ -42,12 +42,14 @@ from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
+    AT_ITS_START,
     GIVEN_UP,
     began,
     completed_at,
     forget_code,
     kept_on_node,
     left_at,
+    left_since,
     log_name,
     opened,
     outcome,
@@ -601,7 +603,7 @@ class SlurmBackend:
         workers: list[SeenWorker] = []
         states, starts, ends, refusals = [], [], [], []
         wrong: list[Wrong] = []
-        forgotten = False
+        forgotten, starts_are_slurms = False, True
         looks = []
         for part in run.parts:
             job = by_id.of(run.key, part)
@@ -609,7 +611,7 @@ class SlurmBackend:
                 job = found[0]
             look = self._part_state(run, part, job, now)
             if job is not None and self._may_be_forgotten(run, job, now) and (done := completed_at(run, part, job, now)) is not None:
-                # What Slurm still has of it is cancelled; its start is that of another one where it is later.
+                # What Slurm still has of it is cancelled, and where its start is later, that is another one.
                 part["stuck"], look = not job.ended, RunState.ENDED
                 started = job.started_at if job.started_at is not None and job.started_at <= done else None
                 job = replace(job, state="COMPLETED", exit_code=0, started_at=started, ended_at=done)
@@ -643,8 +645,11 @@ class SlurmBackend:
             if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
                 part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
                 self._keep(run)
-            if job is not None and job.started_at is not None and not lost and not (goes_on and look == RunState.ENDED):
-                starts.append(job.started_at)
+            started = job.started_at if job is not None else None
+            if started is None and look == RunState.ENDED and code is not None:
+                started, starts_are_slurms = left_since(run, part), False
+            if started is not None and not lost and not (goes_on and look == RunState.ENDED):
+                starts.append(started)
             workers += self._workers(run, part, job, look, code)
         if states and set(states) == {RunState.ENDED}:
             state = RunState.ENDED
@@ -669,7 +674,7 @@ class SlurmBackend:
             ended_at=max(ends) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
-            is_one_start=not run.in_place and not any(part.get("ahead") for part in run.parts),
+            is_one_start=starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
             node_lost=bad is not None and (bad[3] or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
             refusals=tuple(refusals),
             checkpoints=checkpoints,
@@ -700,10 +705,10 @@ class SlurmBackend:
         read in each look."""
         if job.state == "PENDING" or job.state in GIVEN_UP:
             return True
+        if job.state == "COMPLETED":  # a script that has ended already does nothing
+            return job.started_at is not None and job.ended_at is not None and job.ended_at - job.started_at <= AT_ITS_START
         _, booted = self._boot
-        if booted is None or datetime.fromisoformat(run.at) >= booted + WHOLE_SECONDS:
-            return False
-        return job.ended or (self._sweeps and now - booted < SWEPT_FOR)
+        return self._sweeps and booted is not None and datetime.fromisoformat(run.at) < booted + WHOLE_SECONDS and now - booted < SWEPT_FOR
 
     def _is_over(self, run: Run, part: dict[str, Any], now: datetime) -> bool:
         """Of a part that Slurm does not know any more: it ended too long ago, or its controller has lost it. Then it runs on until its node tells of

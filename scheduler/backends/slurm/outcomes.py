@@ -78,13 +78,25 @@ def refusals_of(part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[
 
 
 def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
-    codes = []
-    for seat in part["seats"]:
-        try:
-            codes.append(int(text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit")))
-        except (OSError, ValueError):
-            return None
-    return next((code for code in codes if code), 0)
+    codes = _left(run, part, 0)
+    return None if codes is None else next((code for code in codes if code), 0)
+
+
+def _left(run: Run, part: Mapping[str, Any], word: int) -> list[int] | None:
+    """A number of what each of its workers left when it ended: its exit code and, in seconds since 1970, when its script began."""
+    try:
+        return [int(text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit").split()[word]) for seat in part["seats"]]
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def left_since(run: Run, part: Mapping[str, Any]) -> datetime | None:
+    """When a part began of which Slurm no longer tells that, by what it left at its end: soon after its start in Slurm."""
+    begins = _left(run, part, 1)
+    try:
+        return datetime.fromtimestamp(max(begins), UTC) if begins else None
+    except (OverflowError, ValueError, OSError):  # the job can write any number
+        return None
 
 
 def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
@@ -111,7 +123,7 @@ def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime
         return moment
     if job.ended:
         return moment if job.state in GIVEN_UP and job.ended_at is not None and moment < job.ended_at else None
-    return moment if now - moment > TOLD_WITHIN else None
+    return moment if job.state == "RUNNING" and now - moment > TOLD_WITHIN else None
 
 
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

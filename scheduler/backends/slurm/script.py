@@ -172,9 +172,10 @@ ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says bo
 
 # A controller that was killed may have forgotten that a part was completed, and start it again.
 _COMPLETED = (
-    '  { read -r gf_left < "$gf_folder/$gf_seat.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
+    '  { read -r gf_left _ < "$gf_folder/$gf_seat.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
     "done",
     '[ -z "$gf_left" ] || exit 0',
+    "printf -v gf_began '%(%s)T' -1",
 )
 
 
@@ -206,7 +207,7 @@ _KEEPER = (
     '  if [ -z "$gf_lost" ]; then',
     '    gf_said=; [ "$gf_code" -eq 0 ] || { read -r gf_said < "$gf_failed"; } 2>/dev/null',
     '    case "$gf_said" in ""|0*|*[!0-9]*) ;; *) gf_code=$gf_said;; esac',
-    '    echo "$gf_code" > "$gf_folder/$gf_name.exit"',
+    '    echo "$gf_code $gf_began" > "$gf_folder/$gf_name.exit"',
     "  fi",
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
@@ -241,12 +242,12 @@ _ALONE = (
     "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
     '  ( echo "$BASHPID" >&3; exec 3>&- 2>&4 4>&-; exec -- "${gf_program[@]}" )',
     "  gf_code=$?; echo >&3  # should it not have come so far",
-    '  echo "$gf_code" > "$gf_folder/$gf_name.exit"; exit "$gf_code"',
+    '  echo "$gf_code $gf_began" > "$gf_folder/$gf_name.exit"; exit "$gf_code"',
     ") &",
     "gf_keeper=$!",
     "read -r gf_pid <&3; exec 3>&-",
     'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
-    'read -r gf_left < "$gf_folder/$gf_name.exit"; exit "${gf_left:-$gf_code}"',
+    'read -r gf_left _ < "$gf_folder/$gf_name.exit"; exit "${gf_left:-$gf_code}"',
 )
 
 
