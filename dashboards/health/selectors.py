@@ -7,16 +7,18 @@ from datetime import datetime, timedelta
 from django.db.models import Avg, Count, Exists, F, OuterRef, QuerySet, Sum
 from django.http import Http404
 
+from dashboards.health.counting import OWN
 from dashboards.health.detect import LEAST_RANKS
 from dashboards.health.incidents import jobs_hurt
-from dashboards.health.models import HealthFinding, HealthRule, Incident, Straggler
+from dashboards.health.models import HealthFinding, HealthFrame, HealthRule, Incident, Straggler
 from dashboards.health.round import rule_of
 from dashboards.health.rules import Hit, said
-from dashboards.health.state import SIGNALS
+from dashboards.health.state import SIGNALS, sources_followed
 from dashboards.idle.selectors import cost_of, hours_milli, hours_told
+from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import rates_visible
 from quotas.permissions import Access, Can
-from scheduler.models import Health, Job, Node, Placement
+from scheduler.models import Cluster, Health, Job, Node, Placement
 
 MONTH = timedelta(days=30)
 
@@ -172,6 +174,30 @@ def health_summary(access: Access, *, now: datetime) -> HealthSummary:
         jobs=sum(row[3] for row in sums),
         worst=[(named[node], count) for node, count in counts if node in named],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedFrom:
+    """Who tells a counter now, and of how many devices."""
+
+    label: str
+    of_node: bool
+    sources: Sequence[tuple[str, int]]
+
+
+def counters_followed(cluster: Cluster) -> list[CountedFrom]:
+    """Of each counter of a cluster the sources that count it, each for other devices. Two queries."""
+    frame = HealthFrame.objects.filter(cluster=cluster).first()
+    if frame is None:
+        return []
+    servers = dict(PrometheusServer.objects.values_list("pk", "name"))
+    simulated = frame.source == "simulated"
+    found = []
+    for key, whose in sources_followed(frame).items():
+        own = "simulation" if simulated else {"xid": "kernel log", "nic_errors": "kernel"}.get(key, "NVML")
+        told = [(own if source == OWN else servers.get(source, "removed server"), count) for source, count in whose.items()]
+        found.append(CountedFrom(SIGNALS[key].label, SIGNALS[key].of_node, told))
+    return found
 
 
 def rules_listed(access: Access) -> list[HealthRule]:

@@ -13,6 +13,7 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
+from dashboards.health.counting import OWN, UNREAD, Counts, Keys, Words, XidState, aligned, followed, grown, is_over, source_of, xids_counted
 from dashboards.health.models import HealthBucket, HealthFrame
 from dashboards.telemetry.frames import MINUTE, minute_of
 from gpufleet.core.times import whole_millis
@@ -21,12 +22,8 @@ from scheduler.models import Gpu, Node
 BUCKET = timedelta(minutes=5)
 # A flag that holds between two looks counts for so long at most: while nobody looked nobody knows.
 LONGEST_GAP = timedelta(seconds=60)
-UNREAD = np.uint32(0xFFFFFFFF)
 MOST_LOGS = 8  # of so many boots and machines it is known up to where their logs were read
 HOT = 80  # degrees: cooler ones are not kept
-
-Words = NDArray[np.uint32]
-Keys = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +62,38 @@ MOMENTARY = PROCESSES, SM_CLOCK, OCCUPANCY, PCIE, NVLINK = "processes", "sm_cloc
 # it, the newest first.
 PAST_MINUTES = 6
 BY_MINUTE = "nvlink_mib_sum", "nvlink_mib_read", *(f"nvlink_mib_past_{place}" for place in range(1, PAST_MINUTES + 1))
+COUNTED = tuple(key for key, signal in SIGNALS.items() if signal.kind == "counter")
+# Of each counter what it is based on (its source, and of how many parts it is the sum), and the second in which that told it last.
+BASE, TOLD = "_base", "_told"
+OF_COUNTERS = tuple(key + suffix for key in COUNTED for suffix in (BASE, TOLD))
+OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
-STORED = (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")), *MOMENTARY, *BY_MINUTE)
-_BY_MINUTE = slice(len(STORED) - len(BY_MINUTE), len(STORED))
-COUNTERS = np.array([key in SIGNALS and SIGNALS[key].kind == "counter" for key in STORED])
+STORED = (
+    *(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")),
+    *MOMENTARY,
+    *BY_MINUTE,
+    *OF_COUNTERS,
+    *OF_XIDS,
+)
+PLACE = {key: place for place, key in enumerate(STORED)}
+_BY_MINUTE = slice(PLACE[BY_MINUTE[0]], PLACE[BY_MINUTE[-1]] + 1)
+_XIDS = slice(PLACE[OF_XIDS[0]], PLACE[OF_XIDS[-1]] + 1)
+STAYS = np.array([key in COUNTED or key in OF_COUNTERS or key in OF_XIDS for key in STORED])
 
 
 @dataclass(frozen=True, slots=True)
 class RawState:
-    """One look at devices. Columns hold the figures of `gpus` (or of `nodes`, for signals of nodes); `UNREAD` where there is none."""
+    """One look at devices. Columns hold the figures of `gpus` (or of `nodes`, for signals of nodes); `UNREAD` where there is none.
+
+    Counters in columns are those of the cluster's own source; what servers count is in `counts`, in the order in which they are asked for.
+    """
 
     gpus: Sequence[int] = ()
     columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
     nodes: Sequence[int] = ()
     node_columns: Mapping[str, Sequence[int] | Words] = field(default_factory=dict)
-    xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look
+    xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look, whoever tells them
+    counts: Sequence[Counts] = ()
     log: "Logged | None" = None
 
 
@@ -90,6 +104,7 @@ class Logged:
     boot: str
     booted: datetime
     newest: int  # the number of its newest record
+    gpus: Sequence[int]  # of which it would tell
     xids: Sequence[tuple[int, int, int]] = ()  # (GPU, number of the XID, number of its record)
 
 
@@ -121,11 +136,10 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
             gap = min(at - frame.at, LONGEST_GAP)
             if frame.bucket_at != bucket:
                 sums[:] = 0
-        new = [*state.xids]
-        if state.log is not None:
-            new += _new_in_log(frame, state.log, since)
+        _choose_sources(last, now, devices, state.counts, int(at.timestamp()))
+        new = [*state.xids, *_new_xids(frame, last, now, devices, state, since, at)]
         sums = _added(sums, last, now, round(gap.total_seconds()))
-        kept = np.where((now == UNREAD) & COUNTERS[:, None], last, now)
+        kept = np.where((now == UNREAD) & STAYS[:, None], last, now)
         kept[_BY_MINUTE] = _by_minute(last[_BY_MINUTE], since, at, now[STORED.index(NVLINK)])
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
@@ -136,24 +150,67 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
     return True
 
 
+def _choose_sources(last: Words, now: Words, devices: Keys, counts: Sequence[Counts], second: int) -> None:
+    """Leave in `now` of each counter the figures of one source a device, and whose they are."""
+    for key in COUNTED:
+        place, base, told = PLACE[key], PLACE[key + BASE], PLACE[key + TOLD]
+        own = now[place].copy(), np.where(now[base] == UNREAD, 0, now[base]).astype(np.uint32)  # based on the number of its parts
+        offers = [*(one.column(key, devices) for one in counts), own]
+        now[place], now[base], now[told] = followed(last[base], last[told], offers, second)
+
+
+def _new_xids(frame: HealthFrame, last: Words, now: Words, devices: Keys, state: RawState, since: datetime, at: datetime) -> list[tuple[int, int]]:
+    """(GPU, number) of those XIDs that came since the last look, each once, whoever tells it."""
+    log = state.log
+    records = [] if log is None else _new_in_log(frame, log, since)
+    in_log = np.isin(devices, np.array([device_of_gpu(gpu) for gpu in log.gpus] if log else [], np.uint64))
+    codes = aligned({device_of_gpu(gpu): code for gpu, code, _ in log.xids} if log else {}, devices)
+    offers = [one.column("xid", devices) for one in state.counts]
+    seen = np.isin(devices, np.array(sorted({device for one in state.counts for device in one.devices}), np.uint64))
+    after, news, from_log = xids_counted(XidState(*last[_XIDS]), offers, seen, in_log, codes, second=int(at.timestamp()))
+    now[_XIDS] = np.array([after.base, after.told, after.heard, after.logged_at, after.logged])
+    told = [(int(device) // 2, int(code)) for device, code in zip(devices[news], after.heard[news], strict=True)]
+    counts = set((devices[from_log] // 2).tolist())
+    return [*told, *((gpu, code) for gpu, code in records if gpu in counts)]
+
+
 def _new_in_log(frame: HealthFrame, log: Logged, since: datetime) -> list[tuple[int, int]]:
-    """XIDs since the last look. Of a log that was never read none is new, unless its machine was started since."""
+    """Records since the last look. Of a log that was never read none is new, unless its machine was started since."""
     ends = dict(frame.logs)
     before = ends.pop(log.boot, -1 if log.booted > since else log.newest)
     frame.logs = [*ends.items(), (log.boot, max(before, log.newest))][-MOST_LOGS:]
     return [(gpu, code) for gpu, code, number in log.xids if number > before]
 
 
+def sources_followed(frame: HealthFrame) -> dict[str, dict[int, int]]:
+    """By counter the sources that count it, with how many devices each; `OWN` of XIDs is the kernel's log. Without those that fell silent."""
+    devices = len(zlib.decompress(bytes(frame.devices))) // 8
+    last, second = unpacked(frame.last, devices, UNREAD), int(frame.at.timestamp())
+    found = {}
+    for key in (*COUNTED, "xid"):
+        base, told = last[PLACE[key + BASE]], last[PLACE[key + TOLD]]
+        whose = np.where((told != UNREAD) & ~is_over(told, second), source_of(base), UNREAD)
+        if key == "xid":
+            logged_at = last[PLACE["xid_logged_at"]]
+            whose = np.where((logged_at != UNREAD) & ~is_over(logged_at, second), OWN, whose)
+        sources, counts = np.unique(whose[whose != UNREAD], return_counts=True)
+        if len(sources):
+            found[key] = dict(zip(sources.tolist(), counts.tolist(), strict=True))
+    return found
+
+
 def _table(state: RawState) -> tuple[Keys, Words]:
     gpus = np.array([device_of_gpu(key) for key in state.gpus], np.uint64)
     nodes = np.array([device_of_node(key) for key in state.nodes], np.uint64)
-    devices = np.concatenate([gpus, nodes])
+    # Also GPUs of which the log alone tells: one that has fallen off the bus.
+    logged = np.setdiff1d(np.array([device_of_gpu(key) for key in (state.log.gpus if state.log else ())], np.uint64), gpus)
+    devices = np.concatenate([gpus, nodes, logged])
     now = np.full((len(STORED), len(devices)), UNREAD, np.uint32)
     for place, key in enumerate(STORED):
         if key in state.columns:
             now[place, : len(gpus)] = np.asarray(state.columns[key], np.uint32)
         if key in state.node_columns:
-            now[place, len(gpus) :] = np.asarray(state.node_columns[key], np.uint32)
+            now[place, len(gpus) : len(gpus) + len(nodes)] = np.asarray(state.node_columns[key], np.uint32)
     order = np.argsort(devices, kind="stable")
     return devices[order], now[:, order]
 
@@ -201,10 +258,8 @@ def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
             level = np.where(now[place] >= HOT, now[place], 0) if key == "temperature" else now[place]
             found[place] = np.where(read, np.maximum(found[place], level), found[place])
         else:
-            both = read & (last[place] != UNREAD)
-            # A counter that fell was reset: all that it shows has come since.
-            grown = np.where(now[place] >= last[place], now[place] - last[place], now[place])
-            found[place] += np.where(both, grown, 0).astype(np.uint32)
+            base = PLACE[key + BASE]
+            found[place] += grown(last[place], last[base], now[place], now[base])
     return found
 
 

@@ -3,7 +3,7 @@
 A server that fails, is slow or answers with nothing gives no reading. Its GPUs are without one: they are not idle, and nothing is drained for it.
 
 One source speaks for a GPU: the first server that knows it, then, in clusters that servers read, this machine's driver (NVML), in the same frame.
-Two writers of one cluster would take each other's readings for missing.
+Two writers of one cluster would take each other's readings for missing. Counters of all of them go on to the raw state, which follows one of each.
 """
 
 import threading
@@ -19,14 +19,28 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
-from dashboards.health.state import MOMENTARY, NVLINK, OCCUPANCY, PCIE, PROCESSES, SM_CLOCK, UNREAD, RawState, state_write
+from dashboards.health.counting import OWN, Counts
+from dashboards.health.state import (
+    COUNTED,
+    MOMENTARY,
+    NVLINK,
+    OCCUPANCY,
+    PCIE,
+    PROCESSES,
+    SM_CLOCK,
+    UNREAD,
+    RawState,
+    device_of_gpu,
+    device_of_node,
+    state_write,
+)
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
 from dashboards.prometheus.dcgm import Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
-from dashboards.telemetry.local import logged, uuids_logged
+from dashboards.telemetry.local import logged
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
@@ -85,10 +99,7 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
         for uuid, read in answer.look.gpus.items():
             # The first server that knows a GPU speaks for it; another fills in what that one does not have.
             values[uuid] = read | values.get(uuid, {})
-    nics: dict[int, int] = {}
-    for answer in answers:
-        nics |= {hosts[name]: max(count, nics.get(hosts[name], 0)) for name, count in answer.look.nics.items()}
-    by_servers = set(values)
+    counts = [counts_of(answer.server.pk, answer.look.gpus, answer.look.nics, known, hosts) for answer in answers]
     try:
         readings, log = local.result(timeout=MACHINE_SECONDS)
     except TimeoutError:
@@ -97,7 +108,7 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
         clusters[known[uuid].cluster].append((known[uuid], read))
-    xids = [found for answer in answers for found in _new_xids(answer, known)]
+    counts.append(counts_of(OWN, {reading.uuid: _as_dcgm(reading) for reading in readings}, {}, known, hosts))
     # Dated when the answers are in: while a server was slow, this machine's driver may have written on.
     at = now + timedelta(seconds=monotonic() - begun)
     with transaction.atomic():
@@ -105,12 +116,11 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
             rows.sort(key=lambda row: row[0].key)
             weak = any("sm" not in read and "driver" in read for _, read in rows)
             frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
-            mine = {one.key for one, _ in rows}
-            state = state_of(rows, [found for found in xids if found[0] in mine], nics)
-            own = {uuid: one.key for uuid, one in known.items() if one.cluster == cluster and uuid not in by_servers}
-            state_write(cluster_id=cluster, at=at, source=SOURCE, state=replace(state, log=logged(log, own)))
+            own = {uuid: one.key for uuid, one in known.items() if one.cluster == cluster}
+            state = replace(state_of(rows), counts=counts, log=logged(log, own))
+            state_write(cluster_id=cluster, at=at, source=SOURCE, state=state)
         for answer in answers:
-            _note(answer, now)  # with the state: an XID that is known of is one that was counted
+            _note(answer, now)
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
     return len(values)
 
@@ -136,7 +146,7 @@ def machine_known(known: Container[str]) -> tuple[list[Reading], KernelLog | Non
     """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
     try:
         log = kernel_log_read()
-        own = [*machine_uuids(), *uuids_logged(log)]
+        own = [*machine_uuids(), *(log.uuids if log else ())]
         return (machine_read(), log) if any(uuid in known for uuid in own) else ([], None)
     except NvmlUnavailable:
         return [], None  # as on most consoles
@@ -150,7 +160,6 @@ def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], k
             continue
         read = _as_dcgm(reading)
         if reading.uuid in values:
-            # Never counters: those of two sources may differ, and would seem to grow.
             read = {key: read[key] for key in ("sm", "tensor", "dram", "occupancy", *MOMENTARY) if key in read}
         values[reading.uuid] = read | values.get(reading.uuid, {})
 
@@ -215,19 +224,10 @@ def _note(answer: Answer, now: datetime) -> None:
         "gpus": len(answer.look.gpus),
         "duration_ms": answer.duration_ms,
         "oddities": dict(odd),
-        "xids": {uuid: int(read["xid"]) for uuid, read in answer.look.gpus.items() if read.get("xid")} if answer.look.gpus else server.xids,
     }
     if answer.look.gpus:
         facts["read_at"] = now
     PrometheusServer.objects.filter(pk=server.pk, revision=server.revision).update(**facts)
-
-
-def _new_xids(answer: Answer, known: Mapping[str, Known]) -> list[tuple[int, int]]:
-    """The exporter keeps saying the last XID of a GPU: it is new where it was another one, or none, at the last look. The first look has no news."""
-    if answer.server.read_at is None:
-        return []
-    found = {uuid: int(read["xid"]) for uuid, read in answer.look.gpus.items() if read.get("xid")}
-    return [(known[uuid].key, code) for uuid, code in found.items() if answer.server.xids.get(uuid) != code]
 
 
 def columns_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> Columns:
@@ -277,8 +277,28 @@ def _traffic(key: str, read: Mapping[str, float]) -> float | None:
     return sum(told) / (1 << 20) if len(told) == 2 else read.get(key)
 
 
-def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[tuple[int, int]], nics: Mapping[int, int]) -> RawState:
-    """The raw state of the hardware for health rules. Resets of counters are theirs to see."""
+def counts_of(
+    source: int, gpus: Mapping[str, Mapping[str, float]], nics: Mapping[str, int], known: Mapping[str, Known], hosts: Mapping[str, int]
+) -> Counts:
+    """What one source counts. Resets of counters are the raw state's to see."""
+    figures: dict[str, dict[int, int]] = {key: {} for key in (*COUNTED, "xid")}
+    devices = []
+    for uuid, read in gpus.items():
+        if uuid not in known:
+            continue
+        device = device_of_gpu(known[uuid].key)
+        devices.append(device)
+        remaps = _remaps(read)
+        told = read if remaps is None else {**read, "row_remaps": remaps}
+        for key, values in figures.items():
+            if key in told:
+                values[device] = int(told[key])
+    figures["nic_errors"] = {device_of_node(hosts[name]): count for name, count in nics.items()}
+    return Counts(source, figures, devices)
+
+
+def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> RawState:
+    """The raw state of the hardware for health rules, but for what is counted."""
     reads = [read for _, read in rows]
 
     def column(value: Callable[[Mapping[str, float]], float | None]) -> NDArray[np.uint32]:
@@ -287,10 +307,8 @@ def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]], xids: Sequence[t
     def flag(mask: int) -> Callable[[Mapping[str, float]], float | None]:
         return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
 
-    keys = ("temperature", "ecc_corrected", "ecc_uncorrected", "pcie_replays", "remap_failed", "nvlink_errors", PROCESSES, SM_CLOCK)
+    keys = ("temperature", "remap_failed", PROCESSES, SM_CLOCK)
     columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
-    columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "row_remaps": column(_remaps), "pcie_lost": column(_pcie_lost)}
-    nodes = sorted({one.node for one, _ in rows})
-    of_nodes = {"nic_errors": [nics.get(node, int(UNREAD)) for node in nodes]}
+    columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "pcie_lost": column(_pcie_lost)}
     columns |= {OCCUPANCY: column(_occupancy), PCIE: column(partial(_traffic, PCIE)), NVLINK: column(partial(_traffic, NVLINK))}
-    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=nodes, node_columns=of_nodes, xids=xids)
+    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}))

@@ -22,7 +22,6 @@ class PrometheusServer(models.Model):
     gpus = models.PositiveIntegerField(default=0, help_text="How many known GPUs the last answer had.")
     duration_ms = models.PositiveIntegerField(default=0)
     oddities = models.JSONField(default=dict, help_text="How often each oddity was met since the server was added.")
-    xids = models.JSONField(default=dict, help_text="The last XID of each GPU, by UUID, so that each counts once.")
 
     class Meta:
         db_table = "prometheus_server"

@@ -39,6 +39,7 @@ class KernelLog:
     boot: str
     booted: datetime
     newest: int
+    uuids: frozenset[str]  # of all GPUs of which it would tell
     xids: tuple[Xid, ...] = ()
 
 
@@ -63,7 +64,7 @@ def kernel_log_read(*, log: Path = LOG, gpus: Path = DRIVER_GPUS, boot: Path = B
     if newest < 0:
         return None
     booted = datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)
-    return KernelLog(named, booted, newest, tuple(found))
+    return KernelLog(named, booted, newest, frozenset(uuids.values()), tuple(found))
 
 
 def _uuids(gpus: Path) -> dict[tuple[int, ...], str]:

@@ -33,7 +33,7 @@ def local_collect(*, now: datetime) -> int:
     """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written."""
     try:
         uuids, log = machine_uuids(), kernel_log_read()
-        known = [*uuids, *uuids_logged(log)]
+        known = [*uuids, *(log.uuids if log else ())]
         if not known or not Gpu.objects.filter(uuid__in=known, removed_at__isnull=True).exists():
             return 0
         readings = machine_read()
@@ -48,7 +48,7 @@ def local_write(
 ) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
-    own = _own_gpus([*uuids, *uuids_logged(log)], now)  # a GPU that fell off the bus is known by its XID alone
+    own = _own_gpus([*uuids, *(log.uuids if log else ())], now)  # a GPU that fell off the bus is known by the log alone
     clusters = sorted({cluster for cluster, _, _, _ in own})
     if not clusters:
         return 0
@@ -67,15 +67,12 @@ def local_write(
     return len(own)
 
 
-def uuids_logged(log: KernelLog | None) -> list[str]:
-    return [] if log is None else [one.uuid for one in log.xids]
-
-
 def logged(log: KernelLog | None, gpus: Mapping[str, int]) -> Logged | None:
     """A kernel log by the keys of these GPUs."""
     if log is None:
         return None
-    return Logged(log.boot, log.booted, log.newest, [(gpus[one.uuid], one.code, one.number) for one in log.xids if one.uuid in gpus])
+    xids = [(gpus[one.uuid], one.code, one.number) for one in log.xids if one.uuid in gpus]
+    return Logged(log.boot, log.booted, log.newest, [gpus[uuid] for uuid in log.uuids if uuid in gpus], xids)
 
 
 def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: int | None) -> RawState:

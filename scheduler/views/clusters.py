@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from dashboards.courses import cluster_chart
+from dashboards.health.selectors import counters_followed
 from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -42,6 +43,7 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     chosen, moment = range_of(request.GET), now()
     context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
     context |= {"range": chosen, "chart": cluster_chart(cluster, chosen=chosen, now=moment), "is_weak": bool(weak_clusters([cluster.pk]))}
+    context["counters"] = counters_followed(cluster)
     if may_operate:
         context["outside"] = outside_jobs(access, cluster)
         context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)

@@ -193,7 +193,7 @@ def test_an_xid_of_the_log_counts_once_whoever_reads_it() -> None:
 
     def read(seconds: int, *xids: Xid, boot: str = "b-1", booted: int = -9000, answers: bool = True) -> None:
         newest = max((one.number for one in xids), default=100)
-        log = KernelLog(boot, NOON + timedelta(seconds=booted), newest, xids)
+        log = KernelLog(boot, NOON + timedelta(seconds=booted), newest, frozenset({"GPU-0", "GPU-1"}), xids)
         local_write(uuids=["GPU-0"] * answers, readings=[reading] * answers, log=log, now=NOON + timedelta(seconds=seconds))
 
     old, page = Xid(90, "GPU-0", 79), Xid(101, "GPU-0", 31)

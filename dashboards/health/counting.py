@@ -1,0 +1,120 @@
+"""Who counts: of each counter of each device one source at a time. Arrays in, arrays out; devices are in ascending order.
+
+Counters of two sources differ: one lags, one was started later, one counts more. What changes hands begins anew: its first figure is the base of what
+it grows by, never growth itself.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNREAD = np.uint32(0xFFFFFFFF)
+OWN = 0  # this machine's driver and kernel, or what else writes a cluster by itself; a server is told by its key
+HANDOVER_SECONDS = 45  # a source that told nothing of a counter for so long makes room for another one
+_PARTS_BITS = 12
+
+Words = NDArray[np.uint32]
+Keys = NDArray[np.uint64]
+Truths = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What one source tells in one look: figures by counter and device (the last XID is one of them), and the devices that it tells of at all.
+
+    Of a figure that is a sum over links or adapters, `parts` says of how many.
+    """
+
+    source: int
+    figures: Mapping[str, Mapping[int, int]]
+    devices: Collection[int] = ()
+    parts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+
+    def column(self, counter: str, devices: Keys) -> tuple[Words, Words]:
+        """Its figures of a counter, and what they are based on: the source, and the number of parts."""
+        figures, parts = aligned(self.figures.get(counter, {}), devices), aligned(self.parts.get(counter, {}), devices)
+        return figures, np.where(parts == UNREAD, 0, np.minimum(parts, (1 << _PARTS_BITS) - 1)) | np.uint32(self.source << _PARTS_BITS)
+
+
+def source_of(base: Words) -> Words:
+    return base >> np.uint32(_PARTS_BITS)
+
+
+def aligned(values: Mapping[int, int], devices: Keys) -> Words:
+    """In the order of the devices; what is of none of them is left out."""
+    found = np.full(len(devices), UNREAD, np.uint32)
+    if len(devices) and values:
+        keys, figures = np.fromiter(values.keys(), np.uint64, len(values)), np.fromiter(values.values(), np.uint32, len(values))
+        place = np.minimum(np.searchsorted(devices, keys), len(devices) - 1)
+        there = devices[place] == keys
+        found[place[there]] = figures[there]
+    return found
+
+
+def followed(base: Words, told: Words, offers: Iterable[tuple[Words, Words]], second: int) -> tuple[Words, Words, Words]:
+    """Of one counter its figures, what they are based on, and when they were told last; `offers` are those of the sources, the first one first.
+
+    The source that was followed is followed on. Where it told nothing for a while, the first that tells something takes over.
+    """
+    figures, offers = np.full_like(base, UNREAD), list(offers)
+    after = base.copy()
+    for offered, basis in offers:
+        mine = (offered != UNREAD) & (base != UNREAD) & (source_of(basis) == source_of(base))
+        figures[mine], after[mine] = offered[mine], basis[mine]
+    free = (figures == UNREAD) & ((base == UNREAD) | is_over(told, second))
+    for offered, basis in offers:
+        taken = free & (offered != UNREAD)
+        figures[taken], after[taken] = offered[taken], basis[taken]
+        free &= ~taken
+    return figures, after, np.where(figures == UNREAD, told, np.uint32(second)).astype(np.uint32)
+
+
+def grown(last: Words, last_base: Words, now: Words, base: Words) -> Words:
+    """What a counter grew by. One that fell was reset: all that it shows has come since. One on another base has not grown."""
+    same = (now != UNREAD) & (last != UNREAD) & ((base == last_base) | (last_base == UNREAD))
+    return np.where(same, np.where(now >= last, now - last, now), 0).astype(np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class XidState:
+    """Of each GPU: the server that tells its XIDs, when it did last, and that code; when the kernel's log told of it, and the last code there."""
+
+    base: Words
+    told: Words
+    heard: Words
+    logged_at: Words
+    logged: Words
+
+
+def xids_counted(
+    before: XidState,
+    offers: Sequence[tuple[Words, Words]],
+    seen: Truths,
+    in_log: Truths,
+    last_logged: Words,
+    *,
+    second: int,
+) -> tuple[XidState, Truths, Truths]:
+    """Whose XIDs count: those of the log where it can be read, as it tells each one, else the code of a server where that is a new one.
+
+    Returns of each GPU whether the code of its server is news, and whether new records of the log are. What one of them has told does not count again
+    when the other takes over. `in_log` are the GPUs of which the log of this look tells, `last_logged` the last code in it, `seen` those of servers.
+    """
+    code, base, told = followed(before.base, before.told, offers, second)
+    known, heard_before = before.logged_at != UNREAD, before.heard
+    log_speaks = in_log | (known & ~is_over(before.logged_at, second))
+    # Since the log was silent, a server has counted: it told later, by more than it had to wait.
+    counted = (before.told != UNREAD) & (~known | (before.told.astype(np.int64) - before.logged_at >= HANDOVER_SECONDS))
+    handed = known & ~counted
+    news = (code != UNREAD) & (code > 0) & (heard_before != UNREAD) & (code != heard_before) & ~log_speaks & ~(handed & (code == before.logged))
+    learns = (in_log | ~log_speaks) & (code != UNREAD)
+    heard = np.where(learns, code, np.where((heard_before == UNREAD) & seen, 0, heard_before)).astype(np.uint32)
+    logged = np.where(in_log & (last_logged != UNREAD), last_logged, before.logged).astype(np.uint32)
+    logged_at = np.where(in_log, np.uint32(second), before.logged_at).astype(np.uint32)
+    return XidState(base, told, heard, logged_at, logged), news, in_log & ~counted
+
+
+def is_over(told: Words, second: int) -> Truths:
+    return second - told.astype(np.int64) >= HANDOVER_SECONDS

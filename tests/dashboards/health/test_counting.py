@@ -1,0 +1,120 @@
+"""Several sources of one counter: whatever each of them leaves out, counts late or from elsewhere on, nothing counts twice."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.health.counting import UNREAD, Counts, XidState, followed, grown, xids_counted
+
+GPU = np.array([8], np.uint64)
+EVERY = 15  # seconds between looks
+LOOKS = 24
+SOURCES = 3
+told_or_not = st.lists(st.lists(st.booleans(), min_size=LOOKS, max_size=LOOKS), min_size=SOURCES, max_size=SOURCES)
+# So late is a server that scrapes each half minute.
+lags = st.lists(st.integers(0, 2), min_size=SOURCES, max_size=SOURCES)
+
+
+def one(value: int | None) -> np.ndarray:
+    return np.array([UNREAD if value is None else value], np.uint32)
+
+
+@dataclass
+class Followed:
+    """A counter of one GPU, looked at again and again."""
+
+    last: np.ndarray = field(default_factory=lambda: one(None))
+    base: np.ndarray = field(default_factory=lambda: one(None))
+    told: np.ndarray = field(default_factory=lambda: one(None))
+    grown: int = 0
+
+    def look(self, number: int, figures: dict[int, int], parts: dict[int, int] | None = None) -> None:
+        counts = [Counts(source, {"ecc": {8: figure}}, [8], {"ecc": {8: (parts or {}).get(source, 0)}}) for source, figure in sorted(figures.items())]
+        now, base, self.told = followed(self.base, self.told, [one.column("ecc", GPU) for one in counts], 1000 + EVERY * number)
+        self.grown += int(grown(self.last, self.base, now, base)[0])
+        self.last, self.base = np.where(now == UNREAD, self.last, now), base
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=LOOKS, max_size=LOOKS), lags, st.lists(st.integers(0, 99), min_size=SOURCES, max_size=SOURCES), told_or_not
+)
+def test_nothing_counts_twice_however_a_counter_changes_hands(errors, late, offsets, tells):
+    truth, counter = np.cumsum(errors).tolist(), Followed()
+    for number in range(LOOKS):
+        counter.look(number, {s: truth[max(0, number - late[s])] + offsets[s] for s in range(SOURCES) if tells[s][number]})
+
+    assert counter.grown <= truth[-1] - truth[0]
+
+
+def test_a_source_that_is_there_is_followed_and_another_takes_over_after_a_while():
+    counter = Followed()
+    for number, figures in enumerate([{1: 100, 2: 40}, {1: 105, 2: 41}, {2: 49}, {1: 107, 2: 50}, {2: 52}, {2: 53}, {2: 54}, {1: 3, 2: 60}]):
+        counter.look(number, figures)
+
+    assert counter.grown == 5 + 2 + (60 - 54)
+
+
+def test_a_sum_with_a_part_missing_is_no_reset():
+    counter = Followed()
+    for number, (figure, parts) in enumerate([(500, 4), (503, 4), (310, 3), (311, 3), (505, 4), (506, 4)]):
+        counter.look(number, {1: figure}, {1: parts})
+
+    assert counter.grown == 3 + 1 + 1
+
+
+@dataclass
+class Told:
+    """XIDs of one GPU as the kernel's log and servers tell them."""
+
+    state: XidState = field(default_factory=lambda: XidState(*(one(None) for _ in range(5))))
+    counted: Counter[int] = field(default_factory=Counter)
+
+    def look(self, number: int, servers: dict[int, int | None], log: list[int] | None, records: list[int]) -> None:
+        """`log` are all codes in it, `records` those since it was read before."""
+        offers = [Counts(source, {"xid": {} if code is None else {8: code}}, [8]).column("xid", GPU) for source, code in sorted(servers.items())]
+        second = 1000 + EVERY * number
+        self.state, news, from_log = xids_counted(
+            self.state,
+            offers,
+            np.array([bool(servers)]),
+            np.array([log is not None]),
+            one(log[-1] if log else None),
+            second=second,
+        )
+        self.counted[int(self.state.heard[0])] += bool(news[0])
+        self.counted.update(records if from_log[0] else [])
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 0, 31, 48, 79]), min_size=LOOKS, max_size=LOOKS), lags, told_or_not, st.booleans())
+def test_an_xid_counts_once_whoever_tells_it(codes, late, tells, has_log):
+    """The first source is the kernel's log. A server tells the last code, or leaves it out where there was none."""
+    told, read = Told(), 0
+    for number in range(LOOKS):
+        servers = {}
+        for source in range(1, SOURCES):
+            if tells[source][number]:
+                before = [code for code in codes[: max(0, number - late[source]) + 1] if code]
+                servers[source] = before[-1] if before else None
+        seen = [code for code in codes[: number + 1] if code]
+        log = seen if has_log and tells[0][number] else None
+        told.look(number, servers, log, seen[read:] if log is not None and read >= 0 else [])
+        read = len(seen) if log is not None else read
+
+    there = Counter(code for code in codes if code)
+    assert all(told.counted[code] <= there[code] for code in told.counted if code), (codes, late, tells, has_log, told.counted)
+    if has_log and all(tells[0]):
+        assert +Counter({code: count for code, count in told.counted.items() if code}) == there
+
+
+@pytest.mark.parametrize("unread_from", [2, 3, 4])
+def test_what_comes_while_one_source_takes_over_from_another_is_told(unread_from: int):
+    """The log can't be read any more, the XID comes, and it is the server's to tell once the log was silent for a while."""
+    told = Told()
+    for number, code in enumerate([None] * 4 + [79] * 5):
+        told.look(number, {1: code}, [] if number < unread_from else None, [])
+
+    assert told.counted[79] == 1
