@@ -116,6 +116,7 @@ class SlurmForm(forms.Form):
     folder = forms.CharField(max_length=300, help_text="For logs and checkpoints, at the same path on the console and on every node.")
     partition = forms.CharField(required=False, max_length=60, help_text="Empty: the default partition.")
     account = forms.CharField(required=False, max_length=60, help_text="Account that jobs are charged to in Slurm.")
+    node_logs = forms.CharField(required=False, max_length=300, label="Log folder of the nodes", help_text="Empty: logs lie in the shared folder.")
 
     def __init__(self, *args: Any, users: Iterable[str], **options: Any) -> None:
         super().__init__(*args, **options)

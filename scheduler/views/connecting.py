@@ -33,14 +33,15 @@ def slurm_connect_page(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         return _connect_page(request, form, status=422)
     sent = form.cleaned_data
-    chosen = Settings(conf="", **{name: sent[name] for name in ("partition", "account", "user", "folder")})
+    chosen = Settings(conf="", **{name: sent[name] for name in ("partition", "account", "user", "folder", "node_logs")})
     steps = slurm_check(chosen)
     if "keep" not in request.POST or not all(step.ok for step in steps):
         return _connect_page(request, form, steps=steps)
     try:
         slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
     except ValidationError as fault:
-        form.add_error("cluster", fault.messages[0])
+        for name, words in fault.message_dict.items():
+            form.add_error(name if name in form.fields else "cluster", words)
         return _connect_page(request, form, steps=steps, status=422)
     messages.success(request, f"{sent['cluster']} is connected.")
     return redirect("slurm_import", name=sent["cluster"])

@@ -27,9 +27,14 @@ def test_a_cluster_is_connected_and_imported_by_its_pages(connection, personas):
     assert tried.content.decode().count("Passed") == 6
     assert not Cluster.objects.exists()
 
-    kept = operator.post(reverse("slurm_connect"), connection | {"keep": "1"}, follow=True)
+    relative = operator.post(reverse("slurm_connect"), connection | {"node_logs": "logs", "keep": "1"})
+    assert (relative.status_code, "is an absolute path" in relative.content.decode()) == (422, True)
+    assert not Cluster.objects.exists()
+
+    kept = operator.post(reverse("slurm_connect"), connection | {"node_logs": "/local/logs", "keep": "1"}, follow=True)
     assert kept.redirect_chain[-1][0] == reverse("slurm_import", args=["hpc"])
-    assert SlurmCluster.objects.get().folder == connection["folder"]
+    row = SlurmCluster.objects.get()
+    assert (row.folder, row.node_logs) == (connection["folder"], "/local/logs")
 
     unnamed = operator.post(reverse("slurm_import", args=["hpc"]), {"name-h100": "H100-SXM-80GB"})
     assert "its memory is required" in unnamed.content.decode()
