@@ -151,6 +151,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
+    lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.exit' for seat in part.seats)))
     lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
@@ -176,6 +177,13 @@ _COMPLETED = (
     "done",
     '[ -z "$gf_left" ] || exit 0',
     "printf -v gf_began '%(%s)T' -1",
+)
+
+
+# Or may have forgotten that it had started it, and end that run: its workers then leave what says nothing of those that are started now.
+_FORGET = (
+    '[ ! -e "$gf_folder/first.$SLURM_JOB_ID" ] || '
+    '/bin/rm -f -- "$gf_folder"/first."$SLURM_JOB_ID" "$gf_folder"/lost."$SLURM_JOB_ID" "$gf_folder"/*.failed."$SLURM_JOB_ID" {exits}'
 )
 
 

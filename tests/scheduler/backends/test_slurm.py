@@ -187,6 +187,25 @@ def test_the_first_task_of_a_worker_that_fails_says_its_code_and_its_last_line(s
     assert "exit code 5" in run.why
 
 
+def test_what_a_start_left_that_slurm_has_forgotten_says_nothing_of_the_next(site, monkeypatch):
+    """A controller that forgot the start ends its workers and starts the same job again."""
+    release = site.client.release
+
+    def after_one_start(ids: Sequence[int]) -> None:
+        folder = Path(SlurmRun.objects.get().state["folder"])
+        for name in [*(f"{kind}.{one}" for kind in ("first", "lost", "worker-0.failed") for one in ids), "worker-0.exit"]:
+            (folder / name).write_text("137\n")
+            (folder / name).chmod(0o666)
+        release(ids)
+
+    monkeypatch.setattr(site.client, "release", after_one_start)
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell("true"))
+
+    run = site.until(RunState.ENDED)
+
+    assert (run.exit_code, run.why, run.node_lost) == (0, "", False)
+
+
 def test_a_worker_that_fails_ends_its_gang(site):
     text = 'if [ "$RANK" = 1 ]; then exit 9; fi; sleep 300'
     site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell(text))
