@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dashboards.health.counting import OWN, Counts
 from dashboards.health.state import (
+    BASE,
     COUNTED,
     MOMENTARY,
     NVLINK,
@@ -278,10 +279,11 @@ def _traffic(key: str, read: Mapping[str, float]) -> float | None:
 
 
 def counts_of(
-    source: int, gpus: Mapping[str, Mapping[str, float]], nics: Mapping[str, int], known: Mapping[str, Known], hosts: Mapping[str, int]
+    source: int, gpus: Mapping[str, Mapping[str, float]], nics: Mapping[str, tuple[int, int]], known: Mapping[str, Known], hosts: Mapping[str, int]
 ) -> Counts:
     """What one source counts. Resets of counters are the raw state's to see."""
     figures: dict[str, dict[int, int]] = {key: {} for key in (*COUNTED, "xid")}
+    parts: dict[str, dict[int, int]] = {key: {} for key in COUNTED}
     devices = []
     for uuid, read in gpus.items():
         if uuid not in known:
@@ -293,8 +295,12 @@ def counts_of(
         for key, values in figures.items():
             if key in told:
                 values[device] = int(told[key])
-    figures["nic_errors"] = {device_of_node(hosts[name]): count for name, count in nics.items()}
-    return Counts(source, figures, devices)
+            if key + BASE in told:
+                parts[key][device] = int(told[key + BASE])
+    for name, (count, errors) in nics.items():
+        device = device_of_node(hosts[name])
+        figures["nic_errors"][device], parts["nic_errors"][device] = errors, count
+    return Counts(source, figures, devices, parts)
 
 
 def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> RawState:

@@ -6,7 +6,7 @@ Queries are constants: no label's value is ever written into one.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,12 +57,14 @@ FIELDS = (
 )
 # Of each metric by itself: the timestamp of what an operator gives is that of the question.
 AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE) or timestamp(DCGM_FI_DEV_GPU_UTIL) or timestamp(DCGM_FI_DEV_FB_USED))"
-# Of the node exporter: errors of all network adapters of a host, by the address at which it is scraped.
-NICS = (
-    'sum by (instance) ({__name__=~"node_network_(receive|transmit)_errs_total'
+# Of the node exporter: errors of all network adapters of a host, by the address at which it is scraped; and how many series that are, in the same
+# answer: a sum with one of them missing is no reset.
+_NICS = (
+    '{__name__=~"node_network_(receive|transmit)_errs_total'
     '|node_infiniband_(symbol_error|link_error_recovery|link_downed|port_receive_errors|local_link_integrity_errors)_total",'
-    'device!~"lo|(veth|docker|br|cni|cali|virbr|tap|tun).*"})'
+    'device!~"lo|(veth|docker|br|cni|cali|virbr|tap|tun).*"}'
 )
+NICS = f'sum by (instance) ({_NICS}) or label_replace(count by (instance) ({_NICS}), "figure", "count", "", "")'
 MOST_ERRORS = 2**31
 ODDITIES = {
     "unknown_gpu": "Series of a GPU that is not in the inventory",
@@ -86,11 +88,11 @@ def query_of(one: Field) -> str:
 
 @dataclass(slots=True)
 class Look:
-    """What one look at a server found: by UUID, the believed values by key; by host, errors of network adapters."""
+    """What one look at a server found: by UUID, the believed values by key; by host, the series of network adapters' errors and their sum."""
 
     gpus: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     odd: Counter[str] = field(default_factory=Counter)
-    nics: dict[str, int] = field(default_factory=dict)
+    nics: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float, hosts: Container[str] = ()) -> Look:
@@ -103,27 +105,31 @@ def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[
         nics = list(ask(NICS))
     except PrometheusFault:
         nics, found.odd["no_nics"] = [], 1
-    for row in nics:
-        _read_nics(found, row, hosts)
+    _read_nics(found, nics, hosts)
     sizes = Counter(key for values in found.gpus.values() for key in values)
     most = len(found.gpus)
     found.odd["missing"] += sum(most - count for count in sizes.values())
     return found
 
 
-def _read_nics(found: Look, row: Mapping[str, Any], hosts: Container[str]) -> None:
-    """A node is named as its host, with or without its domain. Where two exporters tell of one host, the larger sum counts."""
-    host = _labels(row).get("instance", "").partition(":")[0]
-    name = next((one for one in (host, host.partition(".")[0]) if one in hosts), None)
-    value = _number(row)
-    if name is None:
-        found.odd["unknown_node"] += 1
-    elif value is None:
-        found.odd["not_a_number"] += 1
-    elif not 0 <= value <= MOST_ERRORS:
-        found.odd["out_of_range"] += 1
-    else:
-        found.nics[name] = max(int(value), found.nics.get(name, 0))
+def _read_nics(found: Look, series: Sequence[Mapping[str, Any]], hosts: Container[str]) -> None:
+    """A node is named as its host, with or without its domain. Where two exporters tell of one host, that of more adapters counts."""
+    counts = {_labels(row).get("instance", ""): _number(row) for row in series if _labels(row).get("figure")}
+    for row in series:
+        if _labels(row).get("figure"):
+            continue
+        instance = _labels(row).get("instance", "")
+        host = instance.partition(":")[0]
+        name = next((one for one in (host, host.partition(".")[0]) if one in hosts), None)
+        value, count = _number(row), counts.get(instance)
+        if name is None:
+            found.odd["unknown_node"] += 1
+        elif value is None or count is None:
+            found.odd["not_a_number"] += 1
+        elif not 0 <= value <= MOST_ERRORS or not 0 < count <= MOST_ERRORS:
+            found.odd["out_of_range"] += 1
+        else:
+            found.nics[name] = max((int(count), int(value)), found.nics.get(name, (0, 0)))
 
 
 def _ages(series: Iterable[Mapping[str, Any]], now: float) -> dict[tuple[str, str], float]:

@@ -11,8 +11,8 @@ import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
+from dashboards.health.state import BASE, Logged, RawState, state_write
 from dashboards.health.state import UNREAD as NOT_READ
-from dashboards.health.state import Logged, RawState, state_write
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
@@ -44,7 +44,7 @@ def local_collect(*, now: datetime) -> int:
 
 
 def local_write(
-    *, uuids: Sequence[str], readings: Sequence[Reading], log: KernelLog | None = None, nic_errors: int | None = None, now: datetime
+    *, uuids: Sequence[str], readings: Sequence[Reading], log: KernelLog | None = None, nic_errors: tuple[int, int] | None = None, now: datetime
 ) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
     by_uuid = {reading.uuid: reading for reading in readings}
@@ -75,14 +75,14 @@ def logged(log: KernelLog | None, gpus: Mapping[str, int]) -> Logged | None:
     return Logged(log.boot, log.booted, log.newest, [gpus[uuid] for uuid in log.uuids if uuid in gpus], xids)
 
 
-def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: int | None) -> RawState:
+def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: tuple[int, int] | None) -> RawState:
     """What health rules look at, of those GPUs that answered."""
     found = [dict(reading.state) | _rounded(temperature=reading.temperature_c, sm_occupancy=reading.sm_occupancy) for _, _, reading in rows]
     known = sorted({key for state in found for key in state})
     columns = {key: np.array([state.get(key, NOT_READ) for state in found], np.uint32) for key in known}
     nodes = sorted({node for _, node, _ in rows})
     # Where the inventory makes several nodes of this machine, nobody knows whose adapters they are.
-    nics = {"nic_errors": [nic_errors]} if nic_errors is not None and len(nodes) == 1 else {}
+    nics = {"nic_errors": nic_errors[:1], "nic_errors" + BASE: nic_errors[1:]} if nic_errors is not None and len(nodes) == 1 else {}
     return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=nodes, node_columns=nics)
 
 

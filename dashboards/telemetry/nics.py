@@ -8,10 +8,10 @@ OF_NET = ("rx_errors", "tx_errors")
 OF_PORT = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors", "local_link_integrity_errors")
 
 
-def nic_errors_read(*, net: Path = NET, infiniband: Path = INFINIBAND) -> int | None:
-    """All adapters together; None where none tells. Devices without hardware, such as bridges, do not count."""
+def nic_errors_read(*, net: Path = NET, infiniband: Path = INFINIBAND) -> tuple[int, int] | None:
+    """All adapters together, and how many counters that are; None where none tells. Devices without hardware, such as bridges, do not count."""
     told = [int(text) for file in _counters(net, infiniband) if (text := _text(file)).isdigit()]
-    return sum(told) if told else None
+    return (sum(told), len(told)) if told else None
 
 
 def _counters(net: Path, infiniband: Path) -> Iterator[Path]:

@@ -194,6 +194,7 @@ def _state(handle: object) -> dict[str, int]:
     rows = _tried(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
     width, widest = _tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)), _tried(lambda: pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
     running = _tried(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    errors, links = _link_errors(handle)
     found = {
         "processes": None if running is None else len(running),
         "sm_clock": _tried(lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
@@ -203,7 +204,8 @@ def _state(handle: object) -> dict[str, int]:
         "ecc_uncorrected": _ecc(handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         "row_remaps": None if rows is None else rows[0] + rows[1],
         "remap_failed": None if rows is None else int(bool(rows[3])),
-        "nvlink_errors": _link_errors(handle),
+        "nvlink_errors": errors,
+        "nvlink_errors_base": links,
         "pcie_replays": _tried(lambda: pynvml.nvmlDeviceGetPcieReplayCounter(handle)),
         # The generation falls while a GPU idles, to save power; the width does not.
         "pcie_lost": None if width is None or not widest else max(0, 100 - 100 * width // widest),
@@ -215,14 +217,14 @@ def _ecc(handle: object, kind: int) -> int | None:
     return _tried(lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, pynvml.NVML_VOLATILE_ECC))
 
 
-def _link_errors(handle: object) -> int | None:
-    """CRC errors of all links together; None where no link tells."""
+def _link_errors(handle: object) -> tuple[int, int] | tuple[None, None]:
+    """CRC errors of all links together, and how many links that are; None where no link tells."""
     counts = [
         _tried(lambda link=link: pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT))  # type: ignore[misc]
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
     ]
     told = [count for count in counts if count is not None]
-    return sum(told) if told else None
+    return (sum(told), len(told)) if told else (None, None)
 
 
 def _added(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[str, float | None]:

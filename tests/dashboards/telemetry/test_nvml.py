@@ -76,6 +76,7 @@ def test_processes_throttling_errors_and_the_pcie_link_are_read(stub_driver: Pat
         "ecc_uncorrected": 0,
         "row_remaps": 3,
         "nvlink_errors": 6,
+        "nvlink_errors_base": 2,
         "pcie_replays": 5,
         "sm_clock": 1980,
         "pcie_mib": 25,
@@ -173,12 +174,12 @@ def test_errors_of_network_adapters_are_those_of_hardware_and_reach_the_node(tmp
     port.mkdir(parents=True)
     (port / "symbol_error").write_text("5\n")
 
-    assert nic_errors_read(net=tmp_path / "net", infiniband=tmp_path / "infiniband") == 12
+    assert nic_errors_read(net=tmp_path / "net", infiniband=tmp_path / "infiniband") == (12, 3)
     assert nic_errors_read(net=tmp_path / "nothing", infiniband=tmp_path / "nothing") is None
     node = builders.node(gpus=1)
     Gpu.objects.filter(node=node).update(uuid="GPU-0")
     reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
-    for seconds, count in ((0, 12), (5, None), (10, 15)):
+    for seconds, count in ((0, (12, 3)), (5, None), (10, (15, 3)), (15, (9, 2)), (20, (15, 3))):  # one counter of the three can't be read for once
         local_write(uuids=["GPU-0"], readings=[reading], nic_errors=count, now=NOON + timedelta(seconds=seconds))
     assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_errors", 3)]
 

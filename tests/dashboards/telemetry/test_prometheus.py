@@ -161,6 +161,12 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     assert HealthBucket.objects.get(node=node, gpu=None).value == 6
     assert not HealthBucket.objects.filter(gpu__index=1, signal="row_remaps").exists(), "a counter that was missing has not grown"
     assert HealthBucket.objects.get(signal="xid").code == 63
+    for step, adapters in enumerate((nics(node, rx=14, symbols=7)[:2], nics(node, rx=15, symbols=7))):
+        exporter.samples = [*said(0, sm="0.62"), *adapters, ("step", {}, str(step))]
+        server.knows("step", 1)
+        wait_until(lambda step=step: server.value("step") == step, what="the next scrape")
+        prometheus_collect(now=now() + timedelta(seconds=30 + 15 * step), rules=LOCAL)
+    assert HealthBucket.objects.get(signal="nic_errors").value == 6, "an adapter that is missing in a scrape is no reset"
 
 
 @pytest.mark.django_db
