@@ -226,9 +226,10 @@ class Walk:
             return False
         if shape in promising:  # until placing it fails
             return True
-        suspect = work.kind.tolerates_suspect
-        fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=suspect)
-        if fits and not work.form.plain:  # the bound looks at one role at a time, and not at parts
+        fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+        if not fits:
+            shape = work.form.shape  # whoever may share with whom
+        elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
             with self.cycle.cluster.attempt():
                 fits = fit_any(self.cycle, work, quota_type, 0) is not None
         (promising if fits else unfit).add(shape)

@@ -1,6 +1,7 @@
 """The state of one plan in the making, shared by the passes: who waits, and what was computed about it."""
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from operator import attrgetter
@@ -77,7 +78,7 @@ class Cycle:
         self._units: Units | None = None
         self._waiting: dict[int, list[Work]] = {}  # of which wait now, as far as that was asked since it last changed
         self._all_waiting: dict[int, list[Work]] | None = None  # the same of all leaves in which anybody waits
-        self._stirred: set[int] = set()  # leaves of which a job may have been changed
+        self._stirred: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
         self._read = 0  # how much of the cluster's journal it knows
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
         self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
@@ -303,13 +304,9 @@ class Cycle:
         known = self._waiting.get(leaf)
         if known is None:
             known = self.leaf_queues.get(leaf, [])
-            if leaf in self._stirred:
-                static, giving = self.static, self.cluster.giving  # as `waits` says
-                known = [
-                    work
-                    for work in known
-                    if not work.stale and (work.degraded and work.order not in giving if work.seats else work.order not in static)
-                ]
+            if leaf in self._stirred:  # of the others nobody has got or lost anything
+                out = {work for work in self._stirred[leaf] if not self.waits(work)}
+                known = [work for work in known if work not in out]
             self._waiting[leaf] = known
         return known
 
@@ -333,10 +330,9 @@ class Cycle:
         journal = self.cluster.journal
         if len(journal) > self._read:
             self._all_waiting = None
-            homes = [work.home for work in journal[self._read :]]
-            for home in dict.fromkeys(homes):
-                self._waiting.pop(home, None)
-                self._stirred.add(home)
+            for work in journal[self._read :]:
+                self._waiting.pop(work.home, None)
+                self._stirred[work.home][work] = None
             self._read = len(journal)
 
     @property
@@ -348,7 +344,7 @@ class Cycle:
         """The nodes of the tree that a reader has to look at again. What this plan has stirred is never known for long."""
         self._ask_again()
         self._follow()
-        return reader.take() | self._stirred
+        return reader.take().union(self._stirred)
 
     def whole_order(self, milli: Callable[[Work], int]) -> QueueOrder:
         """The order of all who wait, from the head of each queue, where there is one division."""

@@ -62,9 +62,9 @@ def fragmented(cycle: Cycle) -> int:
     for (_, quota_type), (form, count) in counts.items():
         if not count:
             continue
-        kind = form.kind
-        roles = [role for role in kind.roles if role.gpus and role.least]
-        if not roles:
+        kind, roles = form.kind, form.roles
+        role = roles[0] if len(roles) == 1 else max([one for one in roles if one.least], key=lambda one: one.gpus, default=roles[0])
+        if not role.gpus or not role.least:
             continue
         place = (quota_type, kind.tolerates_suspect)
         if place not in idle_of:
@@ -72,10 +72,9 @@ def fragmented(cycle: Cycle) -> int:
         weight += count
         if not idle_of[place]:
             continue
-        if len(kind.roles) == 1 and not capacity.could_fit(form, quota_type, suspect=kind.tolerates_suspect):
+        if len(roles) == 1 and not capacity.could_fit(form, quota_type, suspect=kind.tolerates_suspect):
             total += count * idle_of[place]
             continue
-        role = max(roles, key=lambda one: one.gpus)
         eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
         sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
         usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
