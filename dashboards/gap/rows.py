@@ -34,7 +34,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The GPUs behind a figure: what they add up to is the figure, exactly in GPUs. Costs are exact by part, and rounded for each GPU."""
+    """The GPUs behind a figure: what they add up to is the figure, exactly, in GPUs and in money."""
 
     at: datetime | None
     gpus: Mapping[int, Counted]
@@ -80,8 +80,11 @@ def gap_behind(access: Access, wanted: Mapping[str, Sequence[str]], *, now: date
     sums: dict[Part, int] = defaultdict(int)
     for piece in newest[1]:
         if piece.part in told:
+            before = cost_of({piece.part: sums[piece.part]}, rates)
             sums[piece.part] += piece.milli
-            _count(gpus[piece.gpu], piece, *told[piece.part], rates)
+            after = cost_of({piece.part: sums[piece.part]}, rates)
+            # By how much the sum grows with it: so the rounded costs of pieces add up to the rounded cost of their part.
+            _count(gpus[piece.gpu], piece, *told[piece.part], None if before is None or after is None else after - before)
     return Behind(newest[0], gpus, sum(sums.values()), cost_of(sums, rates))
 
 
@@ -89,9 +92,8 @@ def _teams_meant(written: set[str], teams: set[str]) -> set[str]:
     return {team for text in written for team in teams if (team == text if text in teams else text.lower() in team.lower())}
 
 
-def _count(counted: Counted, piece: Piece, team: str, job_class: str, rates: Mapping[str, int] | None) -> None:
+def _count(counted: Counted, piece: Piece, team: str, job_class: str, cost: int | None) -> None:
     counted.milli += piece.milli
-    cost = cost_of({piece.part: piece.milli}, rates)
     counted.cost_micros = None if cost is None else (counted.cost_micros or 0) + cost
     for known, one in ((counted.teams, team), (counted.classes, job_class)):
         if one not in known:

@@ -1,14 +1,16 @@
 """`gpufleet gap`: what every GPU does now, and what the rest costs."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpufleet.client import DONE
+from gpufleet.client import AWAY, DONE, ClientError
+from gpufleet.client.calls import Console
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
 from gpufleet.client.words import gpus, gpus_told, plain, table
 
 CAUSES = ("computing", "idle", "unread", "starting", "failed", "reserved", "drained", "wanted", "fragmented", "unwanted")
+TRIES, PAGE = 5, 500
 
 
 @ends_well
@@ -38,8 +40,7 @@ def gap(arguments: Sequence[str]) -> int:
 def _rows(asked: argparse.Namespace) -> int:
     place = console_meant()
     chosen = {"cause": asked.cause, "team": asked.team, "class": asked.job_class, "type": asked.type, "pool": asked.pool}
-    rows = list(place.pages("/fleet/gap/gpus", asked.limit, **chosen))
-    whole = place.get("/fleet/gap/gpus", size=1, **chosen)
+    whole, rows = _of_one_snapshot(place, asked.limit, chosen)
     if asked.json:
         return print_json({**{key: whole[key] for key in ("at", "gpu_milli", "hour_micros")}, "items": rows})
     heads = ("NODE", "GPU", "TYPE", "POOL", "TEAM", "CLASS", "JOBS", "COUNTED", "AN HOUR")
@@ -59,6 +60,19 @@ def _rows(asked: argparse.Namespace) -> int:
     ]
     print("\n".join([*table(heads, lines), "", f"{gpus_told(whole['gpu_milli'], 'counted')}, {_money(whole['hour_micros'])} an hour."]))
     return DONE
+
+
+def _of_one_snapshot(place: Console, limit: int, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The figure and its rows. Where a snapshot is taken between two pages, all are read again: there is one a minute."""
+    for _ in range(TRIES):
+        whole = page = place.get("/fleet/gap/gpus", size=min(limit, PAGE), **chosen)
+        rows = page["items"]
+        while page["next"] and len(rows) < limit and page["at"] == whole["at"]:
+            page = place.get("/fleet/gap/gpus", size=min(limit - len(rows), PAGE), after=page["next"], **chosen)
+            rows = [*rows, *page["items"]]
+        if page["at"] == whole["at"]:
+            return whole, rows[:limit]
+    raise ClientError(AWAY, "Each time that the rows were read, a new snapshot was taken meanwhile. Ask for fewer with --limit.")
 
 
 def _lines(told: dict[str, Any]) -> list[str]:

@@ -76,10 +76,12 @@ def test_the_rows_behind_each_figure_add_up_to_it_exactly(personas: Personas, vi
                     assert gap_behind(access, {**chosen, "cause": [cause]}, now=moment).milli == milli
                     checked += 1
             lost = gap_behind(access, {**chosen, "cause": LOST}, now=moment)
+            assert lost.milli == sum(one.milli for one in lost.gpus.values())
             if row.hour_micros is None:
                 assert lost.hour_micros is None
             else:
                 assert abs((lost.hour_micros or 0) - row.hour_micros) < CENT  # up or down, so that the column adds up
+                assert lost.hour_micros == sum(one.cost_micros or 0 for one in lost.gpus.values())
     assert checked > 50
 
 
@@ -136,6 +138,8 @@ def test_programs_read_the_rows_that_the_page_shows(personas: Personas) -> None:
         ]
         assert first["gpu_milli"] == sum(row["gpu_milli"] for row in items) > 0
         assert (first["hour_micros"] is None) == (viewer == "viewer")
+        if viewer != "viewer":
+            assert first["hour_micros"] == sum(row["hour_micros"] for row in items)
     assert personas.client("superuser").get("/api/v1/fleet/gap/gpus?cause=nothing").status_code == 422
 
 

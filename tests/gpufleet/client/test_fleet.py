@@ -4,12 +4,15 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import timedelta
 
 import pytest
+from django.core.signals import request_finished
 
 from dashboards.gap.store import gap_turn
 from gpufleet import cli
 from gpufleet.client import fleet as fleet_command
+from gpufleet.client import gap as gap_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
 from gpufleet.core.times import now
 from quotas.models import ChargeLine, ChargeMonth, QuotaShare
@@ -49,6 +52,25 @@ def test_the_gap_and_the_gpus_behind_one_of_its_figures(run, busy):
     assert told["gpu_milli"] == sum(row["gpu_milli"] for row in told["items"]) == 4000
     assert run("gap", "rows", "--class", "nothing")[0] == 5
     assert "gpufleet gap rows" in run("gap", "--team", "nlp")[2]
+
+
+def test_rows_of_the_gap_are_those_of_one_snapshot_also_where_one_is_taken_meanwhile(run, busy, monkeypatch):
+    """With pages of one row, a snapshot is taken after the first of them: the total is that of the rows."""
+    monkeypatch.setattr(gap_command, "PAGE", 1)
+    minutes = [now(), now() + timedelta(minutes=2)]
+    gap_turn(now=minutes.pop(0))
+
+    def taken(**said):
+        if minutes:
+            node("node-new", gpus=3)
+            gap_turn(now=minutes.pop(0))
+
+    request_finished.connect(taken)
+    try:
+        told = json.loads(run("gap", "rows", "--json")[1])
+    finally:
+        request_finished.disconnect(taken)
+    assert told["gpu_milli"] == sum(row["gpu_milli"] for row in told["items"]) == 7000
 
 
 def test_a_drain_is_previewed_and_done(run, busy):
