@@ -10,7 +10,7 @@ from scheduler.jobs.marks import label_mark
 from scheduler.models import GpuType, JobMark, JobTemplate, MarkKind, Outlook
 from scheduler.selectors.jobs import WAITING
 
-# What a waiting job may be told stands in its way, in as few words as a filter has room for.
+# What a waiting job may be told stands in its way, in as few words as a filter or a line of a list has room for.
 BLOCKERS = {
     "capacity": "Too few GPUs free",
     "fragmentation": "GPUs free, but scattered",
@@ -18,30 +18,30 @@ BLOCKERS = {
     "limit": "Quota limit",
     "guarantee": "Beyond the guarantee",
     "share": "Above the fair share",
-    "order": "Others go first",
+    "order": "Other queues come first",
     "reservation": "Would delay a reservation",
     "window": "Kept for a window",
-    "victims": "Nothing may be taken",
-    "balance": "Would rob a poorer queue",
+    "victims": "No preemptible work frees enough GPUs",
+    "balance": "Would leave another team worse off",
     "worth": "Too much work would be lost",
     "delay": "May not preempt yet",
     "moves": "Too many moves",
-    "sharing": "No split GPU has room",
-    "repartition": "Splits are used up",
-    "passes": "Its pass is left out",
+    "sharing": "No shared GPU has room",
+    "repartition": "The limit of repartitions is reached",
+    "passes": "Its scheduling pass is disabled",
     "shortage": "Guarantees exceed the fleet",
     "deadline": "Starts too late for its deadline",
     "no_type": "No such GPU type",
     "no_node": "No node fits",
-    "empty_fleet": "Never fits",
-    "backoff": "Was just evicted",
-    "stale": "Was just ended as stale",
+    "empty_fleet": "Does not fit the empty fleet",
+    "backoff": "Was evicted recently",
+    "stale": "Was ended as stale just now",
     "held": "Not due yet",
     "hold": "Held back by a person",
     "retry": "Backs off after a failure",
     "dependency": "Waits for another job",
     "budget": "Its team's budget is used up",
-    "aside": "Left out of planning",
+    "aside": "Excluded from planning",
 }
 # So many jobs with one mark that to walk the list and look at each is quicker than to gather and sort them.
 COMMON = 10_000

@@ -9,6 +9,7 @@ from typing import Any
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.engine.tell.explain import change_in_words
+from scheduler.jobs.filters import BLOCKERS
 from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
@@ -16,6 +17,7 @@ from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
 
 CELL, GAP = 14, 4
+MOST_WORDS = 8  # of a line in a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,13 @@ class Line:
     at: datetime | None = None
     before: str = ""  # the word in front of the moment
     more: int = 0  # further reasons that the job's page tells
+    short: str = ""  # the same in a few words, where there are some
+
+    @property
+    def brief(self) -> str:
+        """The sentence, or where a list has no room for it what stands for it."""
+        words = self.text.split()
+        return self.text if len(words) <= MOST_WORDS else self.short or f"{' '.join(words[:MOST_WORDS])}…"
 
     @property
     def form(self) -> str:
@@ -111,10 +120,10 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     foreseen = foreseen_start(job, outlook)
     starts = foreseen.moment if foreseen else None
     if outlook and outlook.reasons:
-        first = str(outlook.reasons[0].get("detail", ""))
+        first, short = str(outlook.reasons[0].get("detail", "")), BLOCKERS.get(outlook.reasons[0].get("code", ""), "")
         if foreseen and outlook.reasons[0].get("held_by"):
             first = first.rpartition("; ")[0] or first  # who leaves first is for the job's page: here it is told when it starts
-        return Line(sentence(row.discretion.text(first)), starts, "starts", more=len(outlook.reasons) - 1)
+        return Line(sentence(row.discretion.text(first)), starts, "starts", more=len(outlook.reasons) - 1, short=f"{short}." if short else "")
     if foreseen:
         return Line("Its turn comes.", starts, "starts")
     return Line("Not looked at yet.")

@@ -1,5 +1,6 @@
 """The pages of jobs and of the scheduler, as several kinds of people see them."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from django.urls import reverse
 
 from gpufleet.core.templatetags.shell import THIN
 from gpufleet.core.times import now
+from scheduler.jobs.filters import BLOCKERS
 from scheduler.models import (
     Checkpoint,
     CheckpointShard,
@@ -22,6 +24,7 @@ from scheduler.models import (
     Promise,
     Wait,
 )
+from scheduler.presenters.jobs import MOST_WORDS, Line
 from scheduler.services.forecasts import fitting
 from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
 
@@ -132,6 +135,19 @@ def test_what_the_plan_does_not_know_is_said_all_the_same(personas, ours, fields
     job(on=ours, **fields)
 
     assert said in text(personas.client("viewer"), "/jobs/")
+
+
+def test_a_line_of_a_list_has_at_most_eight_words(personas, ours) -> None:
+    assert all(len(words.split()) <= MOST_WORDS for words in BLOCKERS.values())
+    waits = job("train", on=ours)
+    outlook(waits, reasons=[{"code": "capacity", "detail": "needs 1 L40S-48GB GPU; 0 are free where it may run"}])
+    client = personas.client("operator")
+
+    (cell,) = re.findall(r'<span class="job-line"[^>]*>[^<]*', client.get(reverse("jobs")).content.decode())
+    assert cell == '<span class="job-line" title="Needs 1 L40S-48GB GPU; 0 are free where it may run.">Too few GPUs free.'
+    assert "Needs 1 L40S-48GB GPU; 0 are free where it may run." in client.get(reverse("job", args=[waits.public_id])).content.decode()
+    assert Line("Rank 3 of the gang ended with the code 137.").brief == "Rank 3 of the gang ended with the…"
+    assert Line("Waits for 2 jobs to end.", short="Waits for another job.").brief == "Waits for 2 jobs to end."
 
 
 def test_the_line_of_a_list_tells_when_it_starts_rather_than_who_leaves_first(personas, ours):
