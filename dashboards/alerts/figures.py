@@ -181,9 +181,11 @@ def _telemetry(now: datetime) -> dict[str, float]:
     newest = dict(TelemetryFrame.objects.values_list("cluster__name", "at"))
     for name, at in HealthFrame.objects.values_list("cluster__name", "at"):
         newest.setdefault(name, at)
-    servers = PrometheusServer.objects.filter(enabled=True, removed_at__isnull=True)
-    for name, read_at, changed_at in servers.values_list("name", "read_at", "changed_at"):
-        newest[f"Prometheus {name}"] = max(read_at or changed_at, changed_at)
+    read: dict[bool, dict[str, datetime]] = {True: {}, False: {}}  # what is not to be read any more is silent for no time: an alert about it ends
+    for name, read_at, changed_at, enabled, removed_at in PrometheusServer.objects.values_list(*SERVER):
+        is_read = enabled and removed_at is None
+        read[is_read][f"Prometheus {name}"] = max(read_at or changed_at, changed_at) if is_read else now
+    newest |= read[False] | read[True]
     ages = {name: max(0.0, (now - at).total_seconds()) for name, at in newest.items()}
     return {WHOLE: max(ages.values(), default=0.0), **ages} if ages and Cluster.objects.exists() else {}
 
@@ -191,6 +193,8 @@ def _telemetry(now: datetime) -> dict[str, float]:
 def _scheduler(now: datetime) -> dict[str, float]:
     return {WHOLE: float(scheduler_silent(now))}
 
+
+SERVER = ("name", "read_at", "changed_at", "enabled", "removed_at")
 
 _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,

@@ -186,7 +186,7 @@ class _Look:
     last: bool = False  # the one under way began after the end of its run
 
 
-def _glance(folders: Sequence[Path], empty: set[Path], over: threading.Event) -> None:
+def _glance(folders: Sequence[Path], empty: list[Path], over: threading.Event) -> None:
     try:
         for folder in folders:
             with contextlib.suppress(OSError):  # what is wrong with it is told by its own look
@@ -194,7 +194,7 @@ def _glance(folders: Sequence[Path], empty: set[Path], over: threading.Event) ->
                 try:
                     with os.scandir(descriptor) as entries:
                         if next(entries, None) is None:
-                            empty.add(folder)
+                            empty.append(folder)
                 finally:
                     os.close(descriptor)
     finally:
@@ -217,11 +217,11 @@ class Looker:
         self._empty = set()
         if not folders or (self._glance is not None and not self._glance.is_set()):
             return  # the last glance has not come back: each folder is looked at by itself
-        empty: set[Path] = set()
+        empty: list[Path] = []
         over = self._glance = threading.Event()
         threading.Thread(target=_glance, args=(folders, empty, over), name="checkpoints", daemon=True).start()
-        if over.wait(max(0.0, wait)):
-            self._empty = empty
+        over.wait(max(0.0, wait))
+        self._empty = set(empty)  # also where not all of them were seen in time
 
     def seen(self, folder: Path, *, wait: float, last: bool = False) -> tuple[list[Found], bool]:
         """What lies there. False: as it was at an earlier look, as the newest one takes longer than `wait`. `last`: its run has ended."""

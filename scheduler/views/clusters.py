@@ -43,8 +43,8 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     chosen, moment = range_of(request.GET), now()
     context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
     context |= {"range": chosen, "chart": cluster_chart(cluster, chosen=chosen, now=moment), "is_weak": bool(weak_clusters([cluster.pk]))}
-    context["counters"] = counters_followed(cluster)
     if may_operate:
+        context["counters"] = counters_followed(cluster)
         context["outside"] = outside_jobs(access, cluster)
         context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)
     return render(request, "scheduler/cluster.html", context)

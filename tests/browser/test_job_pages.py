@@ -60,7 +60,7 @@ def submit(name: str, of: Job) -> Job:
 
 
 def names(page: Any) -> list[str]:
-    return [text.split("\n")[0] for text in page.locator("#table-jobs tbody th").all_inner_texts()]
+    return page.locator("#table-jobs tbody th a").all_inner_texts()
 
 
 def pause(page: Page) -> None:
@@ -309,7 +309,7 @@ def test_while_paused_nothing_moves_and_going_on_catches_up(visit, live_console,
 
 def test_the_pages_read_without_scripts(visit, jobs):
     visitor = visit("/jobs/", live=False, java_script_enabled=False)
-    expect(visitor.page.locator("#table-jobs")).to_contain_text("5 are free where it may run.")
+    expect(visitor.page.locator("#table-jobs")).to_contain_text("Too few GPUs free.")
     visitor.open(f"/jobs/{jobs[0].public_id}/")
     expect(visitor.page.locator('[data-part="why"]')).to_contain_text("Research uses all that it may.")
     visitor.open("/scheduler/")

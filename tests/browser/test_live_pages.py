@@ -10,6 +10,7 @@ import pytest
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
+from dashboards.gap.store import gap_turn
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.models import User
 from gpufleet.core.times import now
@@ -17,7 +18,7 @@ from quotas.models import QuotaNode
 from scheduler.models import Gpu, Health, JobState, Node
 from tests import builders
 from tests.browser.harness import COUNT_MUTATIONS, TWO_FRAMES, LiveConsole, Visitor, listeners, wait_for, wait_until_followed
-from tests.dashboards.worlds import gpus_of, minutes, readings
+from tests.dashboards.worlds import gpus_of, readings
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.browser
@@ -33,7 +34,7 @@ def fleet(transactional_db: None) -> list[Gpu]:
     team = builders.quota("vision", parent=builders.quota("research", parent=builders.quota()), title="Vision")
     builders.placement(builders.job(state=JobState.RUNNING, on=team), on=gpus[0], since=now())
     readings({gpu: 80 if gpu == gpus[0] else 0 for gpu in gpus}, at=now())
-    minutes(120, end=now(), capacity=16, allocated=8, active=4)
+    gap_turn(now=now() - timedelta(minutes=10))
     return gpus
 
 

@@ -42,7 +42,6 @@ from scheduler.backends.manifests import Looker
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
-    AT_ITS_START,
     GIVEN_UP,
     began,
     completed_at,
@@ -545,7 +544,7 @@ class SlurmBackend:
         runs = [self._of_row(row) for row in rows]
         found: list[SeenRun] = []
         began = monotonic()
-        self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS)
+        self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)
         self._waits_left = LOOK_SECONDS - (monotonic() - began)
         nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
         for run in runs:
@@ -703,10 +702,8 @@ class SlurmBackend:
     def _may_be_forgotten(self, run: Run, job: SlurmJob, now: datetime) -> bool:
         """Whether it is worth while to read what a part has left, as it may have ended before its controller was killed: files of all jobs are not
         read in each look."""
-        if job.state == "PENDING" or job.state in GIVEN_UP:
+        if job.state in ("PENDING", "COMPLETED") or job.state in GIVEN_UP:  # started again, a script that has ended already does nothing
             return True
-        if job.state == "COMPLETED":  # a script that has ended already does nothing
-            return job.started_at is not None and job.ended_at is not None and job.ended_at - job.started_at <= AT_ITS_START
         _, booted = self._boot
         return self._sweeps and booted is not None and datetime.fromisoformat(run.at) < booted + WHOLE_SECONDS and now - booted < SWEPT_FOR
 
@@ -721,6 +718,8 @@ class SlurmBackend:
         return now - datetime.fromisoformat(part["missing"]) >= FORGOTTEN_FOR
 
     def _part_state(self, run: Run, part: dict[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
+        if job is not None and part.pop("missing", None):
+            self._keep(run)
         if job is None:
             if part.get("id"):
                 return RunState.ENDED if self._is_over(run, part, now) else RunState.STARTING

@@ -273,7 +273,7 @@ def prolog(config, env, text):
     if promise["way"]:
         check_share(config, env, gpus, promise["way"], promise["share"])
         return
-    if gpus:
+    if gpus or mig:
         check_mps(gpus)
     check_mig(config, given, mig)
     check_gpus(config, gpus, after=False)
@@ -289,7 +289,7 @@ def left(env):
 
 def epilog(config, env, text):
     # Of a part of a GPU others use the rest: what its GPU holds is not this job's alone.
-    whole = [] if ":mig=" in text or ":mps=" in text or ":shard=" in text else whole_given(config, env, after=True)
+    is_whole = not (":mig=" in text or ":mps=" in text or ":shard=" in text)
     until = time.monotonic() + SECONDS
     while pids := list(left(env)):
         for pid in pids:
@@ -300,6 +300,7 @@ def epilog(config, env, text):
         if time.monotonic() > until:
             raise Refused("leftover", f"Process {', '.join(map(str, pids[:3]))} of the job cannot be ended.")
         time.sleep(0.1)
+    whole = whole_given(config, env, after=True) if is_whole else []  # behind the processes: a driver that does not answer keeps none of them
     while True:
         try:
             check_gpus(config, whole, after=True)

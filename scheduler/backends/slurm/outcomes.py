@@ -123,7 +123,8 @@ def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime
         return moment
     if job.ended:
         return moment if job.state in GIVEN_UP and job.ended_at is not None and moment < job.ended_at else None
-    return moment if job.state == "RUNNING" and now - moment > TOLD_WITHIN else None
+    ended_unseen = job.state == "RUNNING" and now - moment > TOLD_WITHIN and not kept_on_node(run, part)  # which may take long to copy
+    return moment if ended_unseen else None
 
 
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

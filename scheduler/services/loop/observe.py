@@ -19,6 +19,7 @@ from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import Seconds
+from quotas.services.ledger import LATE
 from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
@@ -235,7 +236,7 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
         for run, attempt in known
         if run.state == RunState.ENDED
     ]
-    anew = {attempt.pk: run.started_at for run, attempt in known if run.started_at is not None and _began_anew(run, attempt)}
+    anew = {attempt.pk: run.started_at for run, attempt in known if run.started_at is not None and _began_anew(run, attempt, now)}
     if up or ends or anew:
         came_up, ended = attempts_seen(up=up | anew, ends=ends, anew=anew, now=now, news=news)
         found.came_up += came_up
@@ -272,9 +273,9 @@ def _tell_checkpoints(found: Observed, known: Sequence[tuple[SeenRun, _Known]], 
     found.checkpoints += checkpoints_tell(told=told, now=now, news=news)
 
 
-def _began_anew(run: SeenRun, attempt: _Known) -> bool:
-    """A controller that forgot its last minute may start again what it had started."""
-    if not run.is_one_start or attempt.running_at is None or run.started_at is None:
+def _began_anew(run: SeenRun, attempt: _Known, now: datetime) -> bool:
+    """A controller that forgot its last minute may start again what it had started. Behind what the ledger may still change nothing is taken back."""
+    if not run.is_one_start or attempt.running_at is None or run.started_at is None or now - run.started_at > LATE:
         return False
     return run.started_at.timestamp() > attempt.running_at + WHOLE_SECONDS.total_seconds()
 
