@@ -182,6 +182,8 @@ class RuleHeldOut(Schema):
 class DryRunOut(Schema):
     """What a rule would have found in thirty days."""
 
+    since: datetime = Field(description="From when on there are figures to try it on.", examples=["2026-02-01T09:41:00Z"])
+    note: str = Field(description="What the figures cannot say of such a rule; empty where they can.", examples=[""])
     devices: int = Field(description="On how many devices it would have held.", examples=[3])
     held: list[RuleHeldOut] = Field(description="Each time that it would have held, the oldest first.")
 
@@ -363,7 +365,7 @@ def _rule(rule: HealthRule) -> dict[str, Any]:
 
 def _dry(tried: Any) -> HttpResponse:
     held = [{"device": name, "since": one.since, "until": one.until, "value": one.value} for name, one in tried.held]
-    return answered({"devices": tried.devices, "held": held})
+    return answered({"since": tried.start, "note": tried.note, "devices": tried.devices, "held": held})
 
 
 def _limits(row: HealthSettings) -> HttpResponse:

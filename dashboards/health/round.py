@@ -17,16 +17,18 @@ from dashboards.health.incidents import incident_note, incident_open, incidents_
 from dashboards.health.lifecycle import RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
-from dashboards.health.state import device_of_node
+from dashboards.health.state import ages_write, device_of_node
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
+from gpufleet.core.models import Progress
 from gpufleet.core.progress import turn_take
 from scheduler.models import IN_SERVICE, Gpu, Health, Node
 from scheduler.services.hardware.hardware import node_health_change
 
 log = logging.getLogger(__name__)
 TURN = "health"
+AGES = "health ages"  # since when ages of heartbeats are kept
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
 SILENT = timedelta(seconds=120)  # a node that was not heard of for so long
 # Of a pool's nodes so many may fall silent at once before silence is the source's, not theirs.
@@ -102,6 +104,8 @@ def health_round(*, now: datetime) -> Round:
     open_ones = ((one.rule_id, one.device) for one in findings if not (one.rule.signal == "heartbeat" and one.device in unheard))
     found = judged(rules, sums, ages, open_ones, now)
     with transaction.atomic():
+        Progress.objects.bulk_create([Progress(name=AGES, reached_at=now)], ignore_conflicts=True)
+        ages_write(ages=ages, at=now)
         _findings_write(found, findings, machines, stale, now, done)
     fresh = list(HealthFinding.objects.filter(cleared_at__isnull=True).select_related("rule", "node", "gpu", "incident"))
     if settings.acts:

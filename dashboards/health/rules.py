@@ -74,7 +74,7 @@ class Sums:
             rows = [row for row in rows if xid_of(row.code).group == rule.group]
         if not rows:
             return 0, 0
-        if SIGNALS[rule.signal].kind == "level":
+        if SIGNALS[rule.signal].kind in ("level", "age"):
             return max(row.value for row in rows), 0
         codes: dict[int, int] = defaultdict(int)
         for row in rows:
@@ -116,20 +116,22 @@ class Replayed:
 
 
 def replay(rule: Rule, rows: Sequence[Sum], *, start: datetime, end: datetime) -> list[Replayed]:
-    """A dry run over stored sums, in steps of five minutes. Rules on the heartbeat have no past to look at."""
+    """A dry run over stored sums, in steps of five minutes. The age of a heartbeat is of the moment, whatever window its rule has."""
     sums = Sums(rows)
+    of_moment = SIGNALS[rule.signal].kind == "age"
+    window, clear_after = (timedelta(0), timedelta(0)) if of_moment else (rule.window, rule.clear_after)
     found: list[Replayed] = []
     for device in sums.devices(rule.signal):
         moments = sorted({row.at for row in rows if row.device == device and row.signal == rule.signal})
         since: datetime | None = None
         most = 0
         for moment in _steps(moments, rule, start, end):
-            value, _ = sums.over(rule, device, moment, rule.window)
+            value, _ = sums.over(rule, device, moment, window)
             if since is None and value >= rule.threshold:
                 since, most = moment, value
             elif since is not None:
                 most = max(most, value)
-                if value < rule.threshold and sums.over(rule, device, moment, rule.clear_after)[0] < rule.clear_below:
+                if value < rule.threshold and sums.over(rule, device, moment, clear_after)[0] < rule.clear_below:
                     found.append(Replayed(device, since, moment, most))
                     since = None
         if since is not None:

@@ -10,13 +10,14 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from dashboards.health.models import Action, HealthRule, HealthSettings
-from dashboards.health.round import rule_of, sums_stored
+from dashboards.health.round import AGES, rule_of, sums_stored
 from dashboards.health.rules import Replayed, Rule, replay
-from dashboards.health.state import SIGNALS
+from dashboards.health.state import KEPT_AGE, SIGNALS
 from dashboards.health.xids import GROUPS
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale, text_faults
 from gpufleet.core.ids import public_id
+from gpufleet.core.models import Progress
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Node
 
@@ -140,11 +141,12 @@ def settings_faults(row: HealthSettings) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a rule would have done: each time that it would have held, with the names of the devices."""
+    """What a rule would have done: each time that it would have held, with the names of the devices; and what it can't know."""
 
     start: datetime
     end: datetime
     held: list[tuple[str, Replayed]]
+    note: str = ""
 
     @property
     def devices(self) -> int:
@@ -153,11 +155,17 @@ class DryRun:
 
 def dry_run(rule: Rule, *, now: datetime, span: timedelta = DRY_RUN) -> DryRun:
     """Against what was stored. Changes nothing."""
-    start = now - span
+    start, note = now - span, ""
+    if rule.signal == "heartbeat":
+        kept = Progress.objects.filter(name=AGES).values_list("reached_at", flat=True).first() or now
+        if rule.threshold < KEPT_AGE or rule.clear_below < KEPT_AGE:
+            note = f"Ages below {KEPT_AGE} s are not kept: a node counts as heard of from there on. "
+        if kept > start:
+            start, note = kept, f"{note}Heartbeat ages are kept since {kept:%Y-%m-%d %H:%M} UTC: earlier days are not tried."
     rows = [row for row in sums_stored(start - rule.window) if row.signal == rule.signal]
     found = replay(rule, rows, start=start, end=now)
     names = device_names({one.device for one in found})
-    return DryRun(start, now, [(names.get(one.device, "removed"), one) for one in found])
+    return DryRun(start, now, [(names.get(one.device, "removed"), one) for one in found], note.strip())
 
 
 def rule_asked(values: Mapping[str, Any], base: HealthRule | None = None, reason: str = "") -> Rule:

@@ -23,6 +23,7 @@ BUCKET = timedelta(minutes=5)
 # A flag that holds between two looks counts for so long at most: while nobody looked nobody knows.
 LONGEST_GAP = timedelta(seconds=60)
 MOST_LOGS = 8  # of so many boots and machines it is known up to where their logs were read
+KEPT_AGE = 60  # seconds: while a node is heard of more often, its heartbeat is not kept
 HOT = 80  # degrees: cooler ones are not kept
 
 
@@ -308,6 +309,24 @@ def _buckets_write(bucket: datetime, devices: Keys, sums: Words, xids: Sequence[
             rows += [made] if made else []
     HealthBucket.objects.bulk_create(
         rows, batch_size=500, update_conflicts=True, unique_fields=["at", "device", "signal", "code"], update_fields=["value"]
+    )
+
+
+def ages_write(*, ages: Mapping[int, int], at: datetime) -> None:
+    """Keep how long nodes were silent, by device, so that rules on it can be tried against the past: of each five minutes the longest."""
+    bucket = _bucket_of(at)
+    silent = {device: age for device, age in ages.items() if age >= KEPT_AGE}
+    if not silent:
+        return
+    there = HealthBucket.objects.filter(at=bucket, signal="heartbeat", device__in=silent).values_list("device", "value")
+    for device, value in there:
+        silent[device] = max(silent[device], value)
+    HealthBucket.objects.bulk_create(
+        [HealthBucket(at=bucket, device=device, node_id=device // 2, signal="heartbeat", value=age) for device, age in sorted(silent.items())],
+        batch_size=500,
+        update_conflicts=True,
+        unique_fields=["at", "device", "signal", "code"],
+        update_fields=["value"],
     )
 
 

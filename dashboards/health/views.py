@@ -117,7 +117,7 @@ def _rule_form(request: HttpRequest, public_id: str | None) -> HttpResponse:
                 if tried is None:
                     messages.success(request, f"The rule {data['name']} is saved.")
                     return redirect("health_rules")
-    elif rule and rule.signal != "heartbeat":
+    elif rule:
         tried = dry_run(rule_of(rule), now=moment)
     heading = f"Change {rule.name}" if rule else "New health rule"
     held = tried.held[-SHOWN:][::-1] if tried else []

@@ -334,6 +334,28 @@ def test_a_rule_is_tried_against_the_past_before_it_acts(fleet, personas: Person
     assert HealthFinding.objects.count() == 1
 
 
+def test_a_rule_on_the_heartbeat_is_tried_against_the_silences_that_there_were(fleet, personas: Personas):
+    """It would have held where rounds found it silent, not where its source was; and what was before it was kept is not said."""
+    nodes, gpus = fleet
+    asked = rule(signal="heartbeat", threshold=600, window_minutes=5, clear_below=60, clear_minutes=5, action="note", name="Silent")
+    begun = NOON - 2 * 60 * MINUTE
+    for minute in range(0, 100, 2):
+        at = begun + minute * MINUTE
+        heard = gpus[2:] if 20 <= minute < 40 else [] if minute >= 80 else gpus  # one node alone, then all of them with their source
+        if heard:
+            look(heard, {}, at=at)
+        health_round(now=at)
+
+    tried = dry_run(rule_of(asked), now=NOON)
+    ((name, held),) = tried.held
+    assert (name, held.since, held.until) == (nodes[0].name, begun + 25 * MINUTE, begun + 40 * MINUTE)
+    assert held.value == 20 * 60
+    assert (tried.start, "kept since" in tried.note) == (begun, True)
+    assert [finding.since for finding in HealthFinding.objects.filter(rule=asked)] == [begun + 28 * MINUTE]
+    page = personas.client("operator").get(f"/incidents/rules/{asked.public_id}/").content.decode()
+    assert "kept since" in page
+
+
 @given(st.lists(st.tuples(st.integers(0, 47), st.integers(0, 3), st.integers(1, 400)), max_size=40), st.integers(1, 500), st.integers(1, 12))
 def test_what_a_dry_run_finds_is_what_the_rounds_would_have_found(stored, threshold, windows):
     unique = {(slot, device): value for slot, device, value in stored}
