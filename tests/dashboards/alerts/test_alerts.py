@@ -190,6 +190,11 @@ def test_one_silent_server_is_told_where_another_source_speaks_for_the_rest_of_i
     assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
     assert Alert.objects.get().subject == "Prometheus silent"
 
+    PrometheusServer.objects.filter(name="silent").update(enabled=False)
+    for seconds in (75, 90):
+        alerts_round(now=NOON + timedelta(seconds=seconds))
+    assert Alert.objects.get(subject="Prometheus silent").resolved_at is not None, "nobody waits for a server that is switched off"
+
 
 def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
     access = personas.access("operator")

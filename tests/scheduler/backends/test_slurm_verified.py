@@ -105,6 +105,21 @@ def test_a_promise_that_holds_runs_and_leaves_nothing(verified, console):  # noq
     assert not fleet_faults()
 
 
+def test_a_driver_that_does_not_answer_keeps_no_process_of_a_job(verified, console):  # noqa: F811
+    mark, go = verified.dir / "shared/kept", verified.dir / "shared/go"
+    mark.parent.chmod(0o777)
+    job = job_on(f"setsid sleep 300 >/dev/null 2>&1 & echo $! > {mark}; while [ ! -e {go} ]; do sleep 0.1; done", gpus=2)
+    wait_until(lambda: console.tick() or (mark.exists() and mark.read_text()), what="its script to run, behind the prolog")
+    for name in NODES:
+        (verified.folder / f"gpus.{name}").unlink()
+    go.touch()
+
+    console.until(job, JobState.COMPLETED)
+
+    wait_until(lambda: not verified._alive(int(mark.read_text())), what="the process that it left to be ended")
+    wait_until(lambda: "end check" in verified.sh("sinfo", "-h", "-R", "-o", "%E"), seconds=30, what="the node to be drained")
+
+
 @pytest.mark.parametrize(
     ("says", "code", "words"),
     [
