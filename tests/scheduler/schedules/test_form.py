@@ -55,7 +55,7 @@ def test_the_next_three_times_are_told_as_one_types(personas, fleet):
 
     assert (told["faults"], told["others"], told["send"]) == ({}, [], "Create schedule")
     assert told["due"].count("<li>") == 3 and told["due"].count(", 02:30 ") == 3
-    assert "in Europe/Berlin" in told["due"]
+    assert "<strong>Every day at 02:30</strong> by the clock of Europe/Berlin" in told["due"]
     assert "data-verdict" in told["fit"] or "data-again" in told["fit"], "what it would be now is told as well"
     once = look(personas, **JOB)
     assert (once["send"], "submitted once" in once["due"]) == ("Submit", True)
