@@ -65,13 +65,13 @@ def _rows(asked: argparse.Namespace) -> int:
 def _of_one_snapshot(place: Console, limit: int, chosen: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The figure and its rows. Where a snapshot is taken between two pages, all are read again: there is one a minute."""
     for _ in range(TRIES):
-        whole = page = place.get("/fleet/gap/gpus", size=min(limit, PAGE), **chosen)
+        whole = page = place.get("/fleet/gap/gpus", size=max(1, min(limit, PAGE)), **chosen)
         rows = page["items"]
         while page["next"] and len(rows) < limit and page["at"] == whole["at"]:
             page = place.get("/fleet/gap/gpus", size=min(limit - len(rows), PAGE), after=page["next"], **chosen)
             rows = [*rows, *page["items"]]
         if page["at"] == whole["at"]:
-            return whole, rows[:limit]
+            return whole, rows[: max(0, limit)]
     raise ClientError(AWAY, "Each time that the rows were read, a new snapshot was taken meanwhile. Ask for fewer with --limit.")
 
 

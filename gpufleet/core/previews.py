@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+UNKNOWN = "The effect on jobs cannot be computed now."
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:

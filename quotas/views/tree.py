@@ -1,5 +1,6 @@
 """The quota tree: the list, one node, and what may be done to it."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +17,7 @@ from dashboards.courses import team_chart
 from gpufleet.core import csvfile
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
-from gpufleet.core.previews import Preview
+from gpufleet.core.previews import UNKNOWN, Preview
 from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
@@ -37,6 +38,8 @@ from quotas.views.confirm import confirm
 from scheduler.presenters.tree_changes import tree_told
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.services.forecasts.previews import tree_preview
+
+log = logging.getLogger(__name__)
 
 CHILD_KIND = {
     NodeKind.ORG: NodeKind.DEPARTMENT,
@@ -283,5 +286,9 @@ def _use_preview(access: Access, node: QuotaNode, op: str, effects: Sequence[str
         edited = edits_tried(access=access, wanted=Wanted([{"op": op, "node": node.public_id}], reason="Preview"))
     except ValidationError as fault:
         return Preview(sentences=(), faults=[text for _, texts in faults_of(fault) for text in texts])
-    told = tree_told(tree_preview(access=access, before=edited.before, after=edited.after, now=now()))
+    try:
+        told = tree_told(tree_preview(access=access, before=edited.before, after=edited.after, now=now()))
+    except Exception:  # people must be able to do it also where its effects can't be said
+        log.exception("What a node's use or disuse comes to could not be computed")
+        return Preview(sentences=[*effects, UNKNOWN])
     return replace(told, sentences=[*effects, *told.sentences])

@@ -18,7 +18,7 @@ BLOCKERS = {
     "limit": "Quota limit",
     "guarantee": "Beyond the guarantee",
     "share": "Above the fair share",
-    "order": "Other queues come first",
+    "order": "Jobs ahead of it take the GPUs",
     "reservation": "Would delay a reservation",
     "window": "Kept for a window",
     "victims": "No preemptible work frees enough GPUs",

@@ -141,7 +141,8 @@ class DeadlineTold:
 def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> DeadlineTold | None:
     """None: it has no deadline, or has ended. `gpu_types` are those that it runs on. What the last plan said of a waiting job goes before."""
     job = row.job
-    if job.deadline is None or job.state in ENDED:
+    leaves = row.attempt is not None and row.attempt.stop_asked_at is not None and job.state in HOLDING
+    if job.deadline is None or job.state in ENDED or job.state in (JobState.DRAFT, JobState.RESERVED) or leaves:
         return None
     seconds = seconds_at(slowest_on(job.spec, gpu_types or types_of(job.spec)), job.estimate_seconds, job.limit_seconds)
     if job.state in HOLDING and row.attempt is not None:
@@ -154,7 +155,8 @@ def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> Dea
     start = None if foreseen is None else max(foreseen.moment, now)
     end = start + runs if start is not None and seconds is not None else None
     if job.deadline <= now or (row.outlook is not None and "deadline" in row.outlook.codes.split()):
-        return DeadlineTold("will be missed", True, end)
+        # The plan counts with the limit; an end by the estimate that lies before the deadline would contradict it.
+        return DeadlineTold("will be missed", True, end if end is not None and end > job.deadline else None)
     if foreseen is None or start is None:
         return DeadlineTold("no start is predicted yet")
     if start + runs > job.deadline:

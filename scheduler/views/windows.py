@@ -1,5 +1,6 @@
 """Reservations and floors: the calendar, the timeline, the floor view, one reservation, and the forms."""
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,6 +16,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.previews import UNKNOWN
+from gpufleet.core.previews import Preview as Told
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.core.zones import zone_named
@@ -53,6 +56,8 @@ from scheduler.windows.capacity import peak
 from scheduler.windows.drawing import DAYS, TIMELINE_DAYS, day_at, timeline_drawn, week_drawn, week_of
 from scheduler.windows.forms import ReservationForm, local_at, moment_named, written
 from scheduler.windows.lists import RESERVATIONS
+
+log = logging.getLogger(__name__)
 
 WINDOWS_SHOWN, JOBS_SHOWN = 8, 50
 TEAMS_OFFERED = 500
@@ -202,10 +207,21 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     form = ReasonForm(request.POST if request.method == "POST" else None, initial={"revision": found.revision})
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
-        return _steer(request, public_id, partial(reservation_cancel, revision=_revision(request)), "{} is cancelled.", may_undo=True)
-    effects = cancellation_told(cancellation_preview(access=access, reservation=found, now=now()))
+        undoes = "undo" in request.POST
+        said = "Undone: {} is cancelled." if undoes else "{} is cancelled."
+        return _steer(request, public_id, partial(reservation_cancel, revision=_revision(request)), said, may_undo=not undoes)
+    effects = _cancellation_told(access, found)
     above = [("Reservations", reverse("calendar")), (found.name, page)]
     return confirm(request, form, above=above, back=page, heading=f"Cancel {found.name}", send="Cancel reservation", leave="Keep it", effects=effects)
+
+
+def _cancellation_told(access: Access, found: Reservation) -> Told:
+    """People must be able to cancel also where its effects can't be said."""
+    try:
+        return cancellation_told(cancellation_preview(access=access, reservation=found, now=now()))
+    except Exception:
+        log.exception("What the cancellation of a reservation comes to could not be computed")
+        return Told(sentences=["A window that lasts ends now, and no window follows.", UNKNOWN])
 
 
 # What they share
@@ -327,7 +343,9 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
 def _saved(request: HttpRequest, access: Access, form: ReservationForm, of: Reservation | None, given: dict[str, Any]) -> HttpResponse:
     if of is None:
         made = reservation_request(access=access, given=given, now=now())
-        undo: Undo | None = Undo(reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo.", "revision": str(made.revision)})
+        undo: Undo | None = Undo(
+            reverse("reservation_cancel", args=[made.public_id]), {"reason": "Undo.", "revision": str(made.revision), "undo": "yes"}
+        )
     else:
         made = reservation_change(access=access, reservation=of, given=given, revision=form.cleaned_data["revision"], now=now())
         undo = _undo_of(made) if reservation_facts(made) != reservation_facts(of) else None

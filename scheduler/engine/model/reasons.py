@@ -51,7 +51,7 @@ REASONS = {
     "passes": "The passes that could serve the job are disabled.",
     "shortage": "Guarantees in force exceed the healthy capacity.",
     "deadline": "The deadline has passed, or no possible start leaves enough time before it.",
-    "order": "Other queues come first.",
+    "order": "Jobs ahead of it take the GPUs.",
     # Remembered by the loop: the engine is not shown these jobs.
     "hold": "A person put the job on hold.",
     "retry": "The job failed and is retried at a given time.",

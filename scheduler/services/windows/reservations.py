@@ -35,6 +35,7 @@ FACTS = (
     *("notice_s", "lead_s", "decay_s", "idle", "purpose", "state", "decided_name", "decided_at", "decision"),
 )
 MOMENTS = ("starts_at", "ends_at", "decided_at")
+UNDO_FOR = timedelta(minutes=15)  # so long an approval comes back by itself
 UNDONE = ("reservation.change", "reservation.cancel")
 
 
@@ -114,10 +115,11 @@ def reservation_change(
     return found
 
 
-def reservation_undo(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None = None, now: datetime) -> Reservation:
+def reservation_undo(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None, now: datetime) -> Reservation:
     """Put back what the caller's own last change or cancellation replaced, its approval included. `revision` is the one that this left.
 
-    The former values come from the audit log, so a caller cannot have approved what nobody approved.
+    The former values come from the audit log, so a caller cannot have approved what nobody approved. An approval comes back for a while only,
+    unless the caller may give it himself: behind that it is requested anew.
     """
     cause = reason_given(reason, "")
     must_steer_reservation(access, reservation)
@@ -128,12 +130,14 @@ def reservation_undo(*, access: Access, reservation: Reservation, reason: str = 
         must_steer_reservation(access, found)
         last = AuditEntry.objects.filter(object_kind="reservation", object_id=found.public_id).order_by("-id").first()
         is_own = last is not None and access.actor.user is not None and last.actor_id == access.actor.user.pk
-        if last is None or not is_own or last.action not in UNDONE or revision not in (None, found.revision):
+        if last is None or not is_own or last.action not in UNDONE or revision != found.revision:
             whose = f" by {last.actor_name}" if last is not None and not is_own else ""
             raise Conflict(f"{found.name} has been changed since{whose}. It stays as it is.")
         before = reservation_facts(found)
         for name, value in (last.before or {}).items():
             setattr(found, name, datetime.fromisoformat(value) if name in MOMENTS and value is not None else value)
+        if found.state == ReservationState.APPROVED and now - last.at > UNDO_FOR and not may_decide_on(access, found.quota):
+            found.state, found.decided_name, found.decided_at = ReservationState.REQUESTED, "", None
         _still_fits_or_raise(access, found, {}, now)
         _save(found)
         windows_write(found, now)

@@ -7,7 +7,7 @@ import subprocess
 from datetime import timedelta
 
 import pytest
-from django.core.signals import request_finished
+from django.core.signals import request_started
 
 from dashboards.gap.store import gap_turn
 from gpufleet import cli
@@ -55,21 +55,24 @@ def test_the_gap_and_the_gpus_behind_one_of_its_figures(run, busy):
 
 
 def test_rows_of_the_gap_are_those_of_one_snapshot_also_where_one_is_taken_meanwhile(run, busy, monkeypatch):
-    """With pages of one row, a snapshot is taken after the first of them: the total is that of the rows."""
+    """With pages of one row, a snapshot is taken before the second of them: the total is that of the rows."""
     monkeypatch.setattr(gap_command, "PAGE", 1)
     minutes = [now(), now() + timedelta(minutes=2)]
     gap_turn(now=minutes.pop(0))
 
+    asked = []
+
     def taken(**said):
-        if minutes:
+        asked.append(said)
+        if len(asked) == 2:
             node("node-new", gpus=3)
             gap_turn(now=minutes.pop(0))
 
-    request_finished.connect(taken)
+    request_started.connect(taken)
     try:
         told = json.loads(run("gap", "rows", "--json")[1])
     finally:
-        request_finished.disconnect(taken)
+        request_started.disconnect(taken)
     assert told["gpu_milli"] == sum(row["gpu_milli"] for row in told["items"]) == 7000
 
 

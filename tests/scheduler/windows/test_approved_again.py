@@ -113,6 +113,16 @@ def test_who_changed_it_puts_back_what_was_approved(personas: Personas, act: str
     assert (entry.action, entry.actor, entry.reason, entry.after["state"]) == ("reservation.change", held.lead.actor.user, "Undo.", "approved")
 
 
+def test_an_approval_comes_back_for_a_while_only(personas: Personas) -> None:
+    held = Held(personas, ends_at=NOON + 8_000 * HOUR)
+    reservation_cancel(access=held.lead, reservation=held.row, now=NOON)
+    later = AuditEntry.objects.latest("id").at + HOUR / 3
+
+    reservation_undo(access=held.lead, reservation=held.row, revision=held.row.revision, now=later)
+
+    assert held.row.state == "requested"
+
+
 def test_what_somebody_changed_since_is_not_put_back(personas: Personas) -> None:
     """Nor does the Undo of one person take back the change of another: a lead would have approved what a quota admin took away."""
     held = Held(personas, ends_at=NOON + 9 * HOUR)
