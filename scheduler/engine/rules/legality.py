@@ -104,12 +104,12 @@ class Reclaim:
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order; kept until something below it changes."""
         units = self.cycle.units()
-        key = (place, self.quota_type, large, surplus_only)
+        until, quota_type = self._protected_from(place), self.quota_type
+        key = (place, quota_type, until, large, surplus_only)
         known: list[Pair] | None = units.kept(key, place)
         if known is not None:
             return known
         outside = units.borrowed(place, self.division)
-        until, quota_type = self._protected_from(place), self.quota_type
         asked = [
             unit
             for unit in units.below(place)

@@ -160,7 +160,7 @@ class Units:
     @property
     def parted(self) -> bool:
         """Whether anyone holds parts of GPUs."""
-        return self.cluster.forms.parted and any(seat.parts for unit in self.below(0) if unit.work.form.parted for seat in unit.seats)
+        return self.cluster.forms.parted and any(split.tenants for split in self.cluster.fleet.soon.splits.values())
 
     @property
     def surplus(self) -> list[Unit]:

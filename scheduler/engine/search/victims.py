@@ -392,15 +392,15 @@ Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has co
 
 def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
     """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
-    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in range(cluster.grid.size)]
+    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
     for pair in units:
         seats = pair[1].seats
-        if len(seats) == 1:
-            here[seats[0].node].append(pair)
-        else:
-            for node in {seat.node for seat in seats}:
+        for node in (seats[0].node,) if len(seats) == 1 else {seat.node for seat in seats}:
+            if node in here:
                 here[node].append(pair)
-    nodes = [node for node in range(target.low, target.high) if here[node] and (target.flags is None or target.flags[node])]
+            elif target.low <= node < target.high and (target.flags is None or target.flags[node]):
+                here[node] = [pair]
+    nodes = sorted(here)
     slots = {node: _slots(cluster, target.gpus, node, here[node]) for node in nodes}
     heap = [slot for mine in slots.values() for slot in islice(mine, 1)]
     heapify(heap)
@@ -457,7 +457,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
     best: Unit | None = None
     first: tuple[int, ...] | None = None
     short = target.count - counter.total if counter is not None and not target.short else 0
-    idle, gpus = cluster.fleet.soon.count, max(1, target.gpus)
+    idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
     for rank, unit in units:
         if first is not None and rank is not first and rank != first:
             break
@@ -470,8 +470,10 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
         seats = unit.seats
         if len(seats) == 1 and target.gpus:
             most = (idle[seats[0].node] + seats[0].mask.bit_count()) // gpus  # there is no room for more on its node with it gone
-        else:
+        elif counted:
             most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
+        else:
+            most = short  # processors and memory that come free may be for any number of workers
         if short > most or legal(unit, {}) is None:
             continue
         if target.fits([unit]) if counter is None else counter.enough_without(unit):  # type: ignore[misc]

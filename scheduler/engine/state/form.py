@@ -62,11 +62,6 @@ class Form:
         self.request: dict[int, int] = {}  # milli-GPU of the most it may have
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
 
-    @property
-    def gpus_only(self) -> bool:
-        """Whether counting idle GPUs is enough to tell where it fits: nothing of the host decides as well."""
-        return len(self.roles) == 1 and not self.roles[0].cpu_milli and not self.roles[0].host_memory_mib
-
     def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
         known = self._eligible.get(key)
