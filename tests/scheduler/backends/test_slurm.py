@@ -659,7 +659,7 @@ def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_
     row = SlurmRun.objects.get()
     forgotten, row.state["parts"][0]["id"] = row.state["parts"][0]["id"], UNKNOWN
     row.save()
-    site.slurm.sh("scancel", forgotten)
+    site.slurm.sh("scancel", "--full", "--signal=KILL", forgotten)  # its script too, so that it leaves no exit code
 
     run = site.until(RunState.ENDED)
 
