@@ -456,7 +456,8 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
     first: tuple[int, ...] | None = None
-    short = target.count - counter.total if counter is not None and not target.short else 0
+    short = target.count - counter.total if counter is not None else 0
+    least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
     idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
     for rank, unit in units:
         if first is not None and rank is not first and rank != first:
@@ -465,7 +466,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
             if legal(unit, {}) is None:
                 continue
             first = rank
-        if best is not None and unit.milli >= best.milli:
+        if unit.milli < least or (best is not None and unit.milli >= best.milli):
             continue
         seats = unit.seats
         if len(seats) == 1 and target.gpus:

@@ -26,6 +26,17 @@ def test_two_small_jobs_go_rather_than_one_whose_queue_would_fall_below_its_guar
     assert sorted(found) == ["small-5", "small-6"] or sorted(found) == ["small-6", "small-7"], found
 
 
+@pytest.mark.parametrize("gpus", [0, 1, 2])
+def test_the_smallest_job_that_suffices_goes_also_where_it_is_its_processors_that_do(gpus: int) -> None:
+    """Each holds all processors of its node; the large one has lost less."""
+    nodes = [node(name, cpus=32, host_memory_gb=64) for name in ("n0", "n1")]
+    held = [running("wide", [at("n0", *range(8))], priority=10), running("thin", [at("n1", 0)], priority=10, started=-500)]
+    for one in held:
+        one["roles"][0]["cpus"] = 32
+    asker = job("asker", gpus=gpus, workers=4, priority=90, role={"cpus": 8})
+    assert actions(plan_of(scene(nodes, [quota("q", 16)], [*held, asker]))) == {"thin": "evict", "asker": "start"}
+
+
 def test_where_every_set_crosses_the_line_rank_decides() -> None:
     victims = [theirs("younger", 0, 1, 2, 3, started=-10), theirs("older", 4, 5, 6, 7, started=-1000)]
     assert reclaimed(victims, 6) == {"younger": "evict", "asker": "start"}

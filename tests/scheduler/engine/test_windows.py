@@ -4,6 +4,8 @@ import pytest
 
 from scheduler.engine.reading.checkers import spell_instant
 from scheduler.engine.reading.scenario import parse
+from scheduler.engine.rules.legality import Reclaim
+from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.world import World
 
 from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene
@@ -96,6 +98,22 @@ def test_nothing_protects_work_against_the_start_of_a_window(owner: dict) -> Non
         windows = [] if standing else [window]
         plan = plan_of(scene([node("n0")], tree, [held, asked], reservations=windows, settings={"reclaim_min_runtime_s": 300}))
         assert actions(plan) == expected
+
+
+def test_what_a_window_lets_one_queue_take_is_protected_from_the_others() -> None:
+    """Both look at the same queue in one plan, whichever does so first."""
+    window = {"name": "run", "quota": "a", "gpus": 8, "start": -60, "end": 3600}
+    held = [running("older", [at("n0", 0, 1)], "c", started=-61), running("newer", [at("n0", 2, 3)], "c", started=-10)]
+    asked = [job("mine", "a", 4), job("yours", "b", 4)]
+    tree = [quota("a"), quota("b", 4), quota("c")]
+    for order in ((0, 1), (1, 0)):
+        cycle = Cycle(parse(scene([node("n0")], tree, [*held, *asked], reservations=[window], settings={"reclaim_min_runtime_s": 300})))
+        works = [work for work in cycle.cluster.works if work.job.name in ("mine", "yours")]
+        found = {}
+        for number in order:
+            rules = Reclaim(cycle, works[number], 0, works[number].home, 4000)
+            found[number] = [unit.work.job.name for _, unit in rules.units(1 << 60)]
+        assert found == {0: ["older"], 1: []}
 
 
 def test_what_the_guarantee_alone_gives_is_no_claim_to_a_window() -> None:
