@@ -260,7 +260,7 @@ def _in_or_out_of_use(request: HttpRequest, public_id: str, service: Callable[..
     access = access_of(request)
     node = node_for(access, public_id, Can.EDIT_QUOTA)
     archives = service is node_archive
-    form = ReasonForm(request.POST or None, initial={"revision": node.revision})
+    form, status = ReasonForm(request.POST or None, initial={"revision": node.revision}), None
     if request.method == "POST" and form.is_valid():
         data, undoes = form.cleaned_data, "undo" in request.POST
         try:
@@ -268,6 +268,9 @@ def _in_or_out_of_use(request: HttpRequest, public_id: str, service: Callable[..
         except ValidationError as fault:
             show_faults(form, fault)
         except Conflict as fault:
+            # The page as it is now, so that a second press is about what it says.
+            node, status = node_for(access, public_id, Can.EDIT_QUOTA), 409
+            form = ReasonForm({**request.POST.dict(), "revision": str(node.revision)})
             form.add_error(None, str(fault))
         else:
             said = f"{node.path} is archived: its guarantee is free, and roles on it have ended." if archives else f"{node.path} is back."
@@ -278,7 +281,9 @@ def _in_or_out_of_use(request: HttpRequest, public_id: str, service: Callable[..
     page, verb = reverse("quota", args=[node.public_id]), "Archive" if archives else "Restore"
     above = [("Quotas", reverse("quotas")), (node.path, page)]
     effects = _use_preview(access, node, verb.lower(), archive_effects(node) if archives else restore_effects(node))
-    return confirm(request, form, heading=f"{verb} {node.label}", send=verb, effects=effects, above=above, back=page, is_grave=archives)
+    answer = confirm(request, form, heading=f"{verb} {node.label}", send=verb, effects=effects, above=above, back=page, is_grave=archives)
+    answer.status_code = status or answer.status_code
+    return answer
 
 
 def _use_preview(access: Access, node: QuotaNode, op: str, effects: Sequence[str]) -> Preview:

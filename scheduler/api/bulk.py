@@ -208,7 +208,7 @@ def foreseen(preview: Preview | None) -> dict[str, Any]:
         "freed_milli": preview.freed,
         "freed_micros_per_hour": preview.freed_micros,
         "currency": settings.CURRENCY,
-        "lost_micros": following.lost_micros if following else None,
+        "lost_micros": following.repeated.micros if following else None,
         "cancelled_along": preview.along,
         "notified": preview.notified,
         "starts": starts,

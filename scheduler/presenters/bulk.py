@@ -13,7 +13,7 @@ from scheduler.models import HOLDING, Job, JobBatch, JobState
 from scheduler.presenters.node_changes import LEAST_HOURS, work_lost
 from scheduler.services.jobs.bulk import CAUSES, LATER, Action, Consequence, Effect, Following, Preview, Verdict
 from scheduler.services.jobs.edit_previews import Restart
-from scheduler.services.jobs.prices import Price
+from scheduler.services.jobs.prices import Price, Repeated
 
 TEAMS_SHOWN = 8
 JOBS_SHOWN, OTHERS_SHOWN = 100, 50
@@ -150,17 +150,22 @@ def restart_told(found: Restart) -> Told:
     """The same of a restart: what the job does again, and that it waits."""
     preview, jobs = found.preview, found.preview.changing
     again = "goes on from that checkpoint" if preview.saved_step is not None else "begins anew"
-    hours = found.repeated.milli_seconds / 3_600_000
-    cost = f", worth {money(found.repeated.micros)} at the guaranteed rate" if found.repeated.micros else ""
-    lost = f" and repeats {hours:,.1f} GPU-hours{cost}" if hours >= LEAST_HOURS else ""
+    lost = _repeated_said(" and repeats {}{}", found.repeated)
     sentences = [
         *_lines(preview, jobs),
-        f"Unless it saves its work now, it {again}{lost}.",
-        "Workers that do not exit within the grace period are killed.",
+        f"Unless it saves its work now, it {again}{lost}." if found.saves else f"It {again}{lost}.",
+        *(["Workers that do not exit within the grace period are killed."] if found.grace else []),
         *_then_said(preview, jobs),
         *_notified_said(preview, jobs),
     ]
     return replace(steer_told(preview), sentences=sentences)
+
+
+def _repeated_said(sentence: str, repeated: Repeated) -> str:
+    """With the GPU-hours, and what they cost where the reader may know it; nothing of a few minutes."""
+    hours = repeated.milli_seconds / 3_600_000
+    cost = f", worth {money(repeated.micros)} at the guaranteed rate" if repeated.micros else ""
+    return sentence.format(f"{hours:,.1f} GPU-hours", cost) if hours >= LEAST_HOURS else ""
 
 
 def weightiest_first(following: Following | None) -> list[Consequence]:
@@ -245,10 +250,8 @@ def _then_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
     yield _starts_said(preview, jobs, following)
     named = {job.pk for job in jobs}
     counts = Counter(one.effect for one in following.effects if one.job.pk not in named)
-    lost = sum(one.lost_seconds * one.job.gpus_milli for one in following.effects if one.effect == "preempted")
     if count := counts["preempted"]:
-        cost = f", worth {money(following.lost_micros)} at the guaranteed rate" if following.lost_micros else ""
-        hours = f" {lost / 3_600_000:,.1f} GPU-hours of work are repeated{cost}." if lost >= 360_000 else ""
+        hours = _repeated_said(" {} of work are repeated{}.", following.repeated)
         yield f"{plural(count, 'running job')} {'is' if count == 1 else 'are'} preempted.{hours}"
     if count := counts["waits"] + counts[LATER]:
         yield f"{plural(count, 'waiting job')} {'waits' if count == 1 else 'wait'} longer."

@@ -10,7 +10,7 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural
 from scheduler.engine.tell.explain import change_in_words
 from scheduler.jobs.filters import BLOCKERS
-from scheduler.jobs.speeds import seconds_at, slowest_on
+from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import foreseen_start
@@ -144,7 +144,9 @@ def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> Dea
     leaves = row.attempt is not None and row.attempt.stop_asked_at is not None and job.state in HOLDING
     if job.deadline is None or job.state in ENDED or job.state in (JobState.DRAFT, JobState.RESERVED) or leaves:
         return None
-    seconds = seconds_at(slowest_on(job.spec, gpu_types or types_of(job.spec)), job.estimate_seconds, job.limit_seconds)
+    seconds = seconds_at(
+        slowest_on(job.spec, gpu_types or [name for name in types_of(job.spec) if speed_on(job.spec, name)]), job.estimate_seconds, job.limit_seconds
+    )
     if job.state in HOLDING and row.attempt is not None:
         end = None if seconds is None else row.attempt.started_at + timedelta(seconds=seconds)
         if end is None or end <= now:  # an estimate that is over says nothing about the end

@@ -5,6 +5,7 @@ from datetime import UTC
 
 from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import gpus_told, look_of, money, plural
+from quotas.models import ReservationState
 from scheduler.presenters.node_changes import NOBODY_NOTIFIED, work_lost
 from scheduler.services.forecasts.previews import JobEffect as TreeEffect
 from scheduler.services.forecasts.previews import Preview as TreePreview
@@ -39,7 +40,13 @@ def cancellation_told(found: Cancelling) -> Preview:
     of = found.reservation
     amount = f"{gpus_told(of.gpus_milli)} of {of.gpu_type}"
     if found.window is None:
-        return Preview(sentences=["No window of it is ahead, so it holds nothing.", NOBODY_NOTIFIED])
+        asked = of.state == ReservationState.REQUESTED
+        none = (
+            "It is not approved yet, so it holds nothing."
+            if asked
+            else "It holds nothing now: its next window is not planned yet, or its last is over."
+        )
+        return Preview(sentences=[none, "No window follows.", NOBODY_NOTIFIED])
     first = (
         "The window that lasts ends now, and no window follows."
         if found.lasts

@@ -12,6 +12,7 @@ WEEK = tuple(DAYS)
 LONG = dict(zip(WEEK, ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays"), strict=True))
 EVERY = (("week", "On days of the week"), ("month", "On a day of the month"), ("hour", "Every hour"), ("cron", "By a cron expression"))
 OPEN = "-"
+LATE_DAYS = ("29", "30", "31")  # which not every month has
 # As cron counts: Sunday is 0, and 7 as well.
 _NUMBERS = {str(number): number for number in range(8)} | {day: (number + 1) % 7 for number, day in enumerate(WEEK)}
 _BEGUN = {"time": "02:00", "day": "1", "minute": "0"}
@@ -48,7 +49,8 @@ class Pattern:
             case "week":
                 return f"{_days_told(self.days)} at {self.time}"
             case "month":
-                return f"Day {self.day} of each month at {self.time}"
+                which = "months that have one" if self.day in LATE_DAYS else "each month"
+                return f"Day {self.day} of {which} at {self.time}"
             case "hour":
                 return f"Every hour at :{int(self.minute):02}" if int(self.minute) else "Every hour"
         return _steps_told(self.cron) or self.cron

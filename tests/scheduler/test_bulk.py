@@ -395,7 +395,7 @@ def test_a_preview_names_who_is_preempted_who_waits_longer_and_who_is_notified(p
     sentences = " ".join(bulk_view(preview).told.sentences)
     assert "1 running job is preempted." in sentences and "1 waiting job waits longer." in sentences
     assert "The owner of 1 job is notified." in sentences
-    assert preview.following.lost_micros is None, "operators may see no costs"
+    assert preview.following.repeated.micros is None, "operators may see no costs"
     builders.rate(H100, since=NOON, micros=2_500_000)
     priced = jobs_preview(access=personas.access("superuser"), asked=asked, now=NOON + timedelta(hours=2))
     repeated = "16.0 GPU-hours of work are repeated, worth $40.00 at the guaranteed rate."

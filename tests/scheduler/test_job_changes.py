@@ -13,6 +13,7 @@ from quotas.models import QuotaShare
 from scheduler.models import Attempt, Job, JobEvent, JobState, Order, OrderKind
 from scheduler.services.forecasts import fitting
 from scheduler.services.jobs.jobs import job_hold, job_stop
+from scheduler.services.jobs.prices import price_of
 from tests.builders import NOON, attempt, job, node, placement, rate
 from tests.scheduler.loop.worlds import H100
 from tests.scheduler.test_undo import UNDO, undone
@@ -258,6 +259,31 @@ def test_what_a_restart_comes_to_is_told_before(personas, gang):
     assert "Saves its work within" in preview and waits.name in preview
     unpriced = page(personas.client("submitter"), "job_restart", gang)
     assert "repeats 6.0 GPU-hours." in unpriced and "No owner is notified." in unpriced, "it is their own"
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [({"grace_s": 0}, "Is killed at once and waits"), ({"checkpoint": None, "grace_s": 60}, "Ends within 60 seconds and waits")],
+)
+def test_a_restart_that_can_save_nothing_promises_no_save(client, gang, spec, said):
+    Job.objects.filter(pk=gang.pk).update(spec={**gang.spec, **spec})
+
+    told = page(client, "job_restart", gang)
+
+    assert said in told and "saves its work" not in told.lower()
+    assert ("grace period" in told) == bool(spec["grace_s"])
+
+
+def test_a_role_of_processors_alone_changes_nothing_about_the_price(personas, mine):
+    node("n9", gpus=8)
+    rate(H100, since=now() - timedelta(days=1), micros=2_000_000)
+    driver = {"name": "driver", "min": 1, "cpus": 4}
+    worker = {"name": "worker", "min": 2, "max": 4, "gpus": 1, "gpu_types": [H100]}
+    mine.spec, mine.gpus_milli = {"roles": [driver, worker]}, 2000
+
+    price = price_of(personas.access("superuser"), mine, mine, now=now())
+
+    assert price is not None and price.hourly[1] == (4_000_000, 8_000_000)
 
 
 def test_what_is_leaving_for_good_is_not_said_to_restart(client, gang):

@@ -148,6 +148,8 @@ def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
 
     asked = client.get(address).content.decode()
     assert f"guaranteed 4 GPUs of {H100} less: $5,840 a month at the guaranteed rate." in asked and "No owner is notified." in asked
+    old = client.post(address, {"revision": node.revision - 1, "reason": "closed"})
+    assert (old.status_code, f'name="revision" value="{node.revision}"' in old.content.decode()) == (409, True), "a second press is about this page"
     archived = client.post(address, {"revision": node.revision, "reason": "closed"}, follow=True)
     node.refresh_from_db()
     assert node.archived_at is not None

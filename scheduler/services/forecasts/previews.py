@@ -196,6 +196,8 @@ def _renamed(before: Tree, after: Tree) -> dict[str, str]:
 def effects_named(access: Access, effects: Sequence[tuple[str, str, str]]) -> tuple[tuple[JobEffect, ...], int, int, Mapping[str, int]]:
     """The effects with the names of their jobs, the weighty first; how many the reader may not see; how many there are beyond those named; all that
     the reader may see, by effect."""
+    gone = {job for job, effect, _ in effects if effect == "preempted"}
+    effects = [one for one in effects if one[1] not in ("borrows", "guaranteed") or one[0] not in gone]  # who leaves has no class
     order = ["preempted", "shrinks", "waits", "borrows", "moves", "starts", "grows", "guaranteed", "stays"]
     ranked = sorted(dict.fromkeys(effects), key=lambda one: (order.index(one[1]), one[0]))
     rows = {job: facts for job, *facts in _job_rows({job for job, _, _ in ranked})}

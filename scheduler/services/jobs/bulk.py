@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -39,7 +39,7 @@ from scheduler.services.forecasts.differences import Effect as Difference
 from scheduler.services.forecasts.fitting import sequel_of
 from scheduler.services.jobs.edits import save_refused
 from scheduler.services.jobs.jobs import HELD, LET_GO
-from scheduler.services.jobs.prices import Price, repeated_work
+from scheduler.services.jobs.prices import Price, Repeated, repeated_work
 from scheduler.services.jobs.repeats import KEY_LENGTH
 from scheduler.services.jobs.steering import reason_given
 from scheduler.services.loop.lease import lease_want
@@ -148,7 +148,7 @@ class Following:
     """Who would start at once, in the order of the plan: jobs that the reader may see, and how many besides them.
 
     `effects` are on jobs that the reader may see, those who start included; `unseen` counts the effects on others.
-    `cut` counts those beyond `MOST`, whoever they are about. `lost_micros` is what the repeated work cost, None where the reader may not know it.
+    `cut` counts those beyond `MOST`, whoever they are about. `repeated` is the work that preempted jobs do again, but for those that are changed.
     """
 
     as_of: datetime
@@ -157,7 +157,7 @@ class Following:
     effects: tuple[Consequence, ...] = ()
     unseen: int = 0
     cut: int = 0
-    lost_micros: int | None = None
+    repeated: Repeated = field(default_factory=Repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,14 +376,15 @@ def following_of(
     starts = [one.job for one in shown if one.effect == "starts"]
     preempted = [seen[one.job] for one in shown if one.effect == "preempted" and one.job in seen]
     lost = seconds_lost(access, preempted, now)
-    worth = repeated_work(access, lost, {job.pk: job for job in preempted}, now=now).micros
+    others = {job.pk: job for job in preempted if job.public_id not in overtaking}
+    repeated = repeated_work(access, {key: lost[key] for key in others if key in lost}, others, now=now)
     told = Discretion(access, [one.detail for one in shown])
     consequences = tuple(
         Consequence(seen[one.job], one.effect, told.text(one.detail), lost.get(seen[one.job].pk, 0)) for one in shown if one.job in seen
     )
     own = tuple(seen[name] for name in starts if name in seen)
     unseen, cut = len(shown) - len(consequences), len(effects) + len(later) - len(shown)
-    return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut, worth)
+    return Following(found.as_of, own, len(starts) - len(own), consequences, unseen, cut, repeated)
 
 
 def seconds_lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int, int]:

@@ -74,6 +74,8 @@ class Restart:
 
     preview: Preview
     repeated: Repeated
+    grace: int  # seconds until workers are killed
+    saves: bool  # whether it is asked to save its work before
 
 
 def job_restart_preview(*, access: Access, job: Job, now: datetime) -> Restart:
@@ -92,7 +94,10 @@ def job_restart_preview(*, access: Access, job: Job, now: datetime) -> Restart:
     lost = seconds_lost(access, [job], now)
     asked = Asked(Action.CANCEL, ((job.public_id, job.revision),))
     freed = freed_of([job])
-    detail = f"Saves its work within {plural(round(grace_of(job)), 'second')} and waits for its next start."
+    grace = round(grace_of(job))
+    saves = grace > 0 and job.spec.get("checkpoint", {}) is not None
+    leaves = f"{'Saves its work' if saves else 'Ends'} within {plural(grace, 'second')}" if grace else "Is killed at once"
+    detail = f"{leaves} and waits for its next start."
     preview = Preview(
         asked,
         (Verdict(job.public_id, job, Effect.CHANGES, detail),),
@@ -103,4 +108,4 @@ def job_restart_preview(*, access: Access, job: Job, now: datetime) -> Restart:
         notified=notified_of(access, [job], set(), following),
         saved_step=saved_step(job),
     )
-    return Restart(preview, repeated_work(access, lost, {job.pk: job}, now=now))
+    return Restart(preview, repeated_work(access, lost, {job.pk: job}, now=now), grace, saves)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Sum
 
@@ -76,9 +77,17 @@ def _held(jobs: "Mapping[int, int] | list[int]") -> dict[int, dict[str, int]]:
     return found
 
 
+PARTS = ("mig", "gpu_share", "gpu_memory_gb")
+
+
+def _on_gpus(job: Job) -> list[Mapping[str, Any]]:
+    """Its roles but those that ask for processors alone, which cost nothing."""
+    return [role for role in roles_of(job.spec) if role.get("gpus") or any(role.get(part) for part in PARTS)]
+
+
 def _types(job: Job) -> set[str]:
     """That it may have: those that it names, else those of the fleet, without those on which it cannot run."""
-    roles = [role for role in roles_of(job.spec) if role.get("max", role.get("min", role.get("count", 1)))]
+    roles = [role for role in _on_gpus(job) if role.get("max", role.get("min", role.get("count", 1)))]
     named = [role.get("gpu_types") or job.spec.get("gpu_types") for role in roles]
     speeds = job.spec.get("throughput") or {}
     found = {name for names in named for name in names or ()} if named and all(named) else set(capacity_now().by_type)
@@ -87,7 +96,7 @@ def _types(job: Job) -> set[str]:
 
 def _sizes(job: Job) -> tuple[int, int] | None:
     """The fewest and the most milli-GPU. None where several roles, some of them in parts of GPUs, leave the most unsaid."""
-    roles = [(int(role.get("min", role.get("count", 1))), role) for role in roles_of(job.spec)]
+    roles = [(int(role.get("min", role.get("count", 1))), role) for role in _on_gpus(job)]
     ranges = [(least, int(role.get("max") or least), 1000 * int(role.get("gpus", 0) or 0)) for least, role in roles]
     if all(least == most for least, most, _ in ranges):
         return job.gpus_milli, job.gpus_milli

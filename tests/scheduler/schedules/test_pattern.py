@@ -78,7 +78,7 @@ def test_what_a_form_sends_is_an_expression(sent: dict, expression: str):
         ("0 6 * * 1-5", "Monday to Friday at 06:00"),
         ("0 6 * * MON", "Mondays at 06:00"),
         ("0 6 * * SUN,WED", "Wed, Sun at 06:00"),
-        ("5 6 31 * *", "Day 31 of each month at 06:05"),
+        ("5 6 31 * *", "Day 31 of months that have one at 06:05"),
         ("0 * * * *", "Every hour"),
         ("20 * * * *", "Every hour at :20"),
         ("*/15 * * * *", "Every 15 minutes"),
