@@ -308,7 +308,10 @@ def _held() -> dict[str, tuple[str, int]]:
 
 
 def _reclaims_judged(plan: PlanRecord, held: dict[str, tuple[str, int]], seed: int, number: int) -> int:
-    """Whoever gave back stood above its guarantee before its last unit was taken, as seen just below the lowest common ancestor of the two."""
+    """Whoever gave back stood above its guarantee before its last unit was taken, as seen just below the lowest common ancestor of the two.
+
+    Jobs that the same plan starts without a reclaim of their own may have been served before it, and count.
+    """
     taken: dict[str, list[int]] = defaultdict(list)
     evicted = [one for one in plan.decisions if one["action"] == "evict"]
     for one in evicted:
@@ -319,7 +322,10 @@ def _reclaims_judged(plan: PlanRecord, held: dict[str, tuple[str, int]], seed: i
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(steps, asker, strict=False)))
             taken["/".join(steps[: shared + 1])].append(milli)
     guaranteed = {share.node.path: share.guaranteed_milli or 0 for share in QuotaShare.objects.filter(gpu_type="H100").select_related("node")}
+    askers = {one["why"].get("for") for one in evicted}
+    fits = [one["job"] for one in plan.decisions if one["action"] == "start" and one["job"] not in askers]
     stays = [holding for job, holding in held.items() if job not in {one["job"] for one in evicted}]
+    stays += Job.objects.filter(public_id__in=fits).values_list("quota__path", "gpus_milli")
     for node, gave in taken.items():
         left = sum(milli for path, milli in stays if f"{path}/".startswith(f"{node}/"))
         assert left + max(gave) > guaranteed.get(node, 0), (seed, number, node, left, gave)
