@@ -1,6 +1,8 @@
 """When each waiting job is expected to start, and what would help it: worked out beside the ticks, from the same snapshot and by the same engine."""
 
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -21,6 +23,9 @@ from scheduler.snapshots import Snapshots
 EVERY = timedelta(seconds=10)
 # Without a new plan predictions only move with the clock.
 AT_LEAST_EVERY = timedelta(seconds=60)
+# Futures of a large fleet take seconds of a processor, and in one process pages want it too.
+REST = 3
+AT_MOST_EVERY = timedelta(minutes=5)
 TTL_SECONDS = 60.0
 AT_ONCE = 250
 log = logging.getLogger(__name__)
@@ -40,17 +45,22 @@ class ForecastMemory:
         return cls(Snapshots(), {})
 
 
-def forecast_run(*, holder: str, now: datetime, memory: ForecastMemory | None = None, force: bool = False) -> int | None:
-    """Tell waiting jobs what to expect, at most every ten seconds. Returns how many were told something new; None: not now, or not ours."""
+def forecast_run(
+    *, holder: str, now: datetime, memory: ForecastMemory | None = None, force: bool = False, clock: Callable[[], float] = time.monotonic
+) -> int | None:
+    """Tell waiting jobs what to expect, at most every ten seconds and for a quarter of the time, but every five minutes in any case.
+
+    Returns how many were told something new; None: not now, or not ours.
+    """
     memory = memory or ForecastMemory.empty()
     row = LeaseRow.objects.filter(name=FORECAST).first()
-    if row is not None and not force and row.next_wake_at is not None and timedelta(0) < row.next_wake_at - now <= EVERY:
+    if row is not None and not force and row.next_wake_at is not None and timedelta(0) < row.next_wake_at - now <= AT_MOST_EVERY:
         return None
     lease = lease_take(name=FORECAST, holder=holder, now=now, ttl=TTL_SECONDS)
     if lease is None:
         return None
     try:
-        return _forecast(lease, now, memory, force)
+        return _forecast(lease, now, memory, force, clock)
     except Fenced as fenced:
         log.warning("%s", fenced)
         return None
@@ -58,8 +68,8 @@ def forecast_run(*, holder: str, now: datetime, memory: ForecastMemory | None = 
         lease_release(lease=lease, now=now)
 
 
-def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) -> int:
-    chosen = policy()
+def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool, clock: Callable[[], float]) -> int:
+    began, chosen = clock(), policy()
     planned = LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
     stale = lease.next_wake_at is None or now - lease.next_wake_at >= AT_LEAST_EVERY
     if planned == lease.done and not stale and not force:
@@ -90,8 +100,12 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool) 
             predictions_keep(foreseen={key: memory.starts[key] for key in part if key in memory.starts})
             lease.still_ours_or_raise()
     with transaction.atomic():
-        lease_done(lease=replace(lease, wanted=planned), next_wake_at=now + EVERY)
+        lease_done(lease=replace(lease, wanted=planned), next_wake_at=now + _pace(clock() - began))
     if not memory.told:
         Outlook.objects.exclude(job__in=told).filter(at__lt=now - AT_LEAST_EVERY).delete()
     memory.told = told
     return len(news)
+
+
+def _pace(took: float) -> timedelta:
+    return min(max(EVERY, (1 + REST) * timedelta(seconds=took)), AT_MOST_EVERY)

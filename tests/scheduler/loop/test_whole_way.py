@@ -217,6 +217,31 @@ def test_a_forecast_tells_everyone_who_waits_when_and_why_at_most_every_ten_seco
     assert Outlook.objects.get(job=large).forecast_at == fleet.now
 
 
+def test_a_forecast_that_takes_long_rests_three_times_as_long() -> None:
+    """In one process with the pages, futures of a large fleet would otherwise keep a processor busy for most of the time."""
+    builders.node(gpus=8)
+    for _ in range(3):
+        submit(leaf("team", 8), gpus=8, at=NOON)
+    fleet = Fleet()
+    fleet.tick()
+
+    def forecast(*, after: int, took: float) -> int | None:
+        reads = iter([0.0, took])
+        return forecast_run(holder="one", now=fleet.now + timedelta(seconds=after), clock=lambda: next(reads))
+
+    assert forecast(after=0, took=5) == 2
+    assert forecast(after=19, took=5) is None
+    submit(leaf("other", 8), gpus=8, at=fleet.now)
+    fleet.after(seconds=20)
+    fleet.tick()
+    assert forecast(after=0, took=600) is not None
+    assert forecast(after=299, took=1) is None
+    fleet.after(seconds=300)
+    submit(leaf("third", 8), gpus=8, at=fleet.now)
+    fleet.tick()
+    assert forecast(after=0, took=1) is not None, "after five minutes in any case"
+
+
 def test_a_forecast_of_many_is_written_in_parts_and_told_to_the_pages_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "AT_ONCE", 2)
     builders.node(gpus=8)
