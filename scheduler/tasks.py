@@ -22,6 +22,7 @@ from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_ru
 from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
+from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
 from scheduler.services.loop.pace import Pace
@@ -132,7 +133,8 @@ def forecast() -> int | None:
 def backends_tidy() -> int:
     from scheduler.backends.registry import backends_all
 
-    return sum(backend.tidy() for backend in backends_all().values())
+    backends = backends_all()
+    return sum(backend.tidy() for backend in backends.values()) + old_checkpoints_delete(backends=backends)
 
 
 @shared_task

@@ -18,6 +18,7 @@ from gpufleet.doctor import Finding, some
 from quotas.models import CostMailing, MailState
 from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
 from scheduler.selectors.loop import scheduler_silent
+from scheduler.services.jobs.old_checkpoints import checkpoints_to_delete
 from scheduler.services.notify.notices import Way
 
 OLDEST_REDIS = (6, 0)
@@ -25,6 +26,7 @@ ANSWER_SECONDS = 5
 MESSAGES_LATE = timedelta(minutes=10)
 COSTS_LATE = timedelta(minutes=15)  # they are looked at every five
 COSTS_REMEMBERED = timedelta(days=7)
+CHECKPOINTS_LATE = timedelta(hours=1)  # they are looked at every ten minutes
 SCHEDULES_LATE = timedelta(minutes=10)
 FAILING_LONG = timedelta(hours=1)
 # The first tries of a mail server that restarts fail as well.
@@ -153,6 +155,18 @@ def schedules_go_on() -> Iterator[Finding]:
         )
 
 
+def old_checkpoints_go() -> Iterator[Finding]:
+    """Files of checkpoints that nobody resumes from any more are deleted within minutes."""
+    late = checkpoints_to_delete().filter(removed_at__lt=now() - CHECKPOINTS_LATE)
+    if count := late.count():
+        oldest = late.order_by("removed_at", "pk").values_list("location", flat=True).first()
+        yield Finding(
+            f"The files of {count:,} old checkpoints were not deleted for more than {CHECKPOINTS_LATE // timedelta(minutes=1)} minutes: {oldest}",
+            "They fill the disk. Jobs resume from newer ones, which are not concerned.",
+            "Check that this folder is mounted and writable where the worker of the queue default runs. Its log says what went wrong.",
+        )
+
+
 def mails_go_out() -> Iterator[Finding]:
     """Notices by e-mail that are due are sent, and the mail server takes them."""
     moment = now()
@@ -200,6 +214,7 @@ def costs_go_out() -> Iterator[Finding]:
 
 CHECKS = {
     "messages go out": messages_go_out,
+    "old checkpoints go": old_checkpoints_go,
     "mails go out": mails_go_out,
     "costs go out": costs_go_out,
     "schedules go on": schedules_go_on,

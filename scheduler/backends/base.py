@@ -115,6 +115,16 @@ class SeenCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class OldCheckpoint:
+    """One that no attempt resumes from any more."""
+
+    job: str  # public id
+    attempt: int  # number within the job
+    step: int
+    location: str  # as it was told
+
+
+@dataclass(frozen=True, slots=True)
 class SeenSteps:
     """What a file says of step times (docs/job-processes.md). `seconds`: by rank."""
 
@@ -258,6 +268,11 @@ class Backend(Protocol):
 
     def tidy(self) -> int:
         """Give up what it keeps of forgotten runs beyond its bounds, the oldest first. Returns of how many runs. Asked for now and then."""
+        ...
+
+    def delete_checkpoint(self, old: OldCheckpoint) -> int:
+        """Delete its files, where they lie in the folder that its attempt was given. Returns the bytes that became free; 0 where nothing is left, or
+        it lies elsewhere. Never asked within a tick."""
         ...
 
     def next_event_at(self, *, now: datetime) -> datetime | None:

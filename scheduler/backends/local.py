@@ -43,6 +43,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    OldCheckpoint,
     Reach,
     RunState,
     SeenCheckpoint,
@@ -54,6 +55,7 @@ from scheduler.backends.base import (
     whole_characters,
 )
 from scheduler.backends.manifests import FOLDER, Looker
+from scheduler.backends.old_checkpoints import Deleter
 
 log = logging.getLogger(__name__)
 LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -148,7 +150,7 @@ class Program:
 class LocalBackend:
     def __init__(self, folder: Path, rules: Rules) -> None:
         self.folder, self.rules = folder, rules
-        self._looker = Looker()
+        self._looker, self._deleter = Looker(), Deleter()
         self._waits_left = 0.0
 
     @property
@@ -445,6 +447,9 @@ class LocalBackend:
             size -= mine
             gone += 1
         return gone
+
+    def delete_checkpoint(self, old: OldCheckpoint) -> int:
+        return self._deleter.delete(self._checkpoint_root(), old)
 
     # Being asked
 

@@ -89,7 +89,7 @@ def _checkpoint(top: int, step: int, name: str, parent: Path, before: Digests, n
         return None  # no folder, or a link
     try:
         expected, present, newest = 0, set(), 0.0
-        for document, written in _manifests(folder):
+        for _, document, written in manifests_of(folder):
             shards = document.get("shards")
             if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= MOST_SHARDS or expected not in (0, shards):
                 return None  # two manifests contradict each other
@@ -109,7 +109,8 @@ def _checkpoint(top: int, step: int, name: str, parent: Path, before: Digests, n
     return Found(step, str(parent / name), expected, tuple(sorted(present)), at.replace(microsecond=at.microsecond // 1000 * 1000))
 
 
-def _manifests(folder: int) -> Iterator[tuple[dict[str, Any], float]]:
+def manifests_of(folder: int) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """The manifests of a step: the name of each, what it says, and when it was written."""
     left = LARGEST_LOOK
     for name in names_in(folder):
         if not name.endswith(".json"):
@@ -123,7 +124,7 @@ def _manifests(folder: int) -> Iterator[tuple[dict[str, Any], float]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(document, dict):
-            yield document, written
+            yield name, document, written
 
 
 def _is_there(folder: int, one: Any, shards: int) -> bool:

@@ -18,6 +18,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    OldCheckpoint,
     Reach,
     RunState,
     SeenCheckpoint,
@@ -236,6 +237,10 @@ class SimulatedBackend:
 
     def tidy(self) -> int:
         """What is forgotten is gone."""
+        return 0
+
+    def delete_checkpoint(self, old: OldCheckpoint) -> int:
+        """There are no files."""
         return 0
 
     # Being asked

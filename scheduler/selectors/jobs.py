@@ -269,15 +269,13 @@ class SavedState:
 
     @property
     def state(self) -> str:
-        if self.checkpoint.removed_at:
-            return "removed"
         return "complete" if self.checkpoint.verified_at else "partial"
 
 
 def job_checkpoints(job: Job, limit: int = 20) -> list[SavedState]:
-    """The newest checkpoints with how many shards of each are there. Two queries."""
+    """The newest checkpoints that are kept, with how many shards of each are there. Two queries."""
     shards = Prefetch("shards", CheckpointShard.objects.only("id", "checkpoint_id"))
-    rows = job.checkpoints.select_related("attempt").prefetch_related(shards).order_by("-step", "-id")[:limit]
+    rows = job.checkpoints.filter(removed_at__isnull=True).select_related("attempt").prefetch_related(shards).order_by("-step", "-id")[:limit]
     return [SavedState(checkpoint, len(checkpoint.shards.all())) for checkpoint in rows]
 
 

@@ -27,6 +27,7 @@ from scheduler.backends.base import (
     Facts,
     LogPart,
     NotFound,
+    OldCheckpoint,
     Reach,
     RunState,
     SeenCheckpoint,
@@ -39,6 +40,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, REFORMS, ROLE
 from scheduler.backends.manifests import Looker
+from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
@@ -97,7 +99,7 @@ class SlurmBackend:
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
         self._gpus: KnownGpus = {}
-        self._looker = Looker()
+        self._looker, self._deleter = Looker(), Deleter()
         self._waits_left = 0.0
         self._boot: tuple[float, datetime | None] = (-BOOT_EACH, None)
         self._sweeps = False  # in this look
@@ -528,6 +530,9 @@ class SlurmBackend:
         old = list(over.values_list("pk", flat=True)[KEPT:])
         return SlurmRun.objects.filter(pk__in=old).delete()[0] if old else 0
 
+    def delete_checkpoint(self, old: OldCheckpoint) -> int:
+        return self._deleter.delete(self._top / "checkpoints", old)
+
     # Looking
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
@@ -932,9 +937,13 @@ class SlurmBackend:
             raise BackendRefused(f"Only a console that runs as root can submit jobs of {self.settings.user}.")
         return found
 
+    @property
+    def _top(self) -> Path:
+        return Path(self.settings.folder) / f"gpufleet-{self.settings.tag}"
+
     def _folders(self, order: StartOrder) -> tuple[Path, Path]:
         """Made by the console in folders that no job can write to, so that none can put a link in the way."""
-        account, top = self._account(), Path(self.settings.folder) / f"gpufleet-{self.settings.tag}"
+        account, top = self._account(), self._top
         made = []
         try:
             for path in (top / "runs" / order.key, top / "checkpoints" / order.job / str(order.attempt)):

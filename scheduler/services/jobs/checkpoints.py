@@ -1,16 +1,18 @@
 """Checkpoints: told by ranks with their attempt's token, found as manifest files, or seen by a back-end. All come to the same rows (JOB-4).
 
-One counts once every shard is there. A job resumes from its newest one that counts; a few are kept beside it, and older rows go.
+One counts once every shard is there. A job resumes from its newest one that counts; a few are kept beside it. Older ones are removed here, and their
+files are deleted outside of any tick (`old_checkpoints`).
 """
 
 import hmac
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Exists, OuterRef
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
@@ -29,6 +31,12 @@ COMPLETE: Prepared[tuple[int, int]] = Prepared(
         .values_list("job_id", "id")
     )
 )
+
+PRESENT: Prepared[Checkpoint] = Prepared(
+    lambda jobs: Checkpoint.objects.filter(job__among=jobs, removed_at__isnull=True).only("job_id", "step", "verified_at", "reported_at")
+)
+# What is told to a worker that joins, or that a launcher restarts, is what its run began from.
+BEGUN_FROM = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk"), ended_at__isnull=True))
 
 
 def checkpoint_newest(*, job: int) -> Checkpoint | None:
@@ -104,7 +112,7 @@ def checkpoints_tell(*, told: Sequence[Told], now: datetime, news: News | None =
         complete = _with_shards(told, rows, now)
         Checkpoint.objects.filter(pk__among=complete).update(verified_at=now)
         if complete:
-            _prune(jobs)
+            _prune(jobs, now)
             own.add("jobs", *sorted(jobs))
         if news is None:
             own.publish()
@@ -150,14 +158,12 @@ def _with_shards(told: Sequence[Told], rows: Mapping[tuple[int, int], Checkpoint
     return [key for key, row in open_rows.items() if len(present[key]) == row.shards_expected]
 
 
-def _prune(jobs: Iterable[int]) -> None:
+def _prune(jobs: Iterable[int], now: datetime) -> None:
     """Keep the newest complete ones of each job, and what is newer than they are."""
-    kept: dict[int, list[int]] = defaultdict(list)
+    kept: Counter[int] = Counter()
     gone = []
-    rows = Checkpoint.objects.filter(job__among=jobs).order_by("job_id", "-step", "-id").values_list("pk", "job_id", "verified_at")
-    for pk, job, verified in rows:
-        if len(kept[job]) >= KEPT:
-            gone.append(pk)
-        elif verified is not None:
-            kept[job].append(pk)
-    Checkpoint.objects.filter(pk__among=gone, resumed_by__isnull=True).delete()
+    for row in sorted(PRESENT(jobs), key=lambda row: (row.verified_at or row.reported_at, row.step, row.pk), reverse=True):
+        if kept[row.job_id] >= KEPT:
+            gone.append(row.pk)
+        kept[row.job_id] += row.verified_at is not None
+    Checkpoint.objects.filter(~BEGUN_FROM, pk__among=gone).update(removed_at=now)

@@ -1,0 +1,117 @@
+"""Deleting the files of a checkpoint that nobody resumes from any more.
+
+Its folder belongs to a job, which may have put anything there, and the console may be root. So every folder is opened relative to the one above it,
+no link is followed, and only regular files go that a manifest beside them names and that belong to the job's user. What else lies there stays.
+
+The shards go first and the manifests that name them last: what is cut off in between is gone on with.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from scheduler.backends.base import BackendError, OldCheckpoint
+from scheduler.backends.hostile_files import FOLDER
+from scheduler.backends.manifests import STEP, manifests_of
+
+PATIENCE = 10.0  # seconds for one checkpoint; a file system that needs longer is asked again the next time
+NOT_THERE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR})  # gone, or something else in its place
+
+
+class Deleter:
+    """Deletes from a thread, one at a time, so that nobody waits for longer than that for a file system that hangs."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+
+    def delete(self, root: Path, old: OldCheckpoint) -> int:
+        """Bytes that became free."""
+        if self._thread is not None and self._thread.is_alive():
+            raise BackendError(f"{root} does not answer: an earlier deletion has not come back.")
+        answer: Future[int] = Future()
+        self._thread = Thread(target=_answer, args=(answer, root, old), name="old-checkpoints", daemon=True)
+        self._thread.start()
+        try:
+            return answer.result(PATIENCE)
+        except TimeoutError:
+            raise BackendError(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.") from None
+
+
+def _answer(answer: Future[int], root: Path, old: OldCheckpoint) -> None:
+    try:
+        answer.set_result(checkpoint_delete(root, old))
+    except OSError as fault:
+        answer.set_exception(BackendError(f"{old.location} can't be deleted: {fault.strerror or fault} ({fault.filename or root})"))
+    except Exception as fault:
+        answer.set_exception(fault)
+
+
+def checkpoint_delete(root: Path, old: OldCheckpoint) -> int:
+    """Bytes that became free. `root` holds a folder for each job, and in that one for each attempt; what lies elsewhere is not ours to delete."""
+    name = Path(old.location).name
+    step = STEP.fullmatch(name)
+    if step is None or int(step[1]) != old.step or old.location != str(root / old.job / str(old.attempt) / name):
+        return 0
+    with ExitStack() as opened:
+        top = _kept_open(opened, os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))  # without it nobody knows what is gone
+        try:
+            job = _kept_open(opened, os.open(old.job, FOLDER, dir_fd=top))
+            attempt = _kept_open(opened, os.open(str(old.attempt), FOLDER, dir_fd=job))
+            folder = _kept_open(opened, os.open(name, FOLDER, dir_fd=attempt))
+        except OSError as fault:
+            if fault.errno in NOT_THERE:
+                return 0
+            raise
+        freed = _files_delete(folder, owner=os.fstat(attempt).st_uid)
+        _folder_delete(name, attempt)
+    return freed
+
+
+def _kept_open(opened: ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _files_delete(folder: int, *, owner: int) -> int:
+    manifests = {name: document for name, document, _ in manifests_of(folder)}
+    shards = {name for document in manifests.values() for name in _named(document)}
+    return sum(_file_delete(folder, name, owner) for name in (*sorted(shards - manifests.keys()), *manifests))
+
+
+def _named(document: dict[str, Any]) -> Iterator[str]:
+    """Files beside the manifest, and none elsewhere."""
+    files = document.get("files")
+    for one in files if isinstance(files, list) else ():
+        name = one.get("file") if isinstance(one, dict) else None
+        if isinstance(name, str) and name == Path(name).name:
+            yield name
+
+
+def _file_delete(folder: int, name: str, owner: int) -> int:
+    try:
+        look = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(look.st_mode) or look.st_uid != owner:
+            return 0
+        os.unlink(name, dir_fd=folder)
+    except (FileNotFoundError, ValueError):  # no name of a file
+        return 0
+    except OSError as fault:
+        if fault.errno == errno.ENAMETOOLONG:
+            return 0
+        raise
+    return look.st_blocks * 512 if look.st_nlink == 1 else 0
+
+
+def _folder_delete(name: str, parent: int) -> None:
+    """Unless something else is left in it."""
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as fault:
+        if fault.errno not in {errno.ENOTEMPTY, errno.EEXIST, *NOT_THERE}:
+            raise

@@ -1,0 +1,90 @@
+"""Checkpoints that nobody resumes from any more: their files are deleted, then their rows (JOB-4).
+
+Killed anywhere in between, the next turn finds nothing to delete and the row goes. What fails is told in the log and by the doctor, and tried again.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from gpufleet.core.audit import SYSTEM, audit_record
+from scheduler.backends.base import Backend, BackendError, OldCheckpoint
+from scheduler.models import Attempt, Checkpoint, Placement
+from scheduler.services.jobs.checkpoints import BEGUN_FROM
+
+LONGEST = 60.0  # seconds of one turn
+A_STEP = 500  # rows that are written down together
+JOBS_NAMED = 50  # in an entry of the audit log
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    checkpoint: int
+    job: str
+    bytes: int
+
+
+def checkpoints_to_delete() -> "QuerySet[Checkpoint]":
+    """Those whose files may still lie somewhere, and that no run which goes on began from. A row that an attempt names stays, without a place."""
+    named = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk")))
+    return Checkpoint.objects.filter(~BEGUN_FROM, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
+
+
+def old_checkpoints_delete(*, backends: Mapping[int, Backend]) -> int:
+    """One turn. Returns how many were deleted; those that could not be keep none of the others from it."""
+    until, after, done = monotonic() + LONGEST, 0, 0
+    while monotonic() < until and (rows := list(checkpoints_to_delete().filter(pk__gt=after).select_related("attempt__job")[:A_STEP])):
+        deleted = _files_delete(rows, backends, until)
+        if deleted:
+            _write_down(deleted)
+        after, done = rows[-1].pk, done + len(deleted)
+    return done
+
+
+def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], until: float) -> list[Deleted]:
+    clusters = _clusters_of(rows)
+    deleted = []
+    for row in rows:
+        if monotonic() > until:
+            break
+        attempt = row.attempt
+        old = OldCheckpoint(attempt.job.public_id, attempt.number, row.step, row.location)
+        try:
+            freed = sum(_backend(backends, cluster).delete_checkpoint(old) for cluster in clusters[attempt.pk])
+        except BackendError as fault:
+            log.warning("the files of step %d of %s stay for now: %s", old.step, old.job, fault)
+            continue
+        deleted.append(Deleted(row.pk, old.job, freed))
+    return deleted
+
+
+def _clusters_of(rows: Sequence[Checkpoint]) -> dict[int, list[int]]:
+    """Of each attempt those where it ran."""
+    found = defaultdict(list)
+    ran = Placement.objects.filter(attempt__in={row.attempt_id for row in rows}).order_by().distinct()
+    for attempt, cluster in ran.values_list("attempt_id", "node__cluster_id"):
+        found[attempt].append(cluster)
+    return found
+
+
+def _backend(backends: Mapping[int, Backend], cluster: int) -> Backend:
+    if cluster not in backends:
+        raise BackendError("This console has no such back-end.")
+    return backends[cluster]
+
+
+def _write_down(deleted: Sequence[Deleted]) -> None:
+    keys = [one.checkpoint for one in deleted]
+    with transaction.atomic():
+        Checkpoint.objects.filter(pk__in=keys, resumed_by__isnull=True).delete()
+        Checkpoint.objects.filter(pk__in=keys).update(location="")
+        if freed := sum(one.bytes for one in deleted):
+            jobs = sorted({one.job for one in deleted if one.bytes})
+            after = {"checkpoints": sum(one.bytes > 0 for one in deleted), "bytes": freed, "jobs": len(jobs), "first_jobs": jobs[:JOBS_NAMED]}
+            audit_record(actor=SYSTEM, action="checkpoints.delete", kind="installation", object_id="1", after=after)

@@ -1,0 +1,323 @@
+"""Files of checkpoints that nobody resumes from go, and nothing else does, whatever a job has put in the way."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.doctor import examine
+from scheduler.backends import old_checkpoints
+from scheduler.backends.base import Backend, BackendError, OldCheckpoint
+from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.manifests import checkpoints_in
+from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
+from scheduler.backends.simulated import SimulatedBackend
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import Settings
+from scheduler.models import Attempt, Checkpoint, JobState
+from scheduler.selectors.jobs import job_checkpoints
+from scheduler.services.jobs.checkpoints import Shard, Told, checkpoint_newest, checkpoints_tell
+from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
+from tests import builders
+from tests.builders import NOON
+from tests.scheduler.backends.scenes import open_folder
+
+NOBODY = 65_534
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to other users")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with open_folder() as place:
+        yield place
+
+
+def save(folder: Path, step: int, *, files: list[str] | None = None, shards: int = 1, size: int = 4096) -> Path:
+    """A checkpoint as ranks leave it. `files`: what its manifest names, beside what is there."""
+    place = folder / f"step-{step}"
+    place.mkdir(parents=True)
+    named = [f"shard-{number}" for number in range(shards)]
+    for name in named:
+        (place / name).write_bytes(b"x" * size)
+    document = [{"shard": number, "file": name, "bytes": size} for number, name in enumerate([*named, *(files or [])])]
+    (place / "0.json").write_text(json.dumps({"shards": shards, "files": document}))
+    return place
+
+
+def old(folder: Path, step: int = 5, **fields: object) -> OldCheckpoint:
+    return OldCheckpoint(**{"job": "j-1", "attempt": 1, "step": step, "location": str(folder)} | fields)  # type: ignore[arg-type]
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """As somebody whom the rights of files bind."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if mine == 0:
+            os.seteuid(0)
+
+
+class TestFiles:
+    def test_the_files_of_one_step_go_with_its_folder_and_no_others(self, root: Path) -> None:
+        place, other = save(root / "j-1" / "1", 5, shards=3), save(root / "j-1" / "1", 6)
+
+        assert checkpoint_delete(root, old(place)) >= 3 * 4096
+        assert not place.exists()
+        assert sorted(path.name for path in other.iterdir()) == ["0.json", "shard-0"]
+        assert checkpoint_delete(root, old(place)) == 0, "told twice, it is gone"
+
+    def test_what_no_manifest_names_stays(self, root: Path) -> None:
+        place = save(root / "j-1" / "1", 5)
+        (place / "notes.txt").write_text("mine")
+        (place / "folder").mkdir()
+
+        assert checkpoint_delete(root, old(place)) > 0
+        assert sorted(path.name for path in place.iterdir()) == ["folder", "notes.txt"]
+
+    def test_what_was_cut_off_in_between_is_gone_on_with(self, root: Path) -> None:
+        place = save(root / "j-1" / "1", 5, shards=2)
+        (place / "shard-0").unlink()
+
+        assert checkpoint_delete(root, old(place)) >= 4096
+        assert not place.exists()
+
+    @pytest.mark.parametrize("what", ["job", "attempt", "step", "manifest", "shard"])
+    def test_no_link_leads_anywhere(self, root: Path, what: str) -> None:
+        own, elsewhere = root / "own", root / "elsewhere"
+        theirs = save(elsewhere / "j-2" / "1", 5)
+        place = own / "j-1" / "1" / "step-5"
+        link, to = {
+            "job": (own / "j-1", elsewhere / "j-2"),
+            "attempt": (own / "j-1" / "1", elsewhere / "j-2" / "1"),
+            "step": (place, theirs),
+            "manifest": (place / "0.json", theirs / "0.json"),
+            "shard": (place / "shard-0", theirs / "shard-0"),
+        }[what]
+        if what == "shard":
+            save(own / "j-1" / "1", 5)
+            link.unlink()
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(to)
+
+        checkpoint_delete(own, old(place))
+        assert sorted(path.name for path in theirs.iterdir()) == ["0.json", "shard-0"]
+        assert link.is_symlink()
+
+    def test_no_name_leads_out_of_the_folder(self, root: Path) -> None:
+        outside = root / "j-1" / "1" / "kept"
+        hostile = ["../kept", str(outside), "..", ".", "", "a/../../kept", "\0", "\ud800", "x" * 5000]
+        place = save(root / "j-1" / "1", 5, files=hostile)
+        outside.write_text("mine")
+
+        assert checkpoint_delete(root, old(place)) > 0
+        assert outside.exists()
+        assert not place.exists()
+
+    @root_only
+    def test_no_file_of_another_user_goes(self, root: Path) -> None:
+        """Who may rename a folder of others could put it in the place of the step's."""
+        place = save(root / "j-1" / "1", 5, shards=2)
+        for path in (root / "j-1" / "1", place, *place.iterdir()):
+            os.chown(path, NOBODY, NOBODY)
+        os.chown(place / "shard-1", 0, 0)
+
+        assert checkpoint_delete(root, old(place)) >= 4096
+        assert [path.name for path in place.iterdir()] == ["shard-1"]
+
+    def test_what_lies_elsewhere_is_not_ours_to_delete(self, root: Path) -> None:
+        place, theirs = save(root / "j-1" / "1", 5), save(root / "j-2" / "1", 5)
+        for location in (str(theirs), f"{place}/", f"{root}/j-1/1/../1/step-5", str(place.parent), "s3://bucket/j-1/1/step-5", "step-5", ""):
+            assert checkpoint_delete(root, old(place, location=location)) == 0
+        assert checkpoint_delete(root, old(place, step=6)) == 0
+        assert place.exists()
+        assert theirs.exists()
+
+    def test_a_folder_that_is_not_mounted_is_a_fault_and_not_an_empty_one(self, root: Path) -> None:
+        with pytest.raises(BackendError, match=r"can't be deleted: No such file or directory .*away"):
+            Deleter().delete(root / "away", old(root / "away" / "j-1" / "1" / "step-5"))
+
+    def test_a_file_system_that_hangs_holds_up_a_thread_and_not_the_caller(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        place, answers, unlink = save(root / "j-1" / "1", 5), threading.Event(), os.unlink
+
+        def hanging(*args: object, **more: object) -> None:
+            answers.wait(30)
+            unlink(*args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(old_checkpoints, "PATIENCE", 0.1)
+        monkeypatch.setattr(old_checkpoints.os, "unlink", hanging)
+        deleter = Deleter()
+        with pytest.raises(BackendError, match="takes longer"):
+            deleter.delete(root, old(place))
+        with pytest.raises(BackendError, match="has not come back"):
+            deleter.delete(root, old(place))
+        answers.set()
+        assert deleter._thread is not None
+        deleter._thread.join(30)
+        assert deleter.delete(root, old(place)) == 0
+        assert not place.exists()
+
+
+class Saving:
+    """A job that saves its work on a cluster of one kind."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.cluster = builders.cluster("here", backend=kind)
+        if kind == "slurm":
+            self.root = root / "gpufleet-tag" / "checkpoints"
+            self.backend: Backend = SlurmBackend(self.cluster.pk, Settings(folder=str(root), tag="tag"))
+        else:
+            self.root = root / "saved"
+            self.backend = LocalBackend(root / "local", Rules(same_user=True, checkpoints=self.root))
+        self.job = builders.job(state=JobState.RUNNING)
+        self.gpu = builders.gpu(builders.node(of=self.cluster, gpus=1))
+        self.minutes = 0
+        self.attempt = self.begin(1)
+
+    def begin(self, number: int) -> Attempt:
+        attempt = builders.attempt(self.job, number=number, resumed_from=checkpoint_newest(job=self.job.pk))
+        builders.placement(self.job, self.gpu, attempt=attempt, until=NOON)
+        return attempt
+
+    def again(self) -> None:
+        Attempt.objects.filter(pk=self.attempt.pk).update(ended_at=NOON)
+        self.attempt = self.begin(self.attempt.number + 1)
+
+    @property
+    def folder(self) -> Path:
+        return self.root / self.job.public_id / str(self.attempt.number)
+
+    def save(self, *steps: int) -> None:
+        for step in steps:
+            save(self.folder, step)
+            self.minutes += 1
+            found = next(one for one in checkpoints_in(self.folder) if one.step == step)
+            told = Told(self.attempt.pk, self.job.pk, step, found.location, 1, (Shard(0),))
+            checkpoints_tell(told=[told], now=NOON + timedelta(minutes=self.minutes))
+
+    def turn(self) -> int:
+        return old_checkpoints_delete(backends={self.cluster.pk: self.backend})
+
+    def on_disk(self) -> list[str]:
+        return sorted(f"{path.parent.name}/{path.name}" for path in self.root.glob("*/*/step-*"))
+
+    def rows(self) -> list[str]:
+        rows = Checkpoint.objects.order_by("attempt__number", "step").values_list("attempt__number", "step")
+        return [f"{attempt}/step-{step}" for attempt, step in rows]
+
+
+@pytest.fixture(params=["local", "slurm"])
+def saving(request: pytest.FixtureRequest, root: Path) -> Saving:
+    return Saving(request.param, root)
+
+
+def entries() -> list[dict[str, object]]:
+    return list(AuditEntry.objects.filter(action="checkpoints.delete").order_by("pk").values_list("after", flat=True))
+
+
+@pytest.mark.django_db
+class TestTurns:
+    def test_only_those_stay_that_are_kept(self, saving: Saving) -> None:
+        saving.save(*range(10, 60, 10))
+        shown = [row.checkpoint.step for row in job_checkpoints(saving.job)]
+        assert shown == [50, 40, 30], "those that are to go are not shown"
+
+        assert saving.turn() == 2
+        assert saving.on_disk() == saving.rows() == ["1/step-30", "1/step-40", "1/step-50"]
+        [entry] = entries()
+        assert entry["bytes"] >= 2 * 4096  # type: ignore[operator]
+        assert (entry["checkpoints"], entry["jobs"], entry["first_jobs"]) == (2, 1, [saving.job.public_id])
+        assert saving.turn() == 0
+        assert len(entries()) == 1
+
+    def test_what_was_saved_last_is_resumed_from_and_kept_also_where_the_job_began_anew(self, saving: Saving) -> None:
+        saving.save(700, 800, 900)
+        saving.again()
+        saving.save(100)
+
+        newest = checkpoint_newest(job=saving.job.pk)
+        assert newest is not None
+        assert newest.step == 100
+        assert saving.turn() == 1
+        assert saving.on_disk() == ["1/step-800", "1/step-900", "2/step-100"]
+
+    def test_what_a_run_began_from_stays_while_it_goes_on(self, saving: Saving) -> None:
+        saving.save(10)
+        saving.again()
+        saving.save(20, 30, 40, 50)
+
+        assert saving.turn() == 1
+        assert saving.on_disk() == ["1/step-10", "2/step-30", "2/step-40", "2/step-50"]
+        saving.again()
+        saving.save(60)
+        assert saving.turn() == 2
+        assert saving.on_disk() == ["2/step-40", "2/step-50", "3/step-60"]
+        assert saving.rows() == ["1/step-10", "2/step-40", "2/step-50", "3/step-60"], "an attempt names it"
+        assert Checkpoint.objects.get(step=10).location == ""
+        assert saving.turn() == 0
+
+    def test_killed_between_the_files_and_the_row_it_is_told_no_fault(self, saving: Saving) -> None:
+        saving.save(*range(10, 50, 10))
+        gone = Checkpoint.objects.get(step=10)
+        place = Path(gone.location)
+        assert saving.backend.delete_checkpoint(old(place, 10, job=saving.job.public_id)) > 0
+
+        assert saving.turn() == 1
+        assert not Checkpoint.objects.filter(pk=gone.pk).exists()
+        assert entries() == []
+
+    def test_a_folder_that_cannot_be_written_to_is_told_and_tried_again_and_keeps_no_other(
+        self, saving: Saving, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saving.save(*range(10, 60, 10))
+        stuck = saving.folder / "step-10"
+        for path in (saving.folder, *saving.folder.iterdir(), *saving.folder.glob("*/*")):
+            os.chown(path, NOBODY if os.geteuid() == 0 else -1, -1)
+        stuck.chmod(0o555)
+        with without_rights():
+            assert saving.turn() == 1
+        assert "step-10" in " ".join(saving.on_disk())
+        assert f"the files of step 10 of {saving.job.public_id} stay for now: {stuck} can't be deleted: Permission denied" in caplog.text
+
+        [told] = [finding for check, finding in examine(["clockwork"]).findings if check == "clockwork: old checkpoints go"]
+        assert told.what == f"The files of 1 old checkpoints were not deleted for more than 60 minutes: {stuck}"
+        stuck.chmod(0o755)
+        assert saving.turn() == 1
+        assert not stuck.exists()
+        assert not [check for check, _ in examine(["clockwork"]).findings if check == "clockwork: old checkpoints go"]
+
+    def test_a_rank_that_says_that_its_checkpoint_lies_in_another_job_s_folder_deletes_nothing_there(self, saving: Saving) -> None:
+        theirs = save(saving.root / "j-999" / "1", 10)
+        saving.save(20)
+        checkpoints_tell(told=[Told(saving.attempt.pk, saving.job.pk, 10, str(theirs), 1, (Shard(0),))], now=NOON)
+        saving.save(30, 40)
+
+        assert saving.turn() == 1
+        assert sorted(path.name for path in theirs.iterdir()) == ["0.json", "shard-0"]
+
+    def test_a_cluster_without_a_back_end_here_keeps_its_own(self, saving: Saving) -> None:
+        saving.save(*range(10, 50, 10))
+
+        assert old_checkpoints_delete(backends={}) == 0
+        assert "1/step-10" in saving.on_disk()
+        assert saving.turn() == 1
+
+
+@pytest.mark.django_db
+def test_those_of_simulated_jobs_have_no_files(root: Path) -> None:
+    saving = Saving("local", root)
+    saving.backend = SimulatedBackend(DatabaseStore(saving.cluster.pk))
+    saving.save(*range(10, 50, 10))
+
+    assert saving.turn() == 1
+    assert entries() == []
