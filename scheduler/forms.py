@@ -19,10 +19,17 @@ from scheduler.models import CatchUp, DrainWay, HookForm, Overlap
 from scheduler.notify.happenings import HOOK_KINDS, LABELS, Happened
 from scheduler.schedules.pattern import pattern_of, pattern_sent
 from scheduler.services.hardware.hardware import REASON_LENGTH, Undone
+from scheduler.services.jobs.steering import REASON_LENGTH as STEERING_LENGTH
 
 
 class ReasonForm(forms.Form):
     reason = forms.CharField(max_length=REASON_LENGTH, required=False, strip=True)
+
+
+class SteeringForm(ConfirmForm):
+    """Why something is cancelled or removed: as long as the service takes it."""
+
+    reason = forms.CharField(max_length=STEERING_LENGTH, required=False, strip=True)
 
 
 class UndoableForm(ReasonForm):
@@ -183,7 +190,7 @@ class WebhookForm(forms.Form):
             self.fields["node"].queryset = places  # type: ignore[attr-defined]
 
 
-class RestartForm(ConfirmForm):
+class RestartForm(SteeringForm):
     """`key` is drawn for each page, so that a second click submits no second job; `revision` is the job's as the page showed it."""
 
     key = forms.CharField(widget=forms.HiddenInput, required=False, max_length=100)

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.health.forms import LimitsForm, RuleForm
 from dashboards.health.lists import INCIDENTS
+from dashboards.health.models import Incident
 from dashboards.health.round import rule_of, settings_row
 from dashboards.health.selectors import (
     findings_open,
@@ -64,9 +65,14 @@ def incident_page(request: HttpRequest, public_id: str) -> HttpResponse:
         "steps": steps_told(incident),
         "jobs": incident_jobs(access, incident, now=moment),
         "may_operate": access.can_everywhere(Can.OPERATE),
-        "may_drain": access.can_everywhere(Can.OPERATE) and incident.node.removed_at is None and may_follow(incident.node.health, Health.DRAINING),
+        "may_drain": access.can_everywhere(Can.OPERATE) and may_drain(incident),
     }
     return render(request, "dashboards/incident.html", context)
+
+
+def may_drain(incident: Incident) -> bool:
+    """What is over needs no drain."""
+    return incident.closed_at is None and incident.node.removed_at is None and may_follow(incident.node.health, Health.DRAINING)
 
 
 @require_safe

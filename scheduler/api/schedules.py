@@ -168,7 +168,7 @@ def schedule_update(request: HttpRequest, public_id: str, body: ScheduleChange) 
 def schedule_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
     """With what is known of its runs. Its jobs stay, and go on."""
     access = access_of(request)
-    schedule_remove(access=access, schedule=schedule_for(access, public_id), reason=query.reason[:280], revision=revision_wanted(request))
+    schedule_remove(access=access, schedule=schedule_for(access, public_id), reason=query.reason, revision=revision_wanted(request))
     return Status(204, None)
 
 

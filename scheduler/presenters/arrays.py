@@ -13,7 +13,7 @@ PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("completed", "Completed", (JobState.COMPLETED,)),
     ("failed", "Failed", (JobState.FAILED,)),
     ("cancelled", "Cancelled", (JobState.CANCELLED,)),
-    ("holding", "On GPUs", HOLDING),
+    ("holding", "Running", HOLDING),
     ("waiting", "Waiting", WAITING),
     ("draft", "Draft", (JobState.DRAFT,)),
 )

@@ -197,8 +197,9 @@ def _lines(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
         freed = sum(preview.freed.values())
         types = ", ".join(f"{gpus(amount)} {name}" for name, amount in preview.freed.items())
         if freed:
-            cost = f" At the guaranteed rate they cost {money(preview.freed_micros)} an hour." if preview.freed_micros else ""
-            yield f"{gpus_told(freed)} come{'s' if freed == 1000 else ''} free once their workers have gone: {types}.{cost}"
+            comes, costs = ("comes", "it costs") if freed == 1000 else ("come", "they cost")
+            cost = f" At the guaranteed rate {costs} {money(preview.freed_micros)} an hour." if preview.freed_micros else ""
+            yield f"{gpus_told(freed)} {comes} free after the last worker exits: {types}.{cost}"
         if preview.along:
             on = "it" if len(preview.asked.jobs) == 1 else "one of these"
             waits = f"waits for {on} to complete and is" if preview.along == 1 else f"wait for {on} to complete and are"
@@ -277,7 +278,8 @@ def _notified_said(preview: Preview, jobs: Sequence[Job]) -> Iterable[str]:
 
 def _starts_said(preview: Preview, jobs: Sequence[Job], following: Following) -> str:
     count = len(following.jobs) + following.others
-    when = "Once they have gone" if any(job.state in HOLDING for job in jobs) and preview.asked.action == Action.CANCEL else "At once"
+    gone = "Once it has gone" if len(jobs) == 1 else "Once they have gone"
+    when = gone if any(job.state in HOLDING for job in jobs) and preview.asked.action == Action.CANCEL else "At once"
     if not count:
         return "No waiting job would start by that alone."
     others = following.others

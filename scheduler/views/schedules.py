@@ -14,9 +14,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.forms import ReasonForm, faults_of
+from quotas.forms import faults_of
 from quotas.views.confirm import confirm
-from scheduler.forms import ScheduleForm
+from scheduler.forms import ScheduleForm, SteeringForm
 from scheduler.jobs.yaml_text import read_yaml, write_yaml
 from scheduler.models import CatchUp, Overlap, Schedule
 from scheduler.presenters.submitting import description_of_job, due_told
@@ -158,10 +158,10 @@ def schedule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     schedule = schedule_for(access, public_id)
     must_steer_schedule(access, schedule)
-    form = ReasonForm(request.POST if request.method == "POST" else None)
+    form = SteeringForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
-            schedule_remove(access=access, schedule=schedule, reason=form.cleaned_data["reason"][:280])
+            schedule_remove(access=access, schedule=schedule, reason=form.cleaned_data["reason"])
         except Conflict as fault:
             messages.error(request, str(fault))
         else:

@@ -116,7 +116,9 @@ def template_end(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     template = template_versions(access, request.POST.get("ref", ""))[0].template
     try:
-        template_archive(access=access, template=template, reason=request.POST.get("reason", "")[:280], now=now())
+        template_archive(access=access, template=template, reason=request.POST.get("reason", ""), now=now())
+    except ValidationError as fault:
+        messages.error(request, " ".join(fault.messages))
     except Conflict as fault:
         messages.error(request, str(fault))
     else:

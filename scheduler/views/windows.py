@@ -22,10 +22,11 @@ from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.core.zones import zone_named
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.forms import ReasonForm, faults_of
+from quotas.forms import faults_of
 from quotas.models import Reservation
 from quotas.permissions import nodes_visible
 from quotas.views.confirm import confirm
+from scheduler.forms import SteeringForm
 from scheduler.models import NoticeChoices
 from scheduler.presenters.tree_changes import cancellation_told, reservation_told
 from scheduler.selectors.windows import (
@@ -204,7 +205,7 @@ def reservation_cancel_page(request: HttpRequest, public_id: str) -> HttpRespons
     access = access_of(request)
     found = reservation_for(access, public_id)
     must_steer_reservation(access, found)
-    form = ReasonForm(request.POST if request.method == "POST" else None, initial={"revision": found.revision})
+    form = SteeringForm(request.POST if request.method == "POST" else None, initial={"revision": found.revision})
     page = reverse("reservation", args=[public_id])
     if request.method == "POST" and form.is_valid():
         undoes = "undo" in request.POST
@@ -373,7 +374,7 @@ def _steer(request: HttpRequest, public_id: str, service: Any, said: str, *, may
     access = access_of(request)
     found = reservation_for(access, public_id)
     try:
-        changed = service(access=access, reservation=found, reason=request.POST.get("reason", "")[:280], now=now())
+        changed = service(access=access, reservation=found, reason=request.POST.get("reason", ""), now=now())
     except ValidationError as fault:
         messages.error(request, " ".join(text for _, texts in faults_of(fault) for text in texts))
     except Conflict as fault:

@@ -139,6 +139,7 @@ def test_the_page_shows_failures_first_and_parameters_to_its_people(personas, sw
     sweep("completed", "queued", "failed", "running")
 
     html = personas.client("submitter").get("/jobs/arrays/a-1/").content.decode()
+    assert "<dt>Running</dt>" in html and "On GPUs" not in html
     places = [html.index(f">lr[{place}]<") for place in (2, 3, 1, 0)]
     assert places == sorted(places)
     assert "<code>LR=0.2</code>" in html and "Preview" in html

@@ -293,7 +293,7 @@ def test_a_preview_denies_no_notice_that_it_may_not_see(personas, ours):
     along = jobs_preview(access=personas.access("team_lead"), asked=asked, now=now())
     assert "The owner of 1 job is notified." in told(along)
     freed = replace(along, freed={H100: 1000}, freed_micros=2_500_000)
-    assert "At the guaranteed rate they cost" in told(freed)
+    assert "At the guaranteed rate it costs" in told(freed)
 
 
 def test_the_heading_stays_a_question_while_the_priority_is_typed_and_one_job_is_one(personas, ours):
@@ -367,7 +367,7 @@ def test_a_preview_says_who_would_start_then(personas, full):
     # Who may not see the other team is told how many, and not who.
     assert starts("team_lead", "hold", first, second) == ([], 0)
     html = preview_page(personas.client("operator"), "cancel", full)
-    assert "Once they have gone 1 waiting job would start." in html
+    assert "Once it has gone 1 waiting job would start." in html
     assert first.public_id in html
 
 

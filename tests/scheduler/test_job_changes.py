@@ -254,7 +254,7 @@ def test_what_a_restart_comes_to_is_told_before(personas, gang):
     preview = html.unescape(told[told.index('id="change-preview"') :])
 
     assert "Unless it saves its work now, it begins anew and repeats 6.0 GPU-hours, worth $12.00 at the guaranteed rate." in preview
-    assert f"2 GPUs come free once their workers have gone: 2 {H100}. At the guaranteed rate they cost $4.00 an hour." in preview
+    assert f"2 GPUs come free after the last worker exits: 2 {H100}. At the guaranteed rate they cost $4.00 an hour." in preview
     assert "The owner of 1 job is notified." in preview
     assert "Saves its work within" in preview and waits.name in preview
     unpriced = page(personas.client("submitter"), "job_restart", gang)

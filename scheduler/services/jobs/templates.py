@@ -19,6 +19,7 @@ from scheduler.jobs.storable import unstorable
 from scheduler.jobs.template_rules import SHIPPED_BY_REF
 from scheduler.models import JobDraft, JobTemplate, JobTemplateVersion
 from scheduler.selectors.templates import may_edit_templates
+from scheduler.services.jobs.steering import reason_given
 
 DRAFTS_KEPT = 20
 DRAFT_LENGTH = 200_000
@@ -84,10 +85,11 @@ def template_archive(*, access: Access, template: JobTemplate, reason: str, now:
     """The template is retired. Existing jobs are unaffected."""
     if not may_edit_templates(access, template.node.path):
         raise PermissionDenied
+    cause = reason_given(reason, "")
     with transaction.atomic():
         if not JobTemplate.objects.filter(pk=template.pk, archived_at__isnull=True).update(archived_at=now):
             raise Conflict(f"{template.name} is archived already.")
-        audit_record(actor=access.actor, action="template.archive", kind="template", object_id=template.public_id, quota=template.node, reason=reason)
+        audit_record(actor=access.actor, action="template.archive", kind="template", object_id=template.public_id, quota=template.node, reason=cause)
 
 
 def _faults(name: str, title: str, about: str, body: Any, locked: Sequence[str], limits: Mapping[str, Any], reason: str) -> Faults:

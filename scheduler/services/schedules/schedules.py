@@ -13,6 +13,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import IntegrityError, connection, transaction
+from django.utils.text import Truncator
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
@@ -114,6 +115,7 @@ def schedule_create(*, access: Access, given: Mapping[str, Any], now: datetime) 
 def schedule_change(*, access: Access, schedule: Schedule, given: Mapping[str, Any], revision: int | None = None, now: datetime) -> Schedule:
     """Change what is given. The job itself only its owner changes, as it is submitted with his rights; `take_over` makes the caller its owner."""
     must_steer_schedule(access, schedule)
+    cause = reason_given(str(given.get("reason") or ""), "")
     with transaction.atomic():
         schedule = _locked(schedule, revision)
         must_steer_schedule(access, schedule)
@@ -133,7 +135,7 @@ def schedule_change(*, access: Access, schedule: Schedule, given: Mapping[str, A
             schedule.next_due = _next_from_now(schedule, now)
         _vouch(access, schedule, whole="description" in given or bool(given.get("take_over")))
         _save(schedule)
-        _record(access, "schedule.update", schedule, before=before, after=_facts(schedule), reason=str(given.get("reason") or ""))
+        _record(access, "schedule.update", schedule, before=before, after=_facts(schedule), reason=cause)
     return schedule
 
 
@@ -397,7 +399,7 @@ def _named(jobs: list[Job]) -> str:
 def _refuse(schedule: Schedule, due: datetime, faults: Faults, now: datetime, *, pause: str = "") -> None:
     """Written down, and told to the owner: the first time, and when it is paused for it, at once with the reason `pause`."""
     said = "; ".join(f"{path}: {message}" for path, messages in faults.items() for message in messages)
-    run = {"outcome": RunOutcome.REFUSED, "note": said[:NOTE_LENGTH], "faults": faults}
+    run = {"outcome": RunOutcome.REFUSED, "note": Truncator(said).chars(NOTE_LENGTH), "faults": faults}
     ScheduleRun.objects.create(schedule=schedule, due_at=due, at=now, **run)
     schedule.refusals += 1
     if pause or schedule.refusals >= MOST_REFUSALS:
@@ -409,9 +411,9 @@ def _refuse(schedule: Schedule, due: datetime, faults: Faults, now: datetime, *,
 
 def _pause(schedule: Schedule, reason: str, now: datetime) -> None:
     """By the program itself."""
-    schedule.paused_at, schedule.paused_by, schedule.paused_reason = now, SYSTEM.name, reason[:NOTE_LENGTH]
+    schedule.paused_at, schedule.paused_by, schedule.paused_reason = now, SYSTEM.name, Truncator(reason).chars(NOTE_LENGTH)
     _save(schedule)
-    after, cause = {"paused": True}, schedule.paused_reason[:280]
+    after, cause = {"paused": True}, schedule.paused_reason
     facts: dict[str, Any] = {"before": {"paused": False}, "after": after, "reason": cause, "quota": schedule.quota}
     audit_record(actor=SYSTEM, action="schedule.pause", kind="schedule", object_id=schedule.public_id, **facts)
     if schedule.owner is not None:
@@ -533,5 +535,5 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 
 def _record(access: Access, action: str, schedule: Schedule, *, before: Any = None, after: Any = None, reason: str = "") -> None:
     quota: QuotaNode = schedule.quota
-    facts = {"before": before, "after": after, "reason": reason[:280], "quota": quota}
+    facts = {"before": before, "after": after, "reason": reason, "quota": quota}
     audit_record(actor=access.actor, action=action, kind="schedule", object_id=schedule.public_id, **facts)

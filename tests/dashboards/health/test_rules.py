@@ -307,6 +307,8 @@ def test_the_page_of_an_incident_names_its_rule_once_and_leads_to_the_drain(flee
     for page in pages:
         shown = page[page.index("<main") :]
         assert (shown.count("Throttles"), shown.count(incident.title.rstrip(".")), shown.count("The rule held.")) == (1, 1, 1)
+    Incident.objects.update(closed_at=NOON + 5 * MINUTE)
+    assert drain not in personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode(), "it is over"
 
 
 def test_a_rule_is_tried_against_the_past_before_it_acts(fleet, personas: Personas):

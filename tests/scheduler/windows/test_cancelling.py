@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 import pytest
+from django.urls import reverse
 
-from gpufleet.core.models import User
+from gpufleet.core.models import AuditEntry, User
+from gpufleet.core.times import now
 from quotas.permissions import access_for_user
 from scheduler.models import JobState
 from scheduler.presenters.tree_changes import cancellation_told
@@ -57,3 +59,19 @@ def test_it_names_who_becomes_a_borrower_and_who_starts() -> None:
     loop.tick()
     assert state(theirs) == JobState.STARTING
     assert cancellation_told(cancellation_preview(access=root, reservation=held, now=loop.now)).jobs == ()
+
+
+def test_a_reason_is_written_whole_or_refused(personas) -> None:
+    builders.node(gpus=8)
+    start = now() + timedelta(days=2)
+    asked = {"name": "Review", "quota": "acme/research", "gpu_type": H100, "gpus": 4, "starts_at": start, "ends_at": start + HOUR}
+    held = reservation_request(access=personas.access("superuser"), given=asked, now=now())
+    client, address = personas.client("superuser"), reverse("reservation_cancel", args=[held.public_id])
+
+    long = client.post(address, {"revision": held.revision, "reason": "x" * 281})
+    held.refresh_from_db()
+    assert (long.status_code, held.state) == (422, "approved")
+    assert "at most 280 characters" in long.content.decode()
+    client.post(address, {"revision": held.revision, "reason": "x" * 280})
+
+    assert AuditEntry.objects.get(action="reservation.cancel").reason == "x" * 280
