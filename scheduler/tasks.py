@@ -20,6 +20,7 @@ from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.hardware.planned_drains import planned_drains_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
@@ -135,6 +136,11 @@ def backends_tidy() -> int:
 
     backends = backends_all()
     return sum(backend.tidy() for backend in backends.values()) + old_checkpoints_delete(backends=backends)
+
+
+@shared_task
+def planned_drains() -> int:
+    return planned_drains_begin(now=now())
 
 
 @shared_task

@@ -94,6 +94,7 @@ urlpatterns = [
     path("clusters/", clusters.cluster_list, name="clusters"),
     path("clusters/<slug:name>/", clusters.cluster_page, name="cluster"),
     path("nodes/", nodes.node_list, name="nodes"),
+    path("nodes/drain/call-off/", nodes.drain_plans_call_off_write, name="drain_plans_call_off"),
     path("nodes/drain/", nodes.nodes_drain_page, name="nodes_drain"),
     path("nodes/<slug:public_id>/", nodes.node_page, name="node"),
     path("nodes/<slug:public_id>/health/", nodes.node_health, name="node_health"),

@@ -49,13 +49,15 @@ def drain(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", choices=("finish", "move", "stop"), default="finish", help="what becomes of running jobs (default: finish)")
     parser.add_argument("--at", metavar="TIME", help="when jobs that still run are moved or stopped, such as 2026-11-20T18:00:00Z (default: now)")
     parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required unless --dry-run")
+    parser.add_argument("--begins", metavar="TIME", help="when the drain begins, such as 2026-11-20T18:00:00Z; without, at once")
     parser.add_argument("--dry-run", action="store_true", help="show what becomes of each job, and change nothing")
     asked = parser.parse_args(arguments)
     if not asked.reason.strip() and not asked.dry_run:
         parser.error("--reason is required")
     place = console_meant()
     body = {"nodes": [_node_named(place, name) for name in asked.nodes], "jobs": asked.jobs, "reason": asked.reason or "dry run"}
-    told = place.post("/nodes/drain", body | ({"at": asked.at} if asked.at else {}), dry_run="true" if asked.dry_run else None)
+    body |= {key: value for key, value in (("at", asked.at), ("begins", asked.begins)) if value}
+    told = place.post("/nodes/drain", body, dry_run="true" if asked.dry_run else None)
     if asked.json:
         return print_json(told)
     heads = ("JOB", "NAME", "TEAM", "GPUS", "EXPECTED END", "WHAT HAPPENS", "LEAVES", "LOST")
@@ -75,7 +77,9 @@ def drain(arguments: Sequence[str]) -> int:
     print("\n".join(table(heads, lines)) if lines else "No job that you may see runs there.")
     if told["others"]:
         print(f"Jobs of other teams: {told['others']}.")
-    if not asked.dry_run:
+    if not asked.dry_run and asked.begins:
+        print(f"Planned: {', '.join(plain(node['name']) for node in told['nodes'])}.")
+    elif not asked.dry_run:
         print(f"Draining {', '.join(plain(node['name']) for node in told['nodes'])}: {told['asked']} asked to leave, owners of {told['told']} told.")
     return DONE
 

@@ -4,7 +4,7 @@ from datetime import UTC, timedelta
 from functools import partial
 from typing import Annotated, Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from ninja import Query, Router
 
 from dashboards.gpu_list import GPUS
@@ -40,11 +40,12 @@ from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
-from scheduler.selectors.nodes import Guest, NodeRow, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed
+from scheduler.selectors.nodes import Guest, NodeRow, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed, plan_of
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
+from scheduler.services.hardware.planned_drains import drain_plans_call_off, drains_plan, plan_checked
 
 router = Router(tags=["Hardware"])
 OutsideQuery = Annotated[int, Query(ge=1, le=400, description="How many days back `usage` counts.")]
@@ -101,25 +102,45 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @router.post("/nodes/drain", response=DrainOut, url_name="nodes_drain", summary="Drain nodes")
 def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQuery]) -> HttpResponse:
     """All of the nodes or none. They take no new jobs; those that run finish, or are moved or stopped at once or at a stated time. A node that drains
-    already is given the new way and time. With `?dry_run=true` nothing is written."""
+    already is given the new way and time. With `begins` they drain from then on; another drain that was planned for them is given up. With
+    `?dry_run=true` nothing is written."""
     access, moment = access_of(request), now()
     access.must_everywhere(Can.OPERATE)
-    drain_checked(way=body.jobs, at=body.at, now=moment)
+    if body.begins is not None:
+        plan_checked(begins_at=body.begins, way=body.jobs, at=body.at, now=moment)
+    else:
+        drain_checked(way=body.jobs, at=body.at, now=moment)
     at = body.at.astimezone(UTC) if body.at is not None else None
+    leave = at or (body.begins.astimezone(UTC) if body.begins is not None else None)
     nodes = [node_for(access, name) for name in dict.fromkeys(body.nodes)]
     guests = node_guests(access, *nodes, now=moment)
     done = None
-    if not asked.dry_run:
+    if not asked.dry_run and body.begins is not None:
+        drains_plan(access=access, nodes=nodes, begins_at=body.begins, way=body.jobs, at=at, reason=body.reason, now=moment)
+    elif not asked.dry_run:
         done = nodes_drain(access=access, nodes=nodes, way=body.jobs, at=at, reason=body.reason, now=moment)
     return answered(
         {
             "nodes": [{"id": one.public_id, "name": one.name, "health": one.health} for one in (done.nodes if done else nodes)],
-            "jobs": [_guest(one, outcome_of(one.run, body.jobs, at, moment)) for one in guests if one.named],
+            "jobs": [_guest(one, outcome_of(one.run, body.jobs, leave, moment)) for one in guests if one.named],
             "others": sum(not one.named for one in guests),
             "asked": done.asked if done else 0,
             "told": done.told if done else 0,
         }
     )
+
+
+@router.delete("/nodes/{public_id}/planned-drain", response=HostOut, url_name="planned_drain", summary="Call a planned drain off")
+def planned_drain_delete(request: HttpRequest, public_id: str) -> HttpResponse:
+    """The node goes on taking jobs. 404 where no drain is planned."""
+    access = access_of(request)
+    found = node_for(access, public_id)
+    access.must_everywhere(Can.OPERATE)
+    plan = plan_of(found)
+    if plan is None:
+        raise Http404(f"No drain of {found.name} is planned.")
+    drain_plans_call_off(access=access, plans=[plan.public_id], reason="Called off.", now=now())
+    return answered(_node_detail(node_for(access, public_id), node_holders(access, found.pk)))
 
 
 @router.get("/nodes/{public_id}", response=HostOut, url_name="node", summary="A node with its GPUs, ports and jobs")
@@ -313,8 +334,15 @@ def _node_detail(found: Node, holders: list[Holder]) -> dict[str, Any]:
     gpus = [
         _gpu_facts(gpu) | {"instances": _instances(gpu), "held_by": [_holder(holder) for holder in held.get(gpu.pk, [])]} for gpu in node_gpus(found)
     ]
-    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at}
+    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at, "planned_drain": _planned(found)}
     return _node_facts(found) | more | {"nics": nics, "gpus": gpus}
+
+
+def _planned(node: Node) -> dict[str, Any] | None:
+    plan = plan_of(node)
+    if plan is None:
+        return None
+    return {"id": plan.public_id, "begins": plan.begins_at, "jobs": plan.way, "at": plan.at, "reason": plan.reason, "author": plan.author_name}
 
 
 def _gpu_facts(row: Gpu) -> dict[str, Any]:

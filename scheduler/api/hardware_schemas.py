@@ -208,6 +208,15 @@ class DrainFacts(Schema):
     at: datetime | None = Field(description="When jobs that still run are moved or stopped.")
 
 
+class PlannedDrainFacts(DrainFacts):
+    """A drain that begins later."""
+
+    id: str
+    begins: datetime
+    reason: str
+    author: str
+
+
 class NodeFacts(Schema):
     id: str
     name: str
@@ -245,6 +254,7 @@ class HostOut(NodeFacts):
     pcie_gbps: int | None
     nvme_gbps: int | None
     removed_at: datetime | None = Field(description="When it was taken out of the fleet.")
+    planned_drain: PlannedDrainFacts | None = Field(description="A drain that has not begun yet; else null.")
     nics: list[NicOut]
     gpus: list[GpuOfNode]
 
@@ -327,6 +337,7 @@ class DrainIn(Taken):
         json_schema_extra={"enum": list(DrainWay.values)},
     )
     at: AskedMoment | None = Field(None, description="When jobs that still run are moved or stopped; null: at once. Not with finish.")
+    begins: AskedMoment | None = Field(None, description="When the drain begins; null: at once. Until then the nodes take jobs as usual.")
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
 
 

@@ -33,6 +33,7 @@ from scheduler.models.inventory import (
     MigInstance,
     Nic,
     Node,
+    PlannedDrain,
     Pool,
     TopologyLevel,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "Overlap",
     "Placement",
     "PlanRecord",
+    "PlannedDrain",
     "Pool",
     "Prediction",
     "Promise",

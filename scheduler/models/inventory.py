@@ -168,6 +168,26 @@ class Node(models.Model):
         return self.name
 
 
+class PlannedDrain(models.Model):
+    """A drain of a node that is to begin later; until then the node takes jobs as ever. The row goes when the drain begins or is called off."""
+
+    public_id = models.CharField(max_length=24, unique=True)
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="planned_drain")
+    begins_at = MomentField(db_index=True)
+    way = models.CharField(max_length=10, choices=DrainWay.choices)
+    at = MomentField(null=True, blank=True, help_text="When jobs that still run are moved or stopped; empty: as it begins.")
+    reason = models.CharField(max_length=300)
+    author_name = models.CharField(max_length=160)
+    made_at = MomentField(default=now)
+
+    class Meta:
+        db_table = "planned_drain"
+        ordering = ["begins_at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.public_id} {self.begins_at:%Y-%m-%d %H:%M}"
+
+
 class Gpu(models.Model):
     public_id = models.CharField(max_length=24, unique=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="gpus")

@@ -162,6 +162,10 @@ def _sentence(event: InventoryEvent) -> str:
             return "kept as a spare" if after.get("spare") else "no longer a spare"
         case "drain":
             return drain_text(str(after.get("jobs", "")), str(after.get("at") or ""))
+        case "planned_drain" if after:
+            return f"drain planned for {moment_told(after['begins'])}; {drain_text(str(after['jobs']), str(after['at'] or after['begins']))}"
+        case "planned_drain":
+            return "planned drain called off"
         case "added" | "removed":
             return event.kind
         case _:
@@ -171,7 +175,11 @@ def _sentence(event: InventoryEvent) -> str:
 def drain_text(way: str, at: str) -> str:
     if way not in (DrainWay.MOVE, DrainWay.STOP):
         return "running jobs finish"
-    return f"running jobs are {'moved' if way == DrainWay.MOVE else 'stopped'} at {at[:16].replace('T', ' ')} UTC"
+    return f"running jobs are {'moved' if way == DrainWay.MOVE else 'stopped'} at {moment_told(at)}"
+
+
+def moment_told(written: str) -> str:
+    return f"{written[:16].replace('T', ' ')} UTC"
 
 
 def _health_word(value: object) -> str:

@@ -22,10 +22,16 @@ NOTHING = Repeated()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a drain is chosen: what becomes of running jobs, and when. `at` None: at once."""
+    """How a drain is chosen: what becomes of running jobs, when, and when it begins. `at` None: as it begins. `begins` None: at once."""
 
     jobs: str = DrainWay.FINISH
     at: datetime | None = None
+    begins: datetime | None = None
+
+    @property
+    def leave_at(self) -> datetime | None:
+        """When jobs leave; None: at once."""
+        return self.at or self.begins
 
 
 def drain_preview(
@@ -33,7 +39,7 @@ def drain_preview(
 ) -> Preview:
     """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it.
     `repeated`: the work since their last checkpoints that jobs which leave do again."""
-    found = [(guest, outcome_of(guest.run, way.jobs, way.at, now)) for guest in guests]
+    found = [(guest, outcome_of(guest.run, way.jobs, way.leave_at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
@@ -42,7 +48,7 @@ def drain_preview(
 
 def seconds_lost(way: Way, guests: Sequence[Guest], now: datetime) -> dict[int, int]:
     """The seconds of work that a drain has jobs do again, by their keys."""
-    found = {guest.job.pk: outcome_of(guest.run, way.jobs, way.at, now).lost_seconds for guest in guests if not guest.leaving}
+    found = {guest.job.pk: outcome_of(guest.run, way.jobs, way.leave_at, now).lost_seconds for guest in guests if not guest.leaving}
     return {key: seconds for key, seconds in found.items() if seconds}
 
 
@@ -110,14 +116,19 @@ def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[G
 
 def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome], gpus: int) -> list[str]:
     where = nodes[0].name if len(nodes) == 1 else plural(len(nodes), "node")
-    found = [f"{plural(gpus, 'GPU')} of {where} {'takes' if gpus == 1 else 'take'} no new jobs."]
+    begins = f"From {_told(way.begins)} on, " if way.begins is not None else ""
+    found = [f"{begins}{plural(gpus, 'GPU')} of {where} {'takes' if gpus == 1 else 'take'} no new jobs."]
+    if begins:
+        found.append("Until then jobs start there as usual.")
     count = len(outcomes)
+    if not count and begins:
+        return [*found, "No job runs here now."]
     if not count:
         return [*found, f"No job runs here: the {'node' if len(nodes) == 1 else 'nodes'} can be marked drained at once."]
     found.append(f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here now.")
     if way.jobs == DrainWay.FINISH:
         return [*found, "Running jobs finish here.", NOBODY_NOTIFIED]
-    when = f"at {way.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if way.at is not None else "now"
+    when = f"at {_told(way.leave_at)}" if way.leave_at is not None else "now"
     ends, moved, stopped, stays = (sum(one.fate == fate for one in outcomes) for fate in Fate)
     if ends:
         found.append(f"{plural(ends, 'job')} {'is' if ends == 1 else 'are'} expected to end before.")
@@ -127,13 +138,19 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
         found.append(f"{plural(stopped, 'job')} that may not be preempted {'stops' if stopped == 1 else 'stop'} {when} all the same.")
     if stays:
         found.append(f"{plural(stays, 'job')} may not be preempted and {'finishes' if stays == 1 else 'finish'} here in any case.")
-    if way.at is not None and count > stays:
+    if way.begins is not None and count > stays:
+        found.append("Their owners are notified when it begins.")
+    elif way.at is not None and count > stays:
         found.append("Their owners are notified now, and again when jobs leave.")
     elif moved or stopped:
         found.append("Their owners are notified.")
     else:
         found.append(NOBODY_NOTIFIED)
     return found
+
+
+def _told(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _end(guest: Guest) -> Effect:

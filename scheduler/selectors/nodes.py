@@ -14,7 +14,7 @@ from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.hardware.draining import Running
-from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement
+from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement, PlannedDrain
 from scheduler.selectors.holders import open_placements, outside_seats
 
 HISTORY_LENGTH = 50
@@ -85,10 +85,15 @@ def node_rows(nodes: Sequence[Node]) -> list[NodeRow]:
 def node_for(access: Access, public_id: str) -> Node:
     """One node, also one that was taken out of the fleet: its history stays."""
     access.must_somewhere(Can.SEE)
-    found = Node.objects.select_related("cluster", "pool", "domain", "domain__level", "gpu_type").filter(public_id=public_id).first()
+    found = Node.objects.select_related("cluster", "pool", "domain", "domain__level", "gpu_type", "planned_drain").filter(public_id=public_id).first()
     if found is None:
         raise Http404(f"There is no node {public_id}.")
     return found
+
+
+def plan_of(node: Node) -> PlannedDrain | None:
+    """A drain of it that has not begun yet."""
+    return getattr(node, "planned_drain", None)
 
 
 def node_gpus(node: Node) -> list[Gpu]:

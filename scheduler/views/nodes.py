@@ -29,13 +29,14 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.hardware.lists import NODES
-from scheduler.models import DrainWay, Gpu, Health, Node
+from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedDrain
 from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, seconds_lost
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import hourly_micros, jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed
+from scheduler.selectors.nodes import hourly_micros, jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed, plan_of
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
+from scheduler.services.hardware.planned_drains import drain_plans_call_off, drains_plan, plan_checked
 from scheduler.services.jobs.prices import repeated_work
 from scheduler.views.view_tabs import opened_with, views_shown
 
@@ -116,14 +117,16 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
     try:
         sent = form_values(DrainForm(request.POST))
         if "preview" in request.POST:
-            drain_checked(way=sent["jobs"], at=sent["at"], now=now())
+            _drain_checked(sent)
             return _drain_page(request, nodes)
+        if sent["begins"]:
+            return _plan(request, nodes, sent)
         undone = sent["undone"] if len(nodes) == 1 else None
         how = {"way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
         done = nodes_drain(access=access, nodes=nodes, **how, seen=seen, undone=undone, now=now())
     except ValidationError as fault:
         found = messages_by_field(fault)
-        unclear = [text for field in ("jobs", "at") for text in found.get(field, ())]
+        unclear = [text for field in ("jobs", "begins", "at") for text in found.get(field, ())]
         return _drain_page(request, nodes, status=422, faults=found, **({"preview": Preview(sentences=(), faults=unclear)} if unclear else {}))
     except Conflict as fault:
         return _drain_page(request, [node_for(access, node.public_id) for node in nodes], status=409, faults={"all": [str(fault)]})
@@ -136,6 +139,41 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
         first, undo = f"{len(nodes)} nodes are draining now.", _nodes_undo([(node, after[node.pk]) for node in nodes])
     done_with_undo(request, f"{first}{said}", undo)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect(f"{reverse('nodes')}?health=draining")
+
+
+def _drain_checked(sent: dict[str, Any]) -> None:
+    if sent["begins"]:
+        plan_checked(begins_at=sent["begins"], way=sent["jobs"], at=sent["at"], now=now())
+    else:
+        drain_checked(way=sent["jobs"], at=sent["at"], now=now())
+
+
+def _plan(request: HttpRequest, nodes: list[Node], sent: dict[str, Any]) -> HttpResponse:
+    replaced = PlannedDrain.objects.filter(node__in=nodes).exists()
+    how = {"begins_at": sent["begins"], "way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
+    plans = drains_plan(access=access_of(request), nodes=nodes, **how, now=now())
+    fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": "Undo of a planned drain."}
+    which = f"{nodes[0].name} drains" if len(nodes) == 1 else f"{len(nodes)} nodes drain"
+    said = f"{which} from {plans[0].begins_at:%Y-%m-%d %H:%M} UTC on."
+    done_with_undo(request, said, None if replaced else Undo(reverse("drain_plans_call_off"), fields))
+    return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
+
+
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def drain_plans_call_off_write(request: HttpRequest) -> HttpResponse:
+    """Planned drains that do not begin: ids, apart by blanks."""
+    plans = request.POST.get("plan", "").split()
+    try:
+        nodes = drain_plans_call_off(access=access_of(request), plans=plans, reason=request.POST.get("reason", ""), now=now())
+    except (Conflict, ValidationError) as fault:
+        messages.error(request, str(fault) if isinstance(fault, Conflict) else " ".join(fault.messages))
+        return redirect("nodes")
+    if not nodes:
+        return redirect("nodes")
+    said = f"The planned drain of {nodes[0].name} is called off." if len(nodes) == 1 else f"The planned drains of {len(nodes)} nodes are called off."
+    messages.success(request, said)
+    return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
 
 
 def steps_of(sent: dict[str, Any]) -> dict[str, Any]:
@@ -201,9 +239,9 @@ def _drain_undo(request: HttpRequest) -> HttpResponse:
 def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, **extra: Any) -> HttpResponse:
     moment, form = now(), DrainForm(request.POST)
     form.is_valid()
-    way = Way(form.cleaned_data.get("jobs", DrainWay.FINISH), form.cleaned_data.get("at"))
-    if request.method != "POST" and len(nodes) == 1 and nodes[0].health == Health.DRAINING:
-        way = Way(nodes[0].drain_way or DrainWay.FINISH, nodes[0].drain_at)
+    way = Way(form.cleaned_data.get("jobs", DrainWay.FINISH), form.cleaned_data.get("at"), form.cleaned_data.get("begins"))
+    if request.method != "POST" and len(nodes) == 1:
+        way = _way_of(nodes[0])
     access, gpus = access_of(request), [gpu for node in nodes for gpu in node_gpus(node)]
     guests = node_guests(access, *nodes, now=moment)
     repeated = repeated_work(access, seconds_lost(way, guests, moment), {guest.job.pk: guest.job for guest in guests}, now=moment)
@@ -216,14 +254,28 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
         "to": Health.DRAINING.value,
         "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, now=moment),
         "choices": DrainWay.choices,
-        "own_faults": ("jobs", "at"),
+        "own_faults": ("jobs", "at", "begins"),
         "way": way.jobs,
-        "at": request.POST.get("at", f"{way.at:%Y-%m-%dT%H:%M}" if way.at is not None and way.at > moment else ""),
+        "at": request.POST.get("at", _typed(way.at, moment)),
+        "begins": request.POST.get("begins", _typed(way.begins, moment)),
+        "may_plan": one is None or one.health in IN_SERVICE,
         "reason": request.POST.get("reason", ""),
         "action": reverse("node_health", args=[one.public_id]) if one is not None else reverse("nodes_drain"),
         **extra,
     }
     return render(request, "scheduler/node_change.html", context, status=status)
+
+
+def _way_of(node: Node) -> Way:
+    """How it drains, or is planned to."""
+    if node.health == Health.DRAINING:
+        return Way(node.drain_way or DrainWay.FINISH, node.drain_at)
+    plan = plan_of(node)
+    return Way(plan.way, plan.at, plan.begins_at) if plan is not None else Way()
+
+
+def _typed(at: datetime | None, moment: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M}" if at is not None and at > moment else ""
 
 
 def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
@@ -309,6 +361,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_drain": may_drain(node),
+        "plan": plan_of(node) if node.health in IN_SERVICE else None,
         "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),

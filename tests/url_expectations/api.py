@@ -12,6 +12,7 @@ from tests.url_expectations.bodies import (
     change_json,
     cost_mail_json,
     days_json,
+    drain_planned,
     exception_json,
     hook_json,
     job_json,
@@ -80,6 +81,7 @@ API = [
         data=lambda w: {"nodes": [w.node.public_id], "reason": "Test"},
         tokens=OPERATING,
     ),
+    Expect("DELETE", "api/v1/nodes/<public_id>/planned-drain", OPERATES, lambda w: {"public_id": drain_planned(w).node.public_id}, tokens=OPERATING),
     Expect(
         "POST",
         "api/v1/nodes/<public_id>/spare",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpufleet.core.models import User
 from gpufleet.core.times import now
+from scheduler.models import PlannedDrain
 from tests import builders
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ SPLIT = {"mode": "mig", "instances": [{"profile": "3g.40gb", "start": 0}], "reas
 
 def team(world: World) -> dict[str, Any]:
     return {"public_id": world.team.public_id}
+
+
+def drain_planned(world: World) -> PlannedDrain:
+    plan = {"public_id": "dp-1", "begins_at": now() + timedelta(hours=2), "way": "finish", "reason": "Test", "author_name": "Test"}
+    return PlannedDrain.objects.get_or_create(node=world.node, defaults=plan)[0]
 
 
 def node_form(world: World) -> dict[str, Any]:

@@ -85,6 +85,7 @@ def test_a_drain_is_previewed_and_done(run, busy):
     status, out, _ = drain("node-well", "--jobs", "move", "--dry-run")
     assert status == 0 and re.search(r"held +.*moves", out)
     assert drain("node-well", "--jobs", "move")[0] == 2, "a reason is required"
+    assert "Planned: node-well." in drain("node-well", "--begins", f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}", "--reason", "new fans")[1]
     assert "Draining node-well: 1 asked to leave" in drain("node-well", "--jobs", "move", "--reason", "new fans")[1]
     assert drain("nowhere", "--reason", "new fans")[0] == 4
     twin = node("node-well", of=cluster("south"), gpus=1)
