@@ -18,7 +18,8 @@ import psycopg
 import pytest
 
 from scheduler.backends.base import RunState
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from tests.servers import Manage, Missing, Postgres, Redis, required, wait_until
 from tests.test_kill import Submitter
 from tests.test_production import PROXIED, Production, children
@@ -131,7 +132,8 @@ django.setup()
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from tests.scheduler.backends.test_local import order
 backend = LocalBackend(Path({folder!r}), Rules(same_user=True))
 backend.start(order("import time; print('up'); time.sleep(300)", workers=2), now=datetime.now(UTC))

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from gpufleet.core.private import readable_by_others
 from gpufleet.doctor import Finding
-from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Accounts
 from scheduler.backends.registry import local_rules
 
 LEAST_FREE_BYTES = 1 << 30
@@ -75,7 +75,7 @@ def local_jobs() -> Iterator[Finding]:
     chosen = settings.LOCAL
     if not chosen["LOCAL"] or chosen["LOCAL_SAME_USER"]:
         return
-    if why := LocalBackend(settings.DATA_DIR / "local", local_rules()).not_apart():
+    if why := Accounts(settings.DATA_DIR / "local", local_rules()).not_apart():
         yield Finding(
             f"Local jobs are not kept apart: {why}.",
             "This machine runs jobs of one queue only, the queue of its first job.",

@@ -14,7 +14,8 @@ from gpufleet.core.models import Installation, User
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import now
 from scheduler.backends.base import Backend, BackendError, Facts
-from scheduler.backends.local import FACTS, LocalBackend, Rules
+from scheduler.backends.local import FACTS, LocalBackend
+from scheduler.backends.local_accounts import Rules
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler.backends.local import namespaces_missing
+from scheduler.backends.local_accounts import namespaces_missing
 from tests.attacks.bodies import MANIFESTS, links_to
 from tests.scheduler.backends.scenes import open_folder
 from tests.scheduler.backends.test_local_apart import SYSTEM_PYTHON, alive, escapes

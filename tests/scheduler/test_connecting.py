@@ -10,7 +10,8 @@ from django.core.exceptions import PermissionDenied
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from scheduler.backends.registry import Backends
 from scheduler.models import Cluster, Job, JobState, OrderKind
 from scheduler.services.jobs.connecting import job_connect, job_connection

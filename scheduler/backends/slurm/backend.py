@@ -38,7 +38,9 @@ from scheduler.backends.base import (
     WorkerSeat,
     whole_characters,
 )
-from scheduler.backends.local import KEY, LAST_LOOK, LOOK_SECONDS, MOST_KILLED, REFORMS, ROLE
+from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
+from scheduler.backends.local_accounts import KEY
+from scheduler.backends.local_runs import MOST_KILLED, REFORMS, ROLE
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
-from scheduler.backends.local import NAME
+from scheduler.backends.local_launch import NAME
 from scheduler.backends.slurm.gres import Gres, is_share, promised
 
 PORTS = range(10_240, 20_000)

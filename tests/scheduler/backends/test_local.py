@@ -18,7 +18,9 @@ import pytest
 
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, StartOrder, WorkerSeat
-from scheduler.backends.local import LocalBackend, Rules, visible_devices
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
+from scheduler.backends.local_launch import visible_devices
 from tests.scheduler.backends.scenes import open_folder, start_order
 from tests.servers import PROJECT, wait_until
 
@@ -487,7 +489,8 @@ import json, sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from scheduler.backends.base import StartOrder, WorkerSeat
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 import django
 django.setup()
 from tests.scheduler.backends.test_local import order

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.backends import local, supervisor
+from scheduler.backends import local_accounts, supervisor
 from scheduler.backends.base import BackendError, BackendRefused, RunState, SeenRun, StartOrder
-from scheduler.backends.local import LocalBackend, Rules, namespaces_missing
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules, namespaces_missing
 from tests.scheduler.backends.scenes import open_folder, seat, start_order
 from tests.servers import wait_until
 
@@ -138,7 +139,7 @@ def test_what_escaped_ends_with_the_job_that_is_cancelled(either: LocalBackend, 
 def test_what_escaped_ends_without_namespaces_too(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.getuid() != 0:
         pytest.skip("a console that is not root has no namespaces anyway")
-    monkeypatch.setattr(local, "namespaces_missing", lambda: "none here")
+    monkeypatch.setattr(local_accounts, "namespaces_missing", lambda: "none here")
     for backend in kept(LocalBackend(tmp_path / "local", Rules(uids=UIDS, checkpoints=shared))):
         mark = str(tmp_path / "escaped")
         backend.start(order(escapes(mark)), now=now())
@@ -171,7 +172,7 @@ def test_a_planted_link_makes_nobody_the_owner_of_its_target(backend: LocalBacke
 def test_a_link_that_an_earlier_version_let_a_job_plant_is_refused(backend: LocalBackend, shared: Path, tmp_path: Path) -> None:
     target = tmp_path / "of-root"
     target.mkdir(mode=0o700)
-    uid = backend._uid_of("j-1")
+    uid = backend.accounts.uid_of("j-1")
     job = shared / "j-1"
     job.mkdir()
     os.chown(job, uid, uid)
@@ -270,8 +271,8 @@ def test_the_working_directory_is_entered_with_the_job_s_rights(backend: LocalBa
 
 @root_only
 def test_where_jobs_are_not_kept_apart_only_one_team_s_run(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "namespaces_missing", lambda: "the kernel refused")
-    monkeypatch.setattr(local, "proc_hides_others", lambda: False)
+    monkeypatch.setattr(local_accounts, "namespaces_missing", lambda: "the kernel refused")
+    monkeypatch.setattr(local_accounts, "proc_hides_others", lambda: False)
     one_user = LocalBackend(tmp_path / "one", Rules(user="nobody", checkpoints=shared))
     no_namespaces = LocalBackend(tmp_path / "two", Rules(uids=UIDS, checkpoints=shared))
     for number, (backend, words) in enumerate(((one_user, "run as nobody"), (no_namespaces, "the kernel refused"))):
@@ -282,7 +283,7 @@ def test_where_jobs_are_not_kept_apart_only_one_team_s_run(tmp_path: Path, share
         with pytest.raises(BackendRefused, match=f"lab/red only, as .*{words}"):
             backend.start(order("print('blue')", key="j-9.1", team="lab/blue"), now=now())
 
-    monkeypatch.setattr(local, "proc_hides_others", lambda: True)
+    monkeypatch.setattr(local_accounts, "proc_hides_others", lambda: True)
     no_namespaces.start(order("print('blue')", key="j-9.1", team="lab/blue"), now=now())
     assert ended(no_namespaces, "j-9.1").exit_code == 0
 
@@ -292,13 +293,13 @@ def test_each_job_has_a_uid_for_itself_until_nothing_of_it_is_left(tmp_path: Pat
     backend = LocalBackend(tmp_path / "local", Rules(uids=(UIDS[0], UIDS[0] + 2), checkpoints=shared))
     for name in ("j-1", "j-2", "j-3"):
         (shared / name).mkdir()
-    first = [backend._uid_of(name) for name in ("j-1", "j-2", "j-1", "j-3")]
+    first = [backend.accounts.uid_of(name) for name in ("j-1", "j-2", "j-1", "j-3")]
     assert first == [UIDS[0], UIDS[0] + 1, UIDS[0], UIDS[0] + 2]
     with pytest.raises(BackendError, match="Delete some"):
-        backend._uid_of("j-4")
+        backend.accounts.uid_of("j-4")
     (shared / "j-2").rmdir()
-    assert LocalBackend(tmp_path / "local", backend.rules)._uid_of("j-4") == UIDS[0] + 1
-    assert backend._uid_of("j-3") == UIDS[0] + 2
+    assert LocalBackend(tmp_path / "local", backend.rules).accounts.uid_of("j-4") == UIDS[0] + 1
+    assert backend.accounts.uid_of("j-3") == UIDS[0] + 2
 
 
 @root_only

@@ -11,7 +11,8 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.backends.base import NotFound
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from scheduler.backends.registry import Backends
 from scheduler.models import HOLDING, Attempt, Checkpoint, Health, Job, JobState, Node, Order, Placement
 from scheduler.services.loop.tick import Memory, tick_run

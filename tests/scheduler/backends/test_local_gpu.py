@@ -12,7 +12,8 @@ import pytest
 from dashboards.telemetry.nvml import NvmlUnavailable, machine_uuids
 from gpufleet.core.times import now
 from scheduler.backends.base import WorkerSeat
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from tests.scheduler.backends.scenes import start_order
 from tests.scheduler.backends.test_local import log, running
 

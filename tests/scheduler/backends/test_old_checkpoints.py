@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.doctor import examine
 from scheduler.backends import old_checkpoints
 from scheduler.backends.base import Backend, BackendError, OldCheckpoint
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from scheduler.backends.manifests import checkpoints_in
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
@@ -221,7 +223,7 @@ def saving(request: pytest.FixtureRequest, root: Path) -> Saving:
     return Saving(request.param, root)
 
 
-def entries() -> list[dict[str, object]]:
+def entries() -> list[Any]:
     return list(AuditEntry.objects.filter(action="checkpoints.delete").order_by("pk").values_list("after", flat=True))
 
 
@@ -235,7 +237,7 @@ class TestTurns:
         assert saving.turn() == 2
         assert saving.on_disk() == saving.rows() == ["1/step-30", "1/step-40", "1/step-50"]
         [entry] = entries()
-        assert entry["bytes"] >= 2 * 4096  # type: ignore[operator]
+        assert entry["bytes"] >= 2 * 4096
         assert (entry["checkpoints"], entry["jobs"], entry["first_jobs"]) == (2, 1, [saving.job.public_id])
         assert saving.turn() == 0
         assert len(entries()) == 1

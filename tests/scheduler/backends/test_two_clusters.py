@@ -9,7 +9,8 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.backends.base import Backend, RunState
-from scheduler.backends.local import LocalBackend, Rules
+from scheduler.backends.local import LocalBackend
+from scheduler.backends.local_accounts import Rules
 from scheduler.backends.registry import Backends
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.models import HOLDING, Attempt, Cluster, Job, JobState, Placement
