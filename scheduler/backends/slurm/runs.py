@@ -1,10 +1,12 @@
 """A run as it is kept between two looks, and which of Slurm's jobs are its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from scheduler.backends.base import StartOrder
 from scheduler.backends.slurm.client import SlurmJob, mark_of
+from scheduler.backends.slurm.script import Part, is_single
 
 
 @dataclass(slots=True)
@@ -70,3 +72,14 @@ def state_of(run: Run) -> dict[str, Any]:
     state = {one.name: getattr(run, one.name) for one in fields(Run) if one.name not in ("key", "sequence")}
     # What is to be cancelled is found by each look.
     return state | {"parts": [{name: value for name, value in part.items() if name != "stuck"} for part in run.parts]}
+
+
+def part_of(order: StartOrder, part: Part) -> dict[str, Any]:
+    """A part as its run keeps it."""
+    stated = {"in_place": True} if order.launch.get("in_place") else {}
+    return asdict(part) | {"id": None, "single": is_single(order, part)} | stated
+
+
+def seat_of(part: Mapping[str, Any]) -> tuple[str, int]:
+    """The worker of a part that is a worker."""
+    return part["seats"][0]["role"], part["seats"][0]["index"]

@@ -16,9 +16,10 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendError, BackendRefused, NotFound, RunState, SeenRun, Signal, WorkerSeat
-from scheduler.backends.slurm import backend, client
-from scheduler.backends.slurm.backend import AGREED, FORGOTTEN_FOR, SlurmBackend
+from scheduler.backends.slurm import client, logs
+from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import ENDED, Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
+from scheduler.backends.slurm.looking import AGREED, FORGOTTEN_FOR
 from scheduler.backends.slurm.outcomes import outcome
 from scheduler.models import SlurmRun
 from tests import builders
@@ -489,7 +490,7 @@ def test_what_is_submitted_may_run_while_the_rest_is_submitted_and_a_failed_rele
             raise BackendError("not now")
         release(ids)
 
-    monkeypatch.setattr(backend, "STARTS_A_STEP", 1)
+    monkeypatch.setattr("scheduler.backends.slurm.orders.STARTS_A_STEP", 1)
     monkeypatch.setattr(site.client, "submit", submitting)
     monkeypatch.setattr(site.client, "release", releasing)
     with site.backend.together():
@@ -871,7 +872,7 @@ def test_what_can_never_run_is_refused_with_the_reason(site, launch, words):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_logs_on_the_nodes_are_fetched_when_asked_for_copied_at_the_end_and_what_is_left_is_told(site, monkeypatch, workers):
-    monkeypatch.setattr(backend, "GATHERED_EACH", 0.0)
+    monkeypatch.setattr(logs, "GATHERED_EACH", 0.0)
     local = site.slurm.dir / "local logs"
     local.mkdir(exist_ok=True)
     local.chmod(0o1777)

@@ -13,7 +13,7 @@ import pytest
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import CHARGED, LedgerEntry
-from scheduler.backends.slurm import backend
+from scheduler.backends.slurm import looking
 from scheduler.backends.slurm import outcomes as outcomes_of_slurm
 from scheduler.models import Attempt, Job, JobState, SlurmRun
 from tests.invariants import fleet_faults
@@ -139,7 +139,7 @@ def test_what_was_completed_is_not_run_again(console, completed, monkeypatch, ag
 
 def test_what_was_completed_and_runs_on_in_slurm_alone_is_ended(console, completed, monkeypatch):  # noqa: F811
     monkeypatch.setattr(outcomes_of_slurm, "TOLD_WITHIN", timedelta(seconds=3))
-    monkeypatch.setattr(backend, "BOOT_EACH", 1.0)
+    monkeypatch.setattr(looking, "BOOT_EACH", 1.0)
     gate = console.slurm.dir / "shared/runs-on"
     job = job_on(f"until [ -e {gate} ]; do sleep 0.1; done", gpus=2)
     console.until(job, JobState.RUNNING)

@@ -1,0 +1,378 @@
+"""Looks at runs on Slurm: what became of each, and what is due by itself."""
+
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from django.db import Error
+
+from scheduler.backends.base import (
+    BackendError,
+    RunState,
+    SeenCheckpoint,
+    SeenRun,
+    SeenWorker,
+    WorkerSeat,
+)
+from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
+from scheduler.backends.local_runs import MOST_KILLED, REFORMS
+from scheduler.backends.slurm.client import SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.gres import Gres
+from scheduler.backends.slurm.outcomes import (
+    GIVEN_UP,
+    began,
+    completed_at,
+    left_at,
+    left_since,
+    outcome,
+    refusals_of,
+)
+from scheduler.backends.slurm.runs import Numbered, Run, name_of, named
+from scheduler.backends.slurm.site import Site
+from scheduler.models import SlurmRun
+
+log = logging.getLogger(__name__)
+LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
+GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
+SIGKILLED = 128 + signal.SIGKILL
+# So long a controller that has forgotten a job may need until it has ended what still runs of it.
+FORGOTTEN_FOR = timedelta(seconds=20)
+BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started
+SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
+WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
+AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
+Wrong = tuple[datetime, int | None, str, bool, bool]  # when a part ended, its code, why, whether hardware is to blame, whether it is only a victim
+
+
+class Looking(Site):
+    """What the scheduler is told."""
+
+    def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        with self.together():
+            jobs = self._with_gpus(self._jobs())
+        self._ask_for_boot()
+        by_id = Numbered({job.id: job for job in jobs}, self.settings.tag)
+        ours: dict[tuple[str, int], list[SlurmJob]] = {}
+        for job in sorted(jobs, key=lambda job: job.id):
+            key, number = self._mark(job)
+            if key and not job.ended:
+                ours.setdefault((key, number), []).append(job)
+        rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
+        runs = [self._of_row(row) for row in rows]
+        found: list[SeenRun] = []
+        began = monotonic()
+        self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)
+        self._waits_left = LOOK_SECONDS - (monotonic() - began)
+        nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
+        for run in runs:
+            try:
+                seen = self._seen(run, by_id, ours, nodes, now)
+                if seen is None:
+                    continue
+                self._see_to(run, seen, by_id, now)
+            except SlurmSilent:
+                raise
+            except BackendError as fault:
+                log.warning("%s: %s", run.key, fault)
+                continue
+            except Error:
+                raise
+            except Exception:  # what is wrong with one run hides no other
+                log.exception("%s could not be looked at", run.key)
+                continue
+            found.append(seen)
+        self._end_doubles(runs, ours)
+        known = {run.key for run in runs}
+        for key in sorted({key for key, _ in ours} - known):
+            # Nothing here accounts for it: the console was set back to an older state, or ended it and was killed meanwhile.
+            if not SlurmRun.objects.filter(attempt_key=key, forgotten_at__isnull=False).exists():
+                found.append(SeenRun(key, 0, RunState.RUNNING, ()))
+            else:
+                self.client.cancel([job.id for (whose, _), group in ours.items() if whose == key for job in group])
+        return tuple(sorted(found, key=lambda run: run.key))
+
+    def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+        """Those of our own jobs that run."""
+        ours = [job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))]
+        told = {job.id: job for job in self.client.with_known_gpus(ours, self._gpus, most=GPUS_A_LOOK)}
+        return [told.get(job.id, job) for job in jobs]
+
+    def news(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        """All of it: one question to the controller, whatever it is about."""
+        return self.observe(now=now) if SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).exists() else ()
+
+    def next_event_at(self, *, now: datetime) -> datetime | None:
+        return now + timedelta(seconds=1) if SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).exists() else None
+
+    def _seen(
+        self,
+        run: Run,
+        by_id: Numbered,
+        ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
+        nodes: Callable[[], Mapping[str, SlurmNode]],
+        now: datetime,
+    ) -> SeenRun | None:
+        """None: it has ended, and its last checkpoints are still being looked at."""
+        at = datetime.fromisoformat(run.at)
+        if run.never_begun:
+            return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
+        workers: list[SeenWorker] = []
+        states, starts, ends, refusals = [], [], [], []
+        wrong: list[Wrong] = []
+        forgotten, starts_are_slurms = False, True
+        looks = []
+        for part in run.parts:
+            job = by_id.of(run.key, part)
+            if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
+                job = found[0]
+            look = self._part_state(run, part, job, now)
+            if job is not None and self._may_be_forgotten(run, job, now) and (done := completed_at(run, part, job, now)) is not None:
+                # What Slurm still has of it is cancelled, and where its start is later, that is another one.
+                part["stuck"], look = not job.ended, RunState.ENDED
+                started = job.started_at if job.started_at is not None and job.started_at <= done else None
+                job = replace(job, state="COMPLETED", exit_code=0, started_at=started, ended_at=done)
+            looks.append((part, job, look))
+        # Of a run that is resized in place those who were asked to leave and have are missed by nobody.
+        looks = [(part, job, look) for part, job, look in looks if not part.get("leaving") or look != RunState.ENDED] or looks
+        goes_on = run.in_place and any(look == RunState.RUNNING for _, _, look in looks)
+        for part, job, look in looks:
+            code = None
+            if goes_on and look == RunState.STARTING and self._stuck(run, part, job, nodes, now):
+                look = RunState.ENDED  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
+                part["stuck"] = True
+                workers += self._workers(run, part, job, look, None)
+                continue
+            states.append(look)
+            lost = False
+            if look == RunState.ENDED:
+                forgotten = forgotten or job is None or job.ended_at is None
+                ends.append(job.ended_at if job is not None and job.ended_at is not None else left_at(run, part) or now)
+                refused = refusals_of(part, job, nodes)
+                refusals += refused
+                code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
+                if code != 0:
+                    cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
+                    victim = is_victim(part, code, lost=lost, cancelled=cancelled)
+                    # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
+                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, victim))
+                lost = lost and (job is None or bool(refused) or not began(run, part, job))
+            elif why := self._stuck(run, part, job, nodes, now):
+                wrong.append((now, None, why, True, True))
+            if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
+                part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
+                self._keep(run)
+            started = job.started_at if job is not None else None
+            if started is None and look == RunState.ENDED and code is not None:
+                started, starts_are_slurms = left_since(run, part), False
+            if started is not None and not lost and not (goes_on and look == RunState.ENDED):
+                starts.append(started)
+            workers += self._workers(run, part, job, look, code)
+        if states and set(states) == {RunState.ENDED}:
+            state = RunState.ENDED
+        elif run.stopping or run.killed:
+            state = RunState.STOPPING
+        else:
+            state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
+        if run.in_place and not (run.stopping or run.killed) and len(wrong) < len(looks):
+            # The others go on without one that was lost, and another joins them; or they have completed it without.
+            wrong = [one for one in wrong if not one[4]] if goes_on or all(one[4] for one in wrong) else wrong
+        bad = min(wrong, key=lambda one: one[0], default=None)
+        checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
+        # Since when a forgotten part is over nobody knows, so that a wait for it would never end.
+        if state == RunState.ENDED and not fresh and not forgotten and now - max(ends) < LAST_LOOK:
+            return None
+        return SeenRun(
+            key=run.key,
+            sequence=run.sequence,
+            state=state,
+            workers=tuple(workers),
+            started_at=max(starts) if len(starts) == sum(not (goes_on and state == RunState.ENDED) for state in states) else None,
+            ended_at=max(ends) if state == RunState.ENDED else None,
+            exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
+            why="" if bad is None else bad[2],
+            is_one_start=starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
+            node_lost=bad is not None and (bad[3] or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
+            refusals=tuple(refusals),
+            checkpoints=checkpoints,
+            steps=self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
+        )
+
+    def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
+        """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
+        if not run.checkpoints:
+            return (), True
+        began = monotonic()
+        found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left), last=last)
+        self._waits_left -= monotonic() - began
+        return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
+
+    def _ask_for_boot(self) -> None:
+        moment = monotonic()
+        self._sweeps = moment - self._boot[0] >= BOOT_EACH
+        if self._sweeps:
+            try:
+                self._boot = (moment, self.client.booted_at())
+            except BackendError as fault:
+                self._boot = (moment, self._boot[1])
+                log.warning("when Slurm's controller was started is not known: %s", fault)
+
+    def _may_be_forgotten(self, run: Run, job: SlurmJob, now: datetime) -> bool:
+        """Whether it is worth while to read what a part has left, as it may have ended before its controller was killed: files of all jobs are not
+        read in each look."""
+        if job.state in ("PENDING", "COMPLETED") or job.state in GIVEN_UP:  # started again, a script that has ended already does nothing
+            return True
+        _, booted = self._boot
+        return self._sweeps and booted is not None and datetime.fromisoformat(run.at) < booted + WHOLE_SECONDS and now - booted < SWEPT_FOR
+
+    def _is_over(self, run: Run, part: dict[str, Any], now: datetime) -> bool:
+        """Of a part that Slurm does not know any more: it ended too long ago, or its controller has lost it. Then it runs on until its node tells of
+        it and is told to end it, and may end by itself until then."""
+        if run.killed or left_at(run, part) is not None:
+            return True
+        if "missing" not in part:
+            part["missing"] = now.isoformat()
+            self._keep(run)
+        return now - datetime.fromisoformat(part["missing"]) >= FORGOTTEN_FOR
+
+    def _part_state(self, run: Run, part: dict[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
+        if job is not None and part.pop("missing", None):
+            self._keep(run)
+        if job is None:
+            if part.get("id"):
+                return RunState.ENDED if self._is_over(run, part, now) else RunState.STARTING
+            return RunState.ENDED if run.killed and now - datetime.fromisoformat(part.get("at") or run.at) > LATEST else RunState.STARTING
+        if job.ended:
+            return RunState.ENDED
+        return RunState.RUNNING if job.running else RunState.STARTING
+
+    def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]], now: datetime) -> str:
+        """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost."""
+        since = datetime.fromisoformat(part.get("at") or run.at)
+        if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - since < AGREED:
+            return ""
+        for name in part["nodes"]:
+            try:
+                node = nodes().get(name)
+            except SlurmSilent:
+                raise
+            except BackendError as fault:  # what nodes say is not needed to see the run
+                log.warning("%s: %s", run.key, fault)
+                return ""
+            word = next((state for state in node.states if state.startswith(("DRAIN", "DOWN", "FAIL"))), "") if node is not None else ""
+            if node is not None and word:
+                return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
+        return ""
+
+    def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None) -> list[SeenWorker]:
+        taken: dict[str, int] = {}
+        found = []
+        for kept in part["seats"]:
+            node, count = kept["node"], len(kept["gpus"])
+            gpus: tuple[int, ...] = tuple(kept["gpus"])
+            parts: tuple[tuple[str, int], ...] = ()
+            if job is not None and (shown := job.gpus.get(node)):
+                first = taken.get(node, 0)
+                if part.get("types"):
+                    parts = _own_parts(Gres(tuple(map(tuple, part["types"]))).named(shown), kept, taken)
+                elif len(shown) >= first + count:
+                    gpus = tuple(shown[first : first + count])
+                taken[node] = first + count
+            seat = WorkerSeat(kept["role"], kept["index"], node, gpus, gpu_milli=kept.get("gpu_milli", 1000), mig=tuple(kept.get("mig") or ()))
+            found.append(SeenWorker(seat, state, code, parts))
+        return found
+
+    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
+        """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
+        self.client.cancel([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
+        if seen.state == RunState.ENDED or run.never_begun:
+            return
+        there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
+        alive = list(there)
+        if run.killed:
+            self.client.cancel(self._all_ids(run), named(run.key))
+            return
+        if run.stopping:
+            if run.term_at and is_time(seen, run.stopping, run.term_at, now):
+                pending = [number for number in alive if not there[number].running]
+                self.client.cancel(pending)
+                self._send(run, "TERM", [number for number in alive if number not in pending])
+                run.term_at = ""
+                self._keep(run)
+            return
+        if seen.why:
+            run.stopping = now.isoformat()
+            if seen.node_lost:
+                run.withdrawn = seen.why
+            self._keep(run)
+            self.client.cancel(alive)
+            return
+        self._see_leavers_off(run, seen, by_id, now)
+        if all(part.get("id") for part in run.parts):
+            held = [number for number in alive if there[number].held]
+            if held:
+                self.client.release(held)
+
+    def _see_leavers_off(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
+        """Workers that a run shrinks by: told to go when the run has saved its work or half of their grace is over, cancelled after all of it."""
+        for part in [part for part in run.parts if part.get("leaving")]:
+            job = by_id.of(run.key, part)
+            if job is None or job.ended:
+                if len(run.parts) > 1:
+                    run.parts.remove(part)
+                    self._keep(run)
+            elif not job.running or now >= datetime.fromisoformat(part["leaving"]) + timedelta(seconds=run.grace):
+                self._cancel([job.id], named(run.key))
+            elif part["term_at"] and is_time(seen, part["leaving"], part["term_at"], now):
+                self._send(run, "TERM", [job.id])
+                part["term_at"] = ""
+                self._keep(run)
+
+    def _end_doubles(self, runs: Sequence[Run], ours: Mapping[tuple[str, int], Sequence[SlurmJob]]) -> None:
+        """A submission whose answer was lost and that came to be after all, beside the one that was made instead. It was never released."""
+        kept = {(run.key, part["number"]): part.get("id") for run in runs for part in run.parts}
+        resized = {run.key for run in runs if run.in_place}
+        for place, jobs in ours.items():
+            number = kept.get(place)
+            if number:
+                self.client.cancel([job.id for job in jobs if job.id != number])
+            elif place not in kept and place[0] in resized:  # a worker that was lost, and whose place another took
+                self.client.cancel([job.id for job in jobs])
+
+
+def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """Of what a job has on a node what one of its workers has: of each kind the next. Nothing where Slurm shows too little."""
+    found = []
+    for profile in kept.get("mig") or [""] * len(kept["gpus"]):
+        own = [one for one in shown if one[0] == profile]
+        place = taken.get(key := f"{kept['node']} {profile}", 0)
+        if place < len(own):
+            found.append(own[place])
+        taken[key] = place + 1
+    return tuple(found) if len(found) == len(kept["gpus"]) else ()
+
+
+def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool, cancelled: bool) -> bool:
+    """Whether a worker of a run that is resized in place ended by no doing of its own. `cancelled`: by somebody in Slurm."""
+    return lost or code is None or ((cancelled or code == SIGKILLED) and part.get("lost", 0) < MOST_KILLED - 1)
+
+
+def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:
+    """Whether those who stayed failed only because they could not re-form without one that was lost."""
+    at, code, _, _, is_lost = bad
+    if is_lost:
+        return not all(one[4] for one in wrong)
+    joined = [datetime.fromisoformat(part["at"]) for part in run.parts if part.get("lost")]
+    return code != SIGKILLED and any(abs(at - moment) <= REFORMS for moment in joined)
+
+
+def is_time(seen: SeenRun, asked: str, term_at: str, now: datetime) -> bool:
+    """Whether a run has saved its work since it was asked to, or has had the time for it."""
+    since = datetime.fromisoformat(asked)
+    saved = any(len(one.shards) == one.shards_expected and one.at >= since for one in seen.checkpoints)
+    return saved or now >= datetime.fromisoformat(term_at)

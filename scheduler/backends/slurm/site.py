@@ -1,0 +1,205 @@
+"""A Slurm cluster as the back-end sees it: its jobs, its nodes, what is remembered of runs, and the files and users of jobs."""
+
+import os
+import pwd
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from math import inf
+from pathlib import Path
+from time import monotonic
+
+from scheduler.backends.base import (
+    BackendError,
+    BackendRefused,
+    StartOrder,
+)
+from scheduler.backends.manifests import Looker
+from scheduler.backends.old_checkpoints import Deleter
+from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
+from scheduler.backends.slurm.script import Places
+from scheduler.models import SlurmRun
+
+NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
+
+
+class Site:
+    """What orders and looks have in common."""
+
+    def __init__(
+        self,
+        cluster: int,
+        settings: Settings,
+        *,
+        client: SlurmClient | None = None,
+        secrets: Callable[[str, str], str | None] = lambda _name, _team: None,  # by name and the path of the job's queue
+        report_url: str = "",
+    ) -> None:
+        self.cluster, self.settings = cluster, settings
+        self.client = client or SlurmClient(settings)
+        self.secrets, self.report_url = secrets, report_url
+        self._held = threading.local()
+        self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
+        self._gpus: KnownGpus = {}
+        self._looker, self._deleter = Looker(), Deleter()
+        self._waits_left = 0.0
+        self._boot: tuple[float, datetime | None] = (-inf, None)
+        self._sweeps = False  # in this look
+        self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
+
+    @contextmanager
+    def together(self, keys: Sequence[str] = ()) -> Iterator[None]:
+        """One look at Slurm's queue serves all orders of the block, and what was submitted in it is released by its end, many with one call."""
+        if getattr(self._held, "release", None) is not None:
+            yield
+            return
+        self._held.release, self._held.jobs, self._held.silent, self._held.announced = [], None, None, {}
+        try:
+            yield
+            if self._held.release:
+                self.client.release(self._held.release)
+        finally:
+            self._held.release = self._held.jobs = self._held.silent = self._held.announced = None
+
+    def _jobs(self) -> list[SlurmJob]:
+        if self._held.jobs is None:
+            if self._held.silent:
+                raise SlurmSilent(str(self._held.silent))
+            try:
+                self._held.jobs = self.client.jobs()
+            except SlurmSilent as fault:
+                self._held.silent = fault
+                raise
+        found: list[SlurmJob] = self._held.jobs
+        return found
+
+    def _mark(self, job: SlurmJob) -> tuple[str, int]:
+        return mark_of(job.comment, self.settings.tag)
+
+    def _submitted(self, key: str) -> dict[int, int]:
+        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost."""
+        found: dict[int, int] = {}
+        for job in sorted(self._jobs(), key=lambda job: job.id):
+            whose, number = self._mark(job)
+            if whose == key and not job.ended:
+                found.setdefault(number, job.id)
+        return found
+
+    def _submitted_now(self, key: str) -> dict[int, int]:
+        with self.together():
+            return self._submitted(key)
+
+    def _all_ids(self, run: Run) -> list[int]:
+        """Those written down, and those whose number was lost on its way."""
+        unknown = any(not part.get("id") for part in run.parts)
+        return sorted({*run.ids, *(self._submitted_now(run.key).values() if unknown else ())})
+
+    def _ask_to_save(self, run: Run) -> None:
+        """Those that run: scancel waits for seconds on one that does not yet, and that has nothing to save."""
+        if run.saves:
+            with self.together():
+                by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+            self._send(run, "USR1", [job.id for part in run.parts if (job := by_id.of(run.key, part)) is not None and job.running])
+
+    def _send(self, run: Run, name: str, ids: Sequence[int]) -> None:
+        alone = {part["id"] for part in run.parts if part.get("single", run.single)}
+        for flags in (["--batch"], []):
+            self._cancel([one for one in ids if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
+
+    def _cancel(self, ids: Sequence[int], *flags: str) -> None:
+        """Of a controller that is silent the orders of a block wait once, not each of them."""
+        silent = getattr(self._held, "silent", None)
+        if silent is not None:
+            raise SlurmSilent(str(silent))
+        try:
+            self.client.cancel(ids, *flags)
+        except SlurmSilent as fault:
+            self._held.silent = fault if getattr(self._held, "release", None) is not None else None
+            raise
+
+    def _read(self, key: str) -> Run | None:
+        row = SlurmRun.objects.select_for_update().filter(attempt_key=key).first()
+        return None if row is None else self._of_row(row)
+
+    @staticmethod
+    def _of_row(row: SlurmRun) -> Run:
+        return Run(key=row.attempt_key, sequence=row.sequence, **row.state)
+
+    def _keep(self, run: Run) -> None:
+        defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": state_of(run)}
+        SlurmRun.objects.update_or_create(attempt_key=run.key, defaults=defaults)
+
+    def _account(self) -> pwd.struct_passwd:
+        if not self.settings.user:
+            own = pwd.getpwuid(os.getuid())
+            if own.pw_uid == 0:
+                raise BackendRefused("Jobs would run as root: name a user for the jobs of this cluster.")
+            return own
+        try:
+            found = pwd.getpwnam(self.settings.user)
+        except KeyError:
+            raise BackendRefused(f"There is no user {self.settings.user} on the console's machine.") from None
+        if found.pw_uid == 0:
+            raise BackendRefused("Jobs on Slurm never run as root.")
+        if os.getuid() not in (0, found.pw_uid):
+            raise BackendRefused(f"Only a console that runs as root can submit jobs of {self.settings.user}.")
+        return found
+
+    @property
+    def _top(self) -> Path:
+        return Path(self.settings.folder) / f"gpufleet-{self.settings.tag}"
+
+    def _folders(self, order: StartOrder) -> tuple[Path, Path]:
+        """Made by the console in folders that no job can write to, so that none can put a link in the way."""
+        account, top = self._account(), self._top
+        made = []
+        try:
+            for path in (top / "runs" / order.key, top / "checkpoints" / order.job / str(order.attempt)):
+                for parent in reversed(path.relative_to(top).parents):
+                    if not (top / parent).exists():
+                        (top / parent).mkdir(parents=True, exist_ok=True)
+                        (top / parent).chmod(0o755)  # whatever the umask: the job's user passes through
+                path.mkdir(mode=0o750, exist_ok=True)
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if os.getuid() == 0:
+                        os.fchown(descriptor, account.pw_uid, account.pw_gid)
+                finally:
+                    os.close(descriptor)
+                made.append(path)
+        except OSError as fault:
+            raise BackendError(f"The shared folder {self.settings.folder} cannot be used: {fault}") from fault
+        return made[0], made[1]
+
+    def _places(self, order: StartOrder, run: Run) -> Places:
+        account = self._account()
+        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url, self.settings.node_logs)
+
+    def _secret_values(self, order: StartOrder) -> dict[str, str]:
+        found = {}
+        for variable, name in (order.launch.get("secrets") or {}).items():
+            value = self.secrets(str(name), order.team)
+            if value is None:
+                raise BackendRefused(f"There is no secret {str(name)!r} for {order.team or 'this job'}.")
+            found[str(variable)] = value
+        return found
+
+    def _address(self, node: str) -> str:
+        """Where the first rank is reached: the name of a node need not resolve."""
+        return self._node(node).address or node
+
+    def _gres(self, node: str) -> str:
+        return self._node(node).gres
+
+    def _node(self, node: str) -> SlurmNode:
+        read, known = self._nodes
+        if node not in known or monotonic() - read > NODES_FOR:
+            if silent := getattr(self._held, "silent", None):
+                raise BackendError(str(silent))
+            known = {one.name: one for one in self.client.nodes()}
+            self._nodes = (monotonic(), known)
+        if node not in known:
+            raise BackendRefused(f"Slurm knows no node {node}.")
+        return known[node]
