@@ -31,9 +31,11 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
         if code is not None and not (code and run.withdrawn):
             return code, f"Exit code {code}." if code else "", False
         return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
-    if job.state == "COMPLETED":
-        return 0, "", False
     nodes = ", ".join(part["nodes"])
+    if job.state == "COMPLETED":
+        if _left_no_trace(run, part):
+            return None, f"Slurm took the end of another job for that of job {job.id}, which had not begun on {nodes}.", True
+        return 0, "", False
     if run.withdrawn and job.state == "CANCELLED":
         return None, run.withdrawn, True
     if not run.stopping and not run.killed and _never_ran(run, part, job):
@@ -147,6 +149,17 @@ def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
     seat = part["seats"][0]
     name = f"{seat['role']}-{seat['index']}"
     return any(os.path.lexists(Path(run.folder) / log_name(single=single, seat=name, part=part["number"])) for single in (True, False))
+
+
+def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
+    """Whether no process of a part ever ran, also where Slurm says that it was completed. A controller that has forgotten its last jobs gives their
+    numbers to others, and a node tells of an end by number: its comment is then that of the other. Where the folder can't be read nobody knows."""
+    try:
+        descriptor = os.open(run.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # which has a network file system look anew
+    except OSError:
+        return False
+    os.close(descriptor)
+    return not _has_begun(run, part) and _left_code(run, part) is None
 
 
 def log_name(*, single: bool, seat: str, part: int) -> str:

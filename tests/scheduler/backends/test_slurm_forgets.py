@@ -1,6 +1,7 @@
 """Slurm's controller is killed before it has saved what it did last, and comes back with an older state: what happened is still told, charged and run
 once."""
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ def completed(tmp_path_factory: Any) -> Path:
 def slurm(completed: Path) -> Iterator[Slurm]:
     if package := missing():
         required("slurm", f"Slurm is not installed (Debian package {package}).")
-    server = Slurm(nodes=2, gpus=8, more=f"JobCompType=jobcomp/filetxt\nJobCompLoc={completed}\n")
+    server = Slurm(nodes=2, gpus=8, more=f"JobCompType=jobcomp/filetxt\nJobCompLoc={completed}\nSlurmdTimeout=60\n")
     yield server
     server.stop()
 
@@ -47,7 +48,13 @@ class Past:
         shutil.copytree(slurm.dir / "state", self.kept)
 
     def comes_back(self) -> None:
+        self.goes()
+        self.returns()
+
+    def goes(self) -> None:
         self.slurm.end("slurmctld", signal.SIGKILL)
+
+    def returns(self) -> None:
         shutil.rmtree(self.slurm.dir / "state")
         shutil.copytree(self.kept, self.slurm.dir / "state")
         self.slurm.start_controller()
@@ -173,4 +180,44 @@ def test_what_slurm_does_not_know_any_more_is_not_begun_elsewhere_while_it_still
     console.until(job, JobState.COMPLETED, JobState.FAILED)
 
     assert outcomes(job) == [("lost", None), ("completed", 0)]
+    assert not fleet_faults()
+
+
+def test_the_end_of_the_run_that_had_its_number_before_is_not_taken_for_its_own(console):  # noqa: F811
+    """A run ends while the controller is away, which comes back without it and gives its number to the next on that node. The node tells of the end
+    by that number when Slurm has started the next and the node has not. What Slurm says of the next bears its own comment."""
+    console.slurm.end("slurmctld")  # it saves its state
+    past, gate = Past(console.slurm), console.slurm.dir / "shared/before"
+    past.comes_back()
+    first = job_on(f"until [ -e {gate} ]; do sleep 0.1; done", name="first")
+    console.until(first, JobState.RUNNING)
+    run = SlurmRun.objects.get(attempt_key=f"{first.public_id}.1").state
+    node = run["parts"][0]["nodes"][0]
+    past.goes()
+    gate.touch()
+    log = console.slurm.dir / f"log/slurmd.{node}.log"
+    wait_until(
+        lambda: "Retrying job complete RPC" in log.read_text(), seconds=60, what="its node to tell of its end, and to wait before the next time"
+    )
+    past.returns()
+    wait_until(lambda: len(console.slurm.idle()) == 2, what="both nodes to be idle")
+    console.until(first, JobState.COMPLETED)
+
+    daemon = int((console.slurm.dir / f"run/slurmd.{node}.pid").read_text())
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        second = job_on("echo ran", name="second")
+        (own,) = wait_until(lambda: console.tick() or SlurmRun.objects.filter(attempt_key=f"{second.public_id}.1"), what="the next to be submitted")
+        wait_until(lambda: own.refresh_from_db() or own.state["parts"][0]["id"], what="its number to be written down")
+        assert own.state["parts"][0]["id"] == run["parts"][0]["id"]
+        wait_until(
+            lambda: any(one.state == "COMPLETING" for one in console.client.jobs()), what="Slurm to take the end of the first for that of the next"
+        )
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    console.until(second, JobState.COMPLETED)
+
+    assert outcomes(first) == [("completed", 0)]
+    assert outcomes(second) == [("lost", None), ("completed", 0)]
+    assert console.slurm_backend.logs(key=f"{second.public_id}.2", role="worker", index=0, offset=0, limit=99).text == "ran\n"
     assert not fleet_faults()
