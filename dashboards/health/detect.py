@@ -42,27 +42,34 @@ def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, least: float = L
     it is the gang that is uneven.
     """
     recent = figures[-LOOKS:]
-    if recent.shape[0] < LOOKS or recent.shape[1] < LEAST_RANKS:
+    ranks = recent.shape[1]
+    if recent.shape[0] < LOOKS or ranks < LEAST_RANKS:
         return []
-    off = np.array([_off(look, None if higher_is_slow else least) for look in recent])
+    off = _off(recent, None if higher_is_slow else least)
     votes = (off > 0).sum(axis=0)
-    enough = np.full(recent.shape[1], AGREE)
-    enough[[rank for rank in named if rank < len(enough)]] = STAYS
+    enough = np.full(ranks, AGREE)
+    enough[[rank for rank in named if rank < ranks]] = STAYS
     found = [Slow(rank, float(np.median(off[off[:, rank] > 0, rank]))) for rank in np.flatnonzero(votes >= enough).tolist()]
-    if len(found) > max(1, recent.shape[1] // 4):
+    if len(found) > max(1, ranks // 4):
         return []
     return sorted(found, key=lambda one: (-one.percent, one.rank))
 
 
-def _off(look: Floats, below: float | None) -> Floats:
-    """Of each rank the percent that it is above the median, or with `below` that much below it, where that is too far; else 0."""
-    read = ~np.isnan(look)
-    if read.sum() < max(LEAST_RANKS, 0.8 * len(look)):
-        return np.zeros(len(look))
-    median = float(np.median(look[read]))
-    if median <= 0:
-        return np.zeros(len(look))
-    spread = 1.4826 * float(np.median(np.abs(look[read] - median)))
-    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100 * median), LEAST_PERCENT / 100 * median, below or 0)
-    far = np.where(read, (look - median) if below is None else (median - look), 0.0)
-    return np.where(far > limit, 100 * far / median, 0.0)
+def _off(looks: Floats, below: float | None) -> Floats:
+    """By look and rank the percent that it is above the look's median, or with `below` that much below it, where that is too far; else 0.
+    Looks that read too few ranks are left out.
+
+    The spread is that of all looks together: a single look at the eight GPUs of a node may show three times as much.
+    """
+    read = (~np.isnan(looks)).sum(axis=1)
+    looks = looks[read >= max(LEAST_RANKS, 0.8 * looks.shape[1])]
+    medians = np.nanmedian(looks, axis=1, keepdims=True)
+    looks, medians = looks[medians[:, 0] > 0], medians[medians[:, 0] > 0]
+    if not len(looks):
+        return looks
+    above = looks / medians - 1
+    spread = 1.4826 * float(np.nanmedian(np.abs(above)))
+    limit = max(SPREADS * max(spread, FLOOR_PERCENT / 100), LEAST_PERCENT / 100)
+    if below is None:
+        return np.where(above > limit, 100 * above, 0.0)
+    return np.where(-above > np.maximum(limit, below / medians), -100 * above, 0.0)

@@ -231,6 +231,17 @@ def test_no_false_alarm_in_a_simulated_week(gang_of, looks_a_day, slowed, days):
     assert found == [37]
 
 
+def test_a_slow_link_among_the_eight_of_its_node_is_found_within_ten_minutes_in_every_draw():
+    """Eight readings say little about how far ranks usually differ: a rank that was clearly slower could stay unfound for twenty."""
+    nodes, missed = [rank // 8 for rank in range(64)], []
+    for seed in range(100):
+        looks = np.array(list(itertools.islice(gang_traffic(np.random.default_rng(seed), 1440), 106, 116)))
+        looks[:, 37] *= 0.85
+        if {one.rank for end in range(LOOKS, 11) for one in slow_links(looks[end - LOOKS : end], nodes)} != {37}:
+            missed.append(seed)
+    assert missed == []
+
+
 def test_a_gang_that_is_uneven_all_over_has_no_straggler():
     figures = np.tile(np.array([1.0] * 6 + [1.5] * 4), (6, 1))
     assert slow_ranks(figures) == []
