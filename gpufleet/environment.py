@@ -106,6 +106,10 @@ def _url(*schemes: str) -> Callable[[str], str]:
     return parse
 
 
+def _urls(text: str) -> tuple[str, ...]:
+    return tuple(_url("https", "http")(word) for word in _words(text))
+
+
 def _uids(text: str) -> tuple[int, int] | None:
     """A range of user ids. Those below 1000 belong to the machine, and the last one of all means nobody."""
     if not text:
@@ -207,6 +211,7 @@ VARIABLES = (
     Variable("GPUFLEET_LOCAL_LOGS_MIB", "1 to 10000000", _whole(1, 10_000_000), "4096", "4096"),
     Variable("GPUFLEET_LOCAL_CGROUP", "a folder of cgroup v2 that the console may write to, or empty", str, "", ""),
     Variable("GPUFLEET_SLURM_USERS", "names of users with commas between them, or empty", _words, "", ""),
+    Variable("GPUFLEET_SLURM_REST_URLS", "URLs of slurmrestd with commas between them, or empty", _urls, "", ""),
     Variable("GPUFLEET_VIRTUAL_GPUS", "0 to 64", _whole(0, 64), "0", "0"),
     Variable("GPUFLEET_SECRETS_DIR", "a folder with a folder for each node of the tree, or empty", str, "", ""),
     Variable("GPUFLEET_SECRETS_ENV", "node:NAME of variables with commas between them, such as lab/vision:HUB", _node_words, "", ""),

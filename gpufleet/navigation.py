@@ -143,6 +143,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("Tokens", "tokens", "key", "t"),
             Place("Webhooks", "webhooks", "link", "h", needs=Can.MANAGE_PEOPLE, or_needs=Can.OPERATE),
             Place("Telemetry", "sources", "radar", "1", needs=Can.OPERATE, everywhere=True),
+            Place("Add a cluster", "cluster_add", "plus", needs=Can.OPERATE, everywhere=True),
             Place("Import", "inventory_import", "upload", "i", needs=Can.OPERATE, everywhere=True),
             Place("Discovery", "inventory_discover", "radar", "d", needs=Can.OPERATE, everywhere=True),
             Place("Scheduler", "scheduler", "clock", "s", everywhere=True),

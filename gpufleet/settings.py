@@ -286,8 +286,9 @@ SCHEDULER = {
 _LOCAL = ("LOCAL", "LOCAL_USER", "LOCAL_SAME_USER", "LOCAL_CHECKPOINTS", "LOCAL_LOGS_MIB", "LOCAL_CGROUP", "LOCAL_UIDS", "SECRETS_DIR", "SECRETS_ENV")
 LOCAL = {name: ENV[name] for name in _LOCAL}
 VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
-# The users that a Slurm cluster connected in the browser may run jobs as.
+# The users that a Slurm cluster added in the browser may run jobs as, and where a token of the console's user may be sent to.
 SLURM_USERS = ENV["SLURM_USERS"]
+SLURM_REST_URLS = ENV["SLURM_REST_URLS"]
 # Where webhooks may lead, and when one that fails is given up; scheduler/notify/outgoing.py holds every address against it.
 WEBHOOKS = {name: ENV[f"WEBHOOK_{name}"] for name in ("NETWORKS", "HTTP", "GIVE_UP_DAYS")}
 PUBLIC_URL = ENV["PUBLIC_URL"]

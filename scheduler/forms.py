@@ -1,6 +1,6 @@
 """What forms send. The services decide what is allowed; a form only reads."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from django import forms
@@ -116,20 +116,48 @@ class DiscoverForm(forms.Form):
     cluster = forms.CharField(required=False, max_length=60, validators=[validate_slug])
 
 
+class LocalClusterForm(forms.Form):
+    cluster = forms.CharField(
+        max_length=60,
+        validators=[validate_slug],
+        label="Name",
+        initial="local",
+        help_text="Name of the cluster here. A new cluster is created.",
+        widget=forms.TextInput({"autocomplete": "off"}),
+    )
+
+
 class SlurmForm(forms.Form):
     """How a Slurm cluster is reached. slurm.conf is the machine's own: a file chosen here could name plug-ins that the console would load."""
 
-    cluster = forms.CharField(max_length=60, validators=[validate_slug], help_text="Name of the cluster here, such as hpc. A new cluster is created.")
+    cluster = forms.CharField(
+        max_length=60,
+        validators=[validate_slug],
+        label="Name",
+        help_text="Name of the cluster here, such as hpc. A new cluster is created.",
+        widget=forms.TextInput({"autocomplete": "off"}),
+    )
     user = forms.ChoiceField(help_text="User that jobs run as in Slurm.")
-    folder = forms.CharField(max_length=300, help_text="For logs and checkpoints, at the same path on the console and on every node.")
+    folder = forms.CharField(
+        max_length=300, label="Shared folder", help_text="For logs and checkpoints, at the same path on the console and on every node."
+    )
     partition = forms.CharField(required=False, max_length=60, help_text="Empty: the default partition.")
-    account = forms.CharField(required=False, max_length=60, help_text="Account that jobs are charged to in Slurm.")
+    account = forms.CharField(required=False, max_length=60, help_text="Account that jobs are charged to in Slurm. Empty: the default of the user.")
+    rest_url = forms.ChoiceField(
+        required=False,
+        label="Read with",
+        help_text="slurmrestd is sent a token that the console makes for itself and that expires after 10 minutes. No token is stored.",
+    )
     node_logs = forms.CharField(required=False, max_length=300, label="Log folder of the nodes", help_text="Empty: logs lie in the shared folder.")
 
-    def __init__(self, *args: Any, users: Iterable[str], **options: Any) -> None:
+    def __init__(self, *args: Any, users: Collection[str], rest_urls: Collection[str], **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["user"].choices = [(name, name or "the user of the console") for name in users]  # type: ignore[attr-defined]
         self.fields["user"].required = "" not in users
+        self.may_run = bool(users)
+        self.fields["rest_url"].choices = [("", "Slurm's commands"), *((url, f"slurmrestd at {url}") for url in rest_urls)]  # type: ignore[attr-defined]
+        if not rest_urls:
+            del self.fields["rest_url"]
 
 
 class SlurmTypesForm(forms.Form):

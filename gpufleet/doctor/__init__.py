@@ -8,18 +8,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import Any
 
-Check = Callable[[], Iterator["Finding"]]
+from gpufleet.core.findings import Finding, some
+
+__all__ = ["Finding", "Report", "examine", "examine_cluster", "some"]
+
+Check = Callable[[], Iterator[Finding]]
 GROUPS = ("settings", "database", "records", "clockwork", "machine")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it should be. A note is worth knowing and needs nothing done."""
-
-    what: str
-    means: str
-    do: str
-    note: bool = False
 
 
 @dataclass
@@ -73,9 +67,3 @@ def _run(check: Check) -> list[Finding]:
             )
         )
     return found
-
-
-def some(things: Sequence[object], limit: int = 5) -> str:
-    """The first few by name, and how many more there are."""
-    shown = ", ".join(str(thing) for thing in things[:limit])
-    return shown if len(things) <= limit else f"{shown} and {len(things) - limit} more"

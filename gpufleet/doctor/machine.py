@@ -14,8 +14,7 @@ from django.utils import timezone
 
 from gpufleet.core.private import readable_by_others
 from gpufleet.doctor import Finding
-from scheduler.backends.local_accounts import Accounts
-from scheduler.backends.registry import local_rules
+from scheduler.services.hardware.local_checks import local_check
 
 LEAST_FREE_BYTES = 1 << 30
 MOST_APART = timedelta(seconds=2)
@@ -71,17 +70,10 @@ def gpu_driver() -> Iterator[Finding]:
 
 
 def local_jobs() -> Iterator[Finding]:
-    """Whether jobs of several teams are kept apart on this machine."""
-    chosen = settings.LOCAL
-    if not chosen["LOCAL"] or chosen["LOCAL_SAME_USER"]:
-        return
-    if why := Accounts(settings.DATA_DIR / "local", local_rules()).not_apart():
-        yield Finding(
-            f"Local jobs are not kept apart: {why}.",
-            "This machine runs jobs of one queue only, the queue of its first job.",
-            "See docs/operate/back-ends.md, what separates jobs on one machine.",
-            note=True,
-        )
+    """Where jobs run on this machine: the steps that the page *Add a cluster* tries."""
+    if settings.LOCAL["LOCAL"]:
+        for step in local_check():
+            yield from step.findings
 
 
 def static_files() -> Iterator[Finding]:

@@ -75,6 +75,13 @@ class Accounts:
             self._only_team(order.team, why)
         return account
 
+    def runs_as(self) -> str:
+        """Whom jobs run as, in words. `BackendRefused` where the settings let none run."""
+        if self.rules.uids is not None and not self.rules.same_user:
+            self._groups_of_range()
+            return f"a user of {self.rules.uids[0]}-{self.rules.uids[1]} for each job"
+        return self._named(pwd.getpwuid(os.getuid())).name
+
     def _named(self, own: pwd.struct_passwd) -> Account:
         if not self.rules.user:
             if self.rules.same_user:
@@ -97,15 +104,18 @@ class Accounts:
         except KeyError:
             raise BackendRefused(f"There is no user {self.rules.user} on this machine (GPUFLEET_LOCAL_USER).") from None
 
-    def _of_range(self, order: StartOrder) -> Account:
+    def _groups_of_range(self) -> tuple[int, ...]:
         if os.getuid() != 0:
             raise BackendRefused("Only a console that runs as root can start jobs as users of GPUFLEET_LOCAL_UIDS.")
-        groups: tuple[int, ...] = ()
-        if self.rules.user:
-            named = self._user()
-            if named.pw_uid == 0:
-                raise BackendRefused("Local jobs never run as root.")
-            groups = _groups_of(named)
+        if not self.rules.user:
+            return ()
+        named = self._user()
+        if named.pw_uid == 0:
+            raise BackendRefused("Local jobs never run as root.")
+        return _groups_of(named)
+
+    def _of_range(self, order: StartOrder) -> Account:
+        groups = self._groups_of_range()
         uid = self.uid_of(order.job)
         if why := _taken(uid):
             raise BackendRefused(f"{why}; GPUFLEET_LOCAL_UIDS must be a range that nothing else uses.")
@@ -156,6 +166,10 @@ class Accounts:
         first = json.loads(path.read_text())
         if first != team:
             raise BackendRefused(f"This machine runs jobs of {first or 'one team'} only, as {why}.")
+
+    def folders(self) -> tuple[Path, ...]:
+        """What the console writes to: runs with their logs, and checkpoints."""
+        return (self.folder, self.checkpoint_root())
 
     def checkpoint_root(self) -> Path:
         return self.rules.checkpoints or self.folder / "checkpoints"

@@ -141,7 +141,7 @@ def _made(cluster: Cluster) -> Backend:
     if cluster.backend == SIMULATED:
         return SimulatedBackend(DatabaseStore(cluster.pk), clock=now, speed_of=lambda node: _type_of(cluster.pk, node))
     if cluster.backend == LOCAL:
-        return LocalBackend(settings.DATA_DIR / "local", local_rules())
+        return local_backend()
     if cluster.backend == SLURM:
         row = SlurmCluster.objects.filter(cluster=cluster).first()
         if row is None:
@@ -167,6 +167,11 @@ def report_url() -> str:
     """Where ranks report checkpoints; empty: the console knows no address of its own."""
     console = (settings.PUBLIC_URL or settings.OWN_URL).rstrip("/")
     return f"{console}/api/v1/checkpoints" if console else ""
+
+
+def local_backend() -> LocalBackend:
+    """What runs jobs on this machine, or would."""
+    return LocalBackend(settings.DATA_DIR / "local", local_rules())
 
 
 def local_rules() -> Rules:

@@ -1,5 +1,6 @@
-"""Connecting a Slurm cluster: each step is tried and shown, then its nodes are imported by the usual preview."""
+"""Adding a cluster: each step is tried and shown, then its nodes are imported by the usual preview."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.contrib import messages
@@ -11,40 +12,85 @@ from django.views.decorators.http import require_http_methods, require_POST
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.backends.base import BackendError
-from scheduler.backends.slurm.client import Settings
-from scheduler.forms import SlurmForm, SlurmTypesForm
+from scheduler.forms import LocalClusterForm, SlurmForm, SlurmTypesForm
 from scheduler.hardware.slurm import KnownType
 from scheduler.selectors.clusters import cluster_for
+from scheduler.services.hardware.checks import Step, StepsFailed
+from scheduler.services.hardware.discovery import machine_add
 from scheduler.services.hardware.imports import import_preview
-from scheduler.services.hardware.slurm import GresTypes, Step, slurm_check, slurm_connect, slurm_document, slurm_row, slurm_types, slurm_users
+from scheduler.services.hardware.local_checks import local_check
+from scheduler.services.hardware.slurm import (
+    GresTypes,
+    must_be_valid,
+    slurm_choices,
+    slurm_connect,
+    slurm_document,
+    slurm_known,
+    slurm_row,
+    slurm_types,
+)
 from scheduler.services.hardware.slurm_accounts import accounts_propose, accounts_read
+from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_imports import import_every
 
+FIELDS = {"slurmrestd": "rest_url"}  # of steps that have not the name of their field
 LINES_TOLD = 5  # of what is left out, in a message
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.OPERATE, everywhere=True)
-def slurm_connect_page(request: HttpRequest) -> HttpResponse:
-    users = slurm_users()
+def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
+    """Also how a cluster that is there is reached: it is named in the address."""
+    name = request.POST.get("cluster", request.GET.get("cluster", ""))
+    known = slurm_known(name)
+    choices = asdict(slurm_choices(known))
     if request.method != "POST":
-        return _connect_page(request, SlurmForm(users=users))
-    form = SlurmForm(request.POST, users=users)
+        return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices))
+    form = SlurmForm(request.POST, **choices)
     if not form.is_valid():
-        return _connect_page(request, form, status=422)
+        return _add_page(request, form, status=422)
     sent = form.cleaned_data
-    chosen = Settings(conf="", **{name: sent[name] for name in ("partition", "account", "user", "folder", "node_logs")})
-    steps = slurm_check(chosen)
-    if "keep" not in request.POST or not all(step.ok for step in steps):
-        return _connect_page(request, form, steps=steps)
+    chosen = replace(known, **{name: value for name, value in sent.items() if name != "cluster"})
     try:
-        slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
+        if "keep" in request.POST:
+            slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
+            messages.success(request, f"{sent['cluster']} is connected. Import its nodes now.")
+            return redirect("slurm_import", name=sent["cluster"])
+        must_be_valid(sent["cluster"], chosen)
+        steps = slurm_check(chosen)
     except ValidationError as fault:
-        for name, words in fault.message_dict.items():
-            form.add_error(name if name in form.fields else "cluster", words)
-        return _connect_page(request, form, steps=steps, status=422)
-    messages.success(request, f"{sent['cluster']} is connected.")
-    return redirect("slurm_import", name=sent["cluster"])
+        form.add_error(None, fault)
+        return _add_page(request, form, status=422)
+    except StepsFailed as fault:
+        steps = fault.steps
+    return _tried_page(request, form, steps)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def cluster_add_local(request: HttpRequest) -> HttpResponse:
+    if request.method != "POST":
+        return _add_page(request, LocalClusterForm())
+    form = LocalClusterForm(request.POST)
+    if not form.is_valid():
+        return _add_page(request, form, status=422)
+    name = form.cleaned_data["cluster"]
+    try:
+        if "keep" not in request.POST:
+            return _tried_page(request, form, local_check())
+        found = machine_add(access=access_of(request), cluster=name, now=now())
+    except ValidationError as fault:
+        form.add_error(None, fault)
+        return _add_page(request, form, status=422)
+    except StepsFailed as fault:
+        return _tried_page(request, form, fault.steps)
+    if found.preview.faults:
+        form.add_error("cluster", [str(one) for one in found.preview.faults])
+        return _add_page(request, form, status=422)
+    if found.preview.upload is None:
+        messages.info(request, f"Nothing to change: {found.machine.name} is in {name} as its driver says.")
+        return redirect("cluster", name=name)
+    return redirect("inventory_preview", public_id=found.preview.upload.public_id)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -111,8 +157,19 @@ def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
     return redirect("quota-changes")
 
 
-def _connect_page(request: HttpRequest, form: SlurmForm, *, status: int = 200, steps: list[Step] | None = None) -> HttpResponse:
-    return render(request, "scheduler/slurm_connect.html", {"form": form, "steps": steps, "may_run": bool(slurm_users())}, status=status)
+def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, status: int = 200, **more: Any) -> HttpResponse:
+    is_slurm = isinstance(form, SlurmForm)
+    may_run = not isinstance(form, SlurmForm) or form.may_run
+    return render(request, "scheduler/cluster_add.html", {"form": form, "is_slurm": is_slurm, "may_run": may_run, **more}, status=status)
+
+
+def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps: list[Step]) -> HttpResponse:
+    """What failed is said at its field as well."""
+    failed = [step for step in steps if step.result == "failed"]
+    for step in failed:
+        if (field := FIELDS.get(step.name, step.name)) in form.fields:
+            form.add_error(field, step.told)
+    return _add_page(request, form, status=422 if failed else 200, steps=steps, failed=failed)
 
 
 def _import_page(request: HttpRequest, cluster: Any, types: GresTypes, form: SlurmTypesForm, *, status: int = 200, **more: Any) -> HttpResponse:

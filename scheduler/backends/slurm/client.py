@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler.backends.base import BackendError, BackendRefused
 
@@ -33,6 +33,8 @@ NEVER = (
     "invalid node name", "invalid user id", "user not permitted", "access/permission denied", "unable to open file", "batch script",
     "exceeds", "more processors requested than permitted", "invalid job credential",
 )  # fmt: skip
+# What is said where credentials do not hold: a controller just closes the connection.
+DENIED = ("munge encode failed", "zero bytes were transmitted", "authentication error", "invalid authentication credential", "error fetching token")
 ENDED = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED"}
 )
@@ -50,6 +52,10 @@ FIELDS = (
 
 class SlurmSilent(BackendError):
     """The controller did not answer in time."""
+
+
+class SlurmDenied(BackendError):
+    """Slurm does not know who asks: no credentials could be made, or it does not accept them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,13 @@ class SlurmNode:
     features: tuple[str, ...] = field(default=())
     switch: str = ""
     version: str = ""  # of slurmd
+
+
+class Config(NamedTuple):
+    """How a controller is configured, and what time it had when it said so."""
+
+    stated: Mapping[str, str]
+    at: datetime | None
 
 
 # GPUs by node of jobs that run, each known by number, start, nodes and how many they are: for so long they stay the same.
@@ -209,7 +222,7 @@ class SlurmClient:
                 raise BackendRefused(f"Slurm refuses the job: {words}")
             if "unable to contact slurm controller" in low or "connection refused" in low or "socket timed out" in low:
                 raise SlurmSilent(f"Slurm's controller does not answer: {words}")
-            raise BackendError(f"{command[0]}: {words}")
+            raise (SlurmDenied if any(one in low for one in DENIED) else BackendError)(f"{command[0]}: {words}")
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
@@ -217,10 +230,6 @@ class SlurmClient:
         found = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LANG": "C.UTF-8"}
         conf = self.settings.conf or os.environ.get("SLURM_CONF", "")
         return found | ({"SLURM_CONF": conf} if conf else {})
-
-    def ping(self) -> str:
-        """Slurm's version and which controller answers."""
-        return f"{self.run('sinfo', '--version').strip()}; {' '.join(self.run('scontrol', 'ping').split())}"
 
     def submit(self, arguments: Sequence[str], script: str) -> int:
         printed = self.run("sbatch", "--parsable", *arguments, stdin=script)
@@ -315,20 +324,20 @@ class SlurmClient:
         document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")
         return [_node(one) for one in document.get("nodes", ())]
 
-    def partitions(self) -> tuple[str, ...]:
-        printed = self.run("sinfo", "--noheader", "--format", "%R")
-        return tuple(sorted(set(printed.split())))
+    def partitions(self) -> dict[str, str]:
+        """By name, whether it is up, down, drained or inactive (drain, inact)."""
+        lines = self.run("sinfo", "--noheader", "--format=%R|%a").splitlines()
+        return {name: state for name, _, state in (line.strip().partition("|") for line in lines)}
 
-    def config(self) -> dict[str, str]:
-        """What the controller is configured with, by name."""
-        pairs = (line.partition("=") for line in self.run("scontrol", "show", "config").splitlines())
-        return {name.strip(): value.strip() for name, equals, value in pairs if equals}
+    def config(self) -> Config:
+        """What the controller is configured with, by name, and what time it has."""
+        first, _, rest = self.run("scontrol", "show", "config", env={"SLURM_TIME_FORMAT": "%s"}).partition("\n")
+        pairs = (line.partition("=") for line in rest.splitlines())
+        return Config({name.strip(): value.strip() for name, equals, value in pairs if equals}, _moment(_whole(first.rpartition(" ")[2])))
 
     def booted_at(self) -> datetime | None:
         """When the controller was started last."""
-        printed = self.run("scontrol", "show", "config", env={"SLURM_TIME_FORMAT": "%s"})
-        found = re.search(r"^BOOT_TIME\s*=\s*([0-9]+)$", printed, re.MULTILINE)
-        return _moment(int(found[1])) if found else None
+        return _moment(_whole(self.config().stated.get("BOOT_TIME", "")))
 
     def accounting(self, what: str, fields: Sequence[str], *where: str) -> str:
         """What slurmdbd has, a line each with `|` between."""
@@ -342,7 +351,7 @@ class SlurmClient:
             found = json.loads(self.run(*command))
         except ValueError as fault:
             raise BackendError(f"{command[0]} printed no JSON; Slurm 22.05 or newer is needed: {fault}") from None
-        return found if isinstance(found, dict) else {}
+        return _answer(command[0], found)
 
     def _rest(self, what: str) -> dict[str, Any]:
         """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
@@ -355,10 +364,11 @@ class SlurmClient:
                 found = json.loads(answer.read().decode(errors="replace"))  # names of others' jobs need not be UTF-8
         except urllib.error.HTTPError as fault:
             self._token = None
-            raise BackendError(f"slurmrestd answered {fault.code} to {what}.") from None
+            kind = SlurmDenied if fault.code in (401, 403) else BackendError
+            raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
         except (OSError, ValueError) as fault:
             raise SlurmSilent(f"slurmrestd does not answer at {self.settings.rest_url}: {fault}") from None
-        return found if isinstance(found, dict) else {}
+        return _answer("slurmrestd", found)
 
     def _rest_user(self) -> str:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -368,6 +378,16 @@ class SlurmClient:
             printed = self.run("scontrol", "token", f"lifespan={TOKEN_SECONDS}")
             self._token = (printed.strip().partition("=")[2], monotonic() + TOKEN_SECONDS / 2)
         return self._token[0]
+
+
+def _answer(program: str, found: Any) -> dict[str, Any]:
+    """What was asked for. Lists beside an error are empty, and nobody may take them for what there is."""
+    if not isinstance(found, dict):
+        return {}
+    if errors := found.get("errors"):
+        words = "; ".join(str(one.get("description") or one.get("error") or one) if isinstance(one, dict) else str(one) for one in errors)
+        raise BackendError(f"{program}: {words}")
+    return found
 
 
 def _number(value: Any) -> int | None:

@@ -8,7 +8,10 @@ from django.conf import settings
 from quotas.permissions import Access, Can
 from scheduler.hardware.discovery import Machine, document_of, machine_read
 from scheduler.models import Cluster, GpuType, Node
+from scheduler.services.hardware.checks import StepsFailed
 from scheduler.services.hardware.imports import Preview, import_preview
+from scheduler.services.hardware.local_checks import local_check
+from scheduler.services.hardware.slurm import must_be_of
 
 DEFAULT_CLUSTER = "local"
 
@@ -32,6 +35,20 @@ def machine_document(machine: Machine, cluster: str = "") -> str:
     # Where jobs may run on this machine, that is what its cluster is for.
     backend = "local" if settings.LOCAL["LOCAL"] else ""
     return document_of(machine, cluster=cluster, new_cluster=fresh, known_types=known, backend=backend)
+
+
+def machine_add(*, access: Access, cluster: str, now: datetime) -> Discovered:
+    """Try each step of the way of a local job, then preview this machine as part of a cluster. Nothing is kept before that is applied.
+
+    Raises ValidationError for a cluster that is another one's, and StepsFailed.
+    """
+    access.must_everywhere(Can.OPERATE)
+    if row := Cluster.objects.filter(name=cluster).first():
+        must_be_of(row, "local")
+    steps = local_check()
+    if any(step.hinders for step in steps):
+        raise StepsFailed(steps)
+    return machine_discover(access=access, cluster=cluster, now=now)
 
 
 def machine_discover(*, access: Access, cluster: str, now: datetime) -> Discovered:

@@ -1,12 +1,11 @@
 """Connecting a cluster to Slurm: each step is tried first, and what was found is imported by the usual preview."""
 
+import ipaddress
 import os
-import pwd
 import secrets
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.conf import settings
@@ -16,105 +15,40 @@ from django.db import transaction
 from gpufleet.core.audit import audit_record
 from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
-from scheduler.backends.base import BackendError
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmNode
 from scheduler.hardware.slurm import KnownType, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
+from scheduler.notify.outgoing import Refused, Rules, target_of
+from scheduler.services.hardware.checks import Step, StepsFailed
+from scheduler.services.hardware.slurm_checks import slurm_check
 
+# slurmrestd stands beside the controller. Who may name it is limited instead: by command, or one that the settings list.
+ANYWHERE = Rules((ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")), http=True)
 KEPT = ("conf", "partition", "account", "user", "folder", "rest_url", "node_logs")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that must work, and what was seen."""
+class Connected:
+    """A cluster that is kept, and how each step went."""
 
-    name: str
-    ok: bool
-    seen: str
-
-
-def slurm_check(settings: Settings) -> list[Step]:
-    """Try each step of the way of a job to Slurm, up to a submission that is held and cancelled."""
-    client = SlurmClient(settings)
-    steps = [_step("controller", client.ping)]
-    if not steps[0].ok:
-        return steps
-    steps.append(_step("nodes", lambda: _nodes(client)))
-    steps.append(_step("partition", lambda: _partition(client, settings)))
-    steps.append(_step("user", lambda: _user(settings)))
-    steps.append(_step("folder", lambda: _folder(settings)))
-    steps.append(_step("submission", lambda: _submission(client, settings)))
-    return steps
+    row: SlurmCluster
+    steps: list[Step]
 
 
-def _step(name: str, look: Callable[[], str]) -> Step:
-    try:
-        return Step(name, True, look())
-    except (BackendError, OSError, ValueError) as fault:
-        return Step(name, False, str(fault))
+def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: datetime) -> Connected:
+    """Try each step, then keep how a cluster's Slurm is reached. The cluster is made where there is none of that name.
 
-
-def _nodes(client: SlurmClient) -> str:
-    nodes = client.nodes()
-    if not nodes:
-        raise ValueError("Slurm has no nodes.")
-    return f"{len(nodes)} nodes: {', '.join(node.name for node in nodes[:4])}{', …' if len(nodes) > 4 else ''}"
-
-
-def _partition(client: SlurmClient, settings: Settings) -> str:
-    found = client.partitions()
-    if settings.partition and settings.partition not in found:
-        raise ValueError(f"There is no partition {settings.partition}; Slurm has {', '.join(found)}.")
-    return settings.partition or f"the default of {', '.join(found)}"
-
-
-def _user(settings: Settings) -> str:
-    if not settings.user and os.getuid() == 0:
-        raise ValueError("The console runs as root: name the user that jobs run as.")
-    try:
-        found = pwd.getpwnam(settings.user) if settings.user else pwd.getpwuid(os.getuid())
-    except KeyError:
-        raise ValueError(f"There is no user {settings.user} on the console's machine.") from None
-    if found.pw_uid == 0:
-        raise ValueError("Jobs on Slurm never run as root.")
-    if os.getuid() not in (0, found.pw_uid):
-        raise ValueError(f"Only a console that runs as root can submit jobs of {settings.user}.")
-    return found.pw_name
-
-
-def _folder(settings: Settings) -> str:
-    if not settings.folder.startswith("/"):
-        raise ValueError("The shared folder is an absolute path, the same on the console and on every node.")
-    with tempfile.TemporaryFile(dir=settings.folder):
-        return settings.folder
-
-
-def _submission(client: SlurmClient, settings: Settings) -> str:
-    arguments = ["--hold", "--no-requeue", "--job-name=gpufleet-check", "--comment=gpufleet check", "--nodes=1", "--output=/dev/null", "--chdir=/"]
-    arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))]
-    if os.getuid() == 0 and settings.user:
-        account = pwd.getpwnam(settings.user)
-        arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
-    number = client.submit(arguments, "#!/bin/sh\ntrue\n")
-    client.cancel([number])
-    return f"job {number} was taken, held and cancelled"
-
-
-def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: datetime) -> SlurmCluster:
-    """Keep how a cluster's Slurm is reached. The cluster is made where there is none of that name."""
+    Raises ValidationError for what is wrong by itself, and StepsFailed.
+    """
     access.must_everywhere(Can.OPERATE)
-    faults = {step.name: step.seen for step in slurm_check(settings) if not step.ok}
-    if settings.rest_url and not settings.rest_url.startswith(("http://", "https://")):
-        faults["rest_url"] = "The address of slurmrestd begins with http:// or https://."
-    if settings.node_logs and not settings.node_logs.startswith("/"):
-        faults["node_logs"] = "The folder of the nodes for logs is an absolute path."
-    if faults:
-        raise ValidationError(faults)
+    must_be_valid(cluster, settings)
+    steps = slurm_check(replace(settings, tag=slurm_known(cluster).tag))
+    if any(step.hinders for step in steps):
+        raise StepsFailed(steps)
     with transaction.atomic():
         row, made = Cluster.objects.get_or_create(name=cluster, defaults={"public_id": public_id("c"), "backend": "slurm"})
-        if row.backend != "slurm":
-            raise ValidationError({"cluster": f"Cluster {cluster} runs on the back-end {row.backend}."})
+        must_be_of(row, "slurm")
         before = SlurmCluster.objects.filter(cluster=row).first()
         values = {name: getattr(settings, name) for name in KEPT} | {"changed_at": now}
         kept, _ = SlurmCluster.objects.update_or_create(cluster=row, defaults=values, create_defaults=values | {"tag": secrets.token_hex(4)})
@@ -126,13 +60,50 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
             before={} if before is None else {name: getattr(before, name) for name in KEPT},
             after={name: getattr(kept, name) for name in KEPT} | ({"cluster": cluster} if made else {}),
         )
-    return kept
+    return Connected(kept, steps)
 
 
-def slurm_users() -> tuple[str, ...]:
-    """The users that a cluster connected in the browser may run jobs as; empty is the console's own."""
+def must_be_valid(cluster: str, settings: Settings) -> None:
+    """What is seen to be wrong before anything is tried, by its field."""
+    faults: dict[str, str] = {}
+    if row := Cluster.objects.filter(name=cluster).first():
+        must_be_of(row, "slurm")
+    if settings.rest_url:
+        try:
+            target_of(settings.rest_url, ANYWHERE)
+        except Refused as refused:
+            faults["rest_url"] = str(refused)
+    if settings.node_logs and not settings.node_logs.startswith("/"):
+        faults["node_logs"] = "The folder of the nodes for logs is an absolute path."
+    if faults:
+        raise ValidationError(faults)
+
+
+def slurm_known(cluster: str) -> Settings:
+    """How a cluster is reached so far; nothing is known of one that is new."""
+    row = SlurmCluster.objects.filter(cluster__name=cluster).first()
+    return Settings() if row is None else slurm_settings(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a browser may choose of. Anything else is for the command line: whoever runs jobs as a user, or is sent a token, acts as that user."""
+
+    users: tuple[str, ...]  # empty is the console's own
+    rest_urls: tuple[str, ...]
+
+
+def slurm_choices(known: Settings) -> Choices:
+    """By the settings, and what the cluster has already."""
     own = () if os.getuid() == 0 else ("",)
-    return (*own, *settings.SLURM_USERS)
+    users = dict.fromkeys((*own, *settings.SLURM_USERS, *([known.user] if known.user else [])))
+    urls = dict.fromkeys((*settings.SLURM_REST_URLS, *([known.rest_url] if known.rest_url else [])))
+    return Choices(tuple(users), tuple(urls))
+
+
+def must_be_of(row: Cluster, backend: str) -> None:
+    if row.backend != backend:
+        raise ValidationError({"cluster": f"Cluster {row.name} runs on the back-end {row.backend}."})
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def accounts_read(*, access: Access, cluster: str, under: str = "") -> AccountsR
     row = slurm_row(cluster)
     client = SlurmClient(slurm_settings(row))
     try:
-        name = client.config().get("ClusterName", "")
+        name = client.config().stated.get("ClusterName", "")
         site = site_of(client.accounting("assoc", ASSOCIATION, f"cluster={name}"), client.accounting("qos", QOS))
     except ValueError as fault:
         raise BackendError(f"sacctmgr printed what it was not asked for: {fault}.") from None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from django.core.management import CommandError, call_command
+from django.urls import reverse
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
@@ -272,9 +273,11 @@ def test_a_cluster_is_connected_and_imported_and_a_second_import_changes_nothing
     first = inventory("slurm", "--cluster", "hpc", *types, "--apply")
     again = inventory("slurm", "--cluster", "hpc", *types, "--apply")
 
-    assert [line.split()[:2] for line in steps.splitlines()[:-1]] == [
-        ["ok", name] for name in ("controller", "nodes", "partition", "user", "folder", "submission")
-    ]
+    of_steps = [line for line in steps.splitlines()[:-1] if not line.startswith(" ")]
+    assert [line.split(None, 1)[1].split("  ")[0].strip() for line in of_steps if line.startswith("ok")] == [
+        "controller", "credentials", "version", "nodes", "nodes answer", "partition", "account", "user", "folder", "clock", "submission",
+    ]  # fmt: skip
+    assert [line.split()[:2] for line in of_steps if not line.startswith("ok")] == [["warning", "verification"]], "a Slurm without a prolog"
     assert "Applied." in first
     assert "Nothing to change." in again
     assert Gpu.objects.filter(node__cluster__name="hpc").count() == 32
@@ -305,26 +308,49 @@ def test_a_type_of_gres_that_nobody_named_is_asked_for(slurm, shared):  # noqa: 
         inventory("slurm", "--cluster", "hpc")
 
 
-SECTION = (PROJECT / "docs/operate/slurm.md").read_text().partition("## Connect a cluster")[2].partition("\n## ")[0]
-STEP = re.compile(r"^ {7}(gpufleet .*)$|`(install -d [^`]*)`", re.MULTILINE)
+SECTION = (PROJECT / "docs/operate/slurm.md").read_text().partition("## Add a cluster")[2].partition("\n## ")[0]
+STEP = re.compile(r"^ {7}(gpufleet .*)$", re.MULTILINE)
+FOLDER = re.compile(r"`(install -d [^`]*)`")
+FIELD = re.compile(r"^ {3}\| ([A-Z][a-z ]+) \| `([^`]+)` \|$", re.MULTILINE)
+TYPE = re.compile(r"`(\w+)` is\s+`([\w-]+)` with `(\d+)` MiB")
 
 
-def test_the_page_leads_from_nothing_to_the_first_job(slurm, personas, monkeypatch):  # noqa: F811
-    """Each command of the page in its order, with this machine's folder and user in place of those that it names; then its job."""
-    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
-    slurm.sh("scontrol", "create", "PartitionName=gpu", "Nodes=ALL", "State=UP", check=False)
-    here = {"/shared/gpufleet": str(slurm.dir / "site"), "--user gpujobs": "--user nobody" if os.getuid() == 0 else ""}
-    steps = ["".join(found) for found in STEP.findall(SECTION)]
+def by_command(here: dict[str, str], operator: Any) -> None:
+    """Each command in its order."""
+    steps = STEP.findall(SECTION)
     for step in steps:
         for written, meant in here.items():
             step = step.replace(written, meant)
-        program, *words = shlex.split(step)
-        if program == "install":
-            subprocess.run([program, *words], check=True, timeout=10)
-        else:
-            assert words.pop(0) == "inventory"
-            inventory(*words)
-    assert [step.split()[0] for step in steps] == ["install", "gpufleet", "gpufleet", "gpufleet"]
+        inventory(*shlex.split(step)[2:])
+    assert [step.split()[2] for step in steps] == ["connect-slurm", "slurm", "slurm"]
+
+
+def by_page(here: dict[str, str], operator: Any) -> None:
+    """Each field with the value that is written beside it, found by its label."""
+    page = operator.get(reverse("cluster_add"))
+    labels = {field.label: field.html_name for field in page.context["form"]}
+    sent = {labels[label]: here.get(value, value) for label, value in FIELD.findall(SECTION)}
+    assert sorted(sent) == ["cluster", "folder", "partition", "user"]
+    added = operator.post(reverse("cluster_add"), sent | {"keep": "1"})
+    assert added.status_code == 302, added.context["form"].errors
+    ((gres, name, memory),) = TYPE.findall(SECTION)
+    preview = operator.post(added.url, {f"name-{gres}": name, f"memory-{gres}": memory})
+    operator.post(preview.url)
+
+
+@pytest.mark.parametrize("way", [by_page, by_command])
+def test_the_page_leads_from_nothing_to_the_first_job(way, slurm, personas, monkeypatch, settings):  # noqa: F811
+    """As it is written, with this machine's folder and user in place of those that it names; then its job."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    slurm.sh("scontrol", "create", "PartitionName=gpu", "Nodes=ALL", "State=UP", check=False)
+    user = "nobody" if os.getuid() == 0 else ""
+    settings.SLURM_USERS = (user,) if user else ()
+    here = {"/shared/gpufleet": str(slurm.dir / "site"), "--user gpujobs": f"--user {user}" if user else "", "gpujobs": user}
+    (made,) = FOLDER.findall(SECTION)
+    subprocess.run(shlex.split(made.replace("/shared/gpufleet", here["/shared/gpufleet"])), check=True, timeout=10)
+
+    way(here, personas.client("operator"))
+
     leaf("team", 32)
     wish = yaml.safe_load(textwrap.dedent("\n".join(SECTION.partition("submit first.yaml`:")[2].split("\n\n")[1].splitlines())))
 

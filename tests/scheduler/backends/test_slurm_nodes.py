@@ -110,7 +110,7 @@ def test_the_doctor_names_nodes_on_which_they_differ(fleet):
         return out.getvalue(), True
 
     said, healthy = doctor("hpc")
-    assert (healthy, "10 checks, no findings." in said) == (True, True), said
+    assert (healthy, "13 checks, no findings." in said) == (True, True), said
     turn("gpu004", Health.DRAINING, "later")
     said, healthy = doctor("hpc")
     assert not healthy

@@ -20,9 +20,10 @@ from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.hardware.slurm import KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
+from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_document
 from scheduler.services.hardware.imports import Preview, import_apply, import_preview
-from scheduler.services.hardware.slurm import slurm_check, slurm_connect, slurm_document
+from scheduler.services.hardware.slurm import slurm_connect, slurm_document
 from scheduler.services.hardware.slurm_accounts import accounts_propose, accounts_read
 from scheduler.services.hardware.slurm_imports import import_every
 
@@ -129,16 +130,20 @@ class Command(BaseCommand):
     def _connect(self, options: dict[str, Any]) -> None:
         names = ("conf", "partition", "account", "user", "folder", "rest_url", "node_logs")
         chosen = Settings(**{name: options[name] for name in names})
-        steps = slurm_check(chosen)
-        for step in steps:
-            self.stdout.write(f"{'ok    ' if step.ok else 'failed'}  {step.name:11} {step.seen}")
-        if not all(step.ok for step in steps):
-            raise CommandError("Nothing was changed.", returncode=3)
         try:
-            slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now())
+            self._steps(slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now()).steps)
         except ValidationError as fault:
             raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        except StepsFailed as fault:
+            self._steps(fault.steps)
+            raise CommandError("Nothing was changed.", returncode=3) from fault
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory slurm --cluster {options['cluster']}")
+
+    def _steps(self, steps: list[Step]) -> None:
+        for step in steps:
+            self.stdout.write(f"{step.result:7}  {step.name:21}  {step.told}")
+            for finding in step.findings:
+                self.stdout.write(f"{'':32}{finding.do}")
 
     def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
         if options["every"] is not None:

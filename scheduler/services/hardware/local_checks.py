@@ -1,0 +1,74 @@
+"""The way of a job to the console's own machine, step by step: allowed, as whom, where its files lie, and on which GPUs."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+from django.conf import settings
+
+from gpufleet.core.findings import Finding
+from scheduler.backends.base import BackendError
+from scheduler.backends.local_accounts import Accounts
+from scheduler.backends.registry import local_backend, why_not_local
+from scheduler.hardware.discovery import NothingFound, machine_read
+from scheduler.services.hardware.checks import MEANS, Check, Step, steps_tried
+
+Seen = Iterator[str | Finding]
+ALLOW = "Set GPUFLEET_LOCAL=on and start the console again (docs/operate/back-ends.md, Local jobs)."
+WHO = "Set GPUFLEET_LOCAL_UIDS for several teams, GPUFLEET_LOCAL_USER for one, GPUFLEET_LOCAL_SAME_USER for one person; then start the console again."
+FOLDER = "Make the folder writable for the console's user, or name another one (GPUFLEET_DATA_DIR, GPUFLEET_LOCAL_CHECKPOINTS)."
+GPUS = "Install NVIDIA's driver, or set GPUFLEET_VIRTUAL_GPUS to try the console."
+
+
+def local_check() -> list[Step]:
+    """Try each step. Starts nothing."""
+    accounts = local_backend().accounts
+    return steps_tried(
+        [
+            Check("local jobs", _allowed, ALLOW),
+            Check("user", partial(_user, accounts), WHO),
+            Check("folders", partial(_folders, accounts), FOLDER),
+            Check("GPUs", _gpus, GPUS),
+        ]
+    )
+
+
+def _allowed() -> Seen:
+    if why := why_not_local():
+        yield Finding(why, MEANS, ALLOW)
+    yield "allowed"
+
+
+def _user(accounts: Accounts) -> Seen:
+    if not accounts.rules.same_user and (why := accounts.not_apart()):
+        yield Finding(
+            f"Local jobs are not kept apart: {why}.",
+            "This machine runs jobs of one queue only, the queue of its first job.",
+            "See docs/operate/back-ends.md, what separates jobs on one machine.",
+            note=True,
+        )
+    yield accounts.runs_as()
+
+
+def _folders(accounts: Accounts) -> Seen:
+    for folder in accounts.folders():
+        yield str(folder)
+        there = next(path for path in (folder, *folder.parents) if path.exists())  # the rest is made with the first job
+        try:
+            with tempfile.TemporaryFile(dir=there):
+                continue
+        except OSError as fault:
+            raise BackendError(f"The console cannot write to {there}: {fault.strerror}.") from fault
+
+
+def _gpus() -> Seen:
+    try:
+        machine = machine_read(virtual=settings.VIRTUAL_GPUS)
+    except NothingFound as nothing:
+        yield Finding(f"{nothing}.", "There is nothing for jobs to run on.", GPUS)
+        return
+    kinds = Counter(device.name for device in machine.devices)
+    yield ", ".join(f"{kind} × {count}" for kind, count in sorted(kinds.items()))
+    for note in machine.notes:
+        yield Finding(note, "The import leaves this as it is.", "Nothing.", note=True)

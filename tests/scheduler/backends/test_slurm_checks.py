@@ -1,0 +1,263 @@
+"""Each step of the way to a Slurm cluster fails by its own name, with what to do: on a real Slurm, with what is wrong being really wrong."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.urls import reverse
+
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.backends.base import BackendError
+from scheduler.backends.slurm.client import Settings, SlurmClient
+from scheduler.models import Cluster, InventoryImport, SlurmCluster
+from scheduler.services.hardware.checks import Step
+from scheduler.services.hardware.slurm import slurm_connect
+from scheduler.services.hardware.slurm_checks import slurm_check
+from tests import builders
+from tests.scheduler.backends.test_slurm import rest, slurm  # noqa: F401 - fixtures
+from tests.scheduler.backends.test_slurm_end_to_end import shared  # noqa: F401 - a fixture
+from tests.servers import free_port, wait_until
+from tests.slurm import PATH, Slurm
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+USER = "nobody" if os.getuid() == 0 else ""
+
+
+@pytest.fixture
+def there(slurm, shared) -> Settings:  # noqa: F811
+    return Settings(conf=str(slurm.conf), user=USER, folder=str(shared))
+
+
+def results(steps: list[Step]) -> dict[str, str]:
+    return {step.name: step.result for step in steps}
+
+
+def failed(settings: Settings) -> tuple[str, str]:
+    """The one step that fails, and what is said of it. Nothing is submitted then."""
+    steps = slurm_check(settings)
+    assert [step.result for step in steps].count("failed") == 1, [(step.name, step.told) for step in steps]
+    assert results(steps)["submission"] in ("skipped", "failed")
+    step = next(step for step in steps if step.result == "failed")
+    assert step.findings[0].do
+    return step.name, step.told
+
+
+def changed(slurm: Slurm, tmp_path: Path, **values: object) -> str:  # noqa: F811
+    """A slurm.conf with other values."""
+    text = slurm.conf.read_text()
+    for name, value in values.items():
+        text = "\n".join(f"{name}={value}" if line.startswith(f"{name}=") else line for line in text.splitlines()) + "\n"
+    for file in slurm.conf.parent.glob("*.conf"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "slurm.conf").write_text(text)
+    return str(tmp_path / "slurm.conf")
+
+
+@pytest.fixture
+def stranger(slurm, tmp_path) -> Iterator[str]:  # noqa: F811
+    """A slurm.conf whose munged has another key than the cluster's."""
+    (tmp_path / "munge.key").write_bytes(os.urandom(128))
+    (tmp_path / "munge.key").chmod(0o600)
+    run = slurm.dir / "run"
+    files = {"key-file": tmp_path / "munge.key", "socket": run / "other.sock", "pid-file": run / "other.pid", "log-file": run / "other.log"}
+    slurm.sh("munged", *(f"--{name}={value}" for name, value in files.items()), f"--seed-file={run}/other.seed", "--num-threads=2", "--force")
+    yield changed(slurm, tmp_path, AuthInfo=f"socket={run}/other.sock")
+    os.kill(int((run / "other.pid").read_text()), signal.SIGTERM)
+
+
+def test_a_cluster_in_order_passes_every_step(there):
+    steps = slurm_check(there)
+
+    assert {name: result for name, result in results(steps).items() if result != "ok"} == {"verification on nodes": "warning"}
+    seen = {step.name: step.seen for step in steps}
+    assert seen["nodes"] == "4: gpu001, gpu002, gpu003, gpu004; GPUs h100 × 32; features h100"
+    assert seen["version"].startswith("22.05")
+    assert "held and cancelled" in seen["submission"]
+
+
+def test_without_a_munged_credentials_fail_and_no_cluster_is_empty(slurm, there, tmp_path):  # noqa: F811
+    without = replace(there, conf=changed(slurm, tmp_path, AuthInfo=f"socket={tmp_path}/none"))
+
+    assert failed(without)[0] == "credentials"
+    with pytest.raises(BackendError):  # sinfo itself ends with 0 and an empty list
+        SlurmClient(without).nodes()
+
+
+def test_another_munge_key_fails_at_credentials(there, stranger):
+    name, told = failed(replace(there, conf=stranger))
+
+    assert name == "credentials"
+    assert "Zero Bytes" in told
+    with pytest.raises(BackendError):
+        SlurmClient(replace(there, conf=stranger)).nodes()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "step", "words"),
+    [
+        ({"partition": "none"}, "partition", "There is no partition none; Slurm has main."),
+        ({"folder": "/none/here"}, "folder", "The console cannot write to /none/here: No such file or directory."),
+        ({"folder": "/proc/1"}, "folder", "The console cannot write to /proc/1"),
+        ({"folder": "shared"}, "folder", "is an absolute path"),
+        ({"user": "nobody-here"}, "user", "There is no user nobody-here on the console's machine."),
+        ({"user": "root"}, "user", "never run as root"),
+    ],
+)
+def test_what_is_wrong_is_named_at_its_step(there, wrong, step, words):
+    name, told = failed(replace(there, **wrong))
+
+    assert name == step
+    assert words in told
+
+
+def test_a_partition_that_is_down_is_named(slurm, there):  # noqa: F811
+    slurm.sh("scontrol", "update", "PartitionName=main", "State=DOWN")
+    try:
+        assert failed(replace(there, partition="main")) == ("partition", "Partition main is down.")
+    finally:
+        slurm.sh("scontrol", "update", "PartitionName=main", "State=UP")
+
+
+def test_a_folder_that_nobody_may_write_to_is_named(there, tmp_path):
+    """Root may write anywhere, but to a file system that is read-only."""
+    tmp_path.chmod(0o500)
+
+    name, told = failed(replace(there, folder="/sys" if os.getuid() == 0 else str(tmp_path)))
+
+    assert (name, "The console cannot write to" in told) == ("folder", True)
+
+
+def test_slurmrestd_is_read_and_one_of_another_cluster_does_not_accept_the_token(slurm, there, rest, tmp_path):  # noqa: F811
+    step = next(step for step in slurm_check(replace(there, rest_url=rest)) if step.name == "slurmrestd")
+    assert (step.result, step.seen) == ("ok", f"4 nodes at {rest}")
+
+    assert failed(replace(there, rest_url=f"http://127.0.0.1:{free_port()}"))[0] == "slurmrestd"
+    other = Slurm(nodes=1, gpus=1, leaf=1)
+    try:
+        # The console's commands lead to one cluster, the address to the other: the token is of another key.
+        shared = other.dir / "shared"
+        shared.mkdir()
+        name, told = failed(replace(there, conf=str(other.conf), folder=str(shared), rest_url=rest))
+    finally:
+        other.stop()
+    assert name == "slurmrestd", told
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch) -> Callable[[str], None]:
+    """Slurm's answers to scontrol, edited on their way: an old version and a slow clock cannot be had otherwise."""
+
+    def edited(by: str) -> None:
+        program = tmp_path / "bin/scontrol"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{shutil.which('scontrol', path=PATH)} \"$@\" | sed -E '{by}'\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{PATH}")
+
+    return edited
+
+
+def test_a_version_that_is_too_old_fails_and_a_newer_one_is_told(there, answers):
+    answers("s/^(SLURM_VERSION *= ).*/\\120.11.9/")
+    assert failed(there) == (
+        "version",
+        "Slurm is version 20.11.9; 22.05 or newer is needed. Slurm's controller is version 20.11.9; nodes have 22.05.8: gpu001, gpu002, gpu003, "
+        "gpu004.",
+    )
+    answers("s/^(SLURM_VERSION *= ).*/\\124.05.2/")
+    assert results(slurm_check(there))["version"] == "warning"
+
+
+def test_a_clock_that_is_off_is_told_and_does_not_hinder(there, answers):
+    answers("1s/.*/Configuration data as of 1000000000/")
+
+    steps = slurm_check(there)
+
+    assert results(steps)["clock"] == "warning"
+    assert not any(step.hinders for step in steps)
+
+
+def test_a_controller_that_is_off_is_the_only_step_that_is_tried(slurm, there):  # noqa: F811
+    slurm.end("slurmctld")
+    try:
+        steps = slurm_check(there)
+    finally:
+        slurm.start_controller()
+        wait_until(lambda: slurm.idle() == set(slurm.names), seconds=60, what="every node to be idle")
+
+    assert [step.result for step in steps] == ["failed"] + ["skipped"] * (len(steps) - 1)
+    assert "sinfo must answer" in steps[0].findings[0].do
+
+
+# The page
+
+
+@pytest.fixture
+def sent(there, monkeypatch, settings) -> dict[str, str]:
+    monkeypatch.setenv("SLURM_CONF", there.conf)
+    settings.SLURM_USERS = ("nobody",) if USER else ()
+    return {"cluster": "hpc", "user": USER, "folder": there.folder, "keep": "1"}
+
+
+def test_a_step_that_fails_is_told_at_its_field_and_nothing_is_stored(sent, personas):
+    operator, audit = personas.client("operator"), AuditEntry.objects.count()
+
+    page = operator.post(reverse("cluster_add"), sent | {"partition": "none"})
+
+    text = page.content.decode()
+    assert page.status_code == 422
+    assert page.context["form"].errors == {"partition": ["There is no partition none; Slurm has main."]}
+    assert "What to do: Name one of these." in text
+    assert "1 step failed; nothing was changed." in text
+    assert not Cluster.objects.exists()
+    assert AuditEntry.objects.count() == audit
+
+
+def test_only_addresses_of_slurmrestd_that_the_settings_name_are_offered(sent, personas, settings, rest):  # noqa: F811
+    """It is sent a token of the console's user."""
+    operator = personas.client("operator")
+    assert "slurmrestd at" not in operator.get(reverse("cluster_add")).content.decode()
+    settings.SLURM_REST_URLS = (rest,)
+
+    refused = operator.post(reverse("cluster_add"), sent | {"rest_url": "http://127.0.0.1:1"})
+    assert (refused.status_code, list(refused.context["form"].errors)) == (422, ["rest_url"])
+    assert operator.post(reverse("cluster_add"), sent | {"rest_url": rest}).status_code == 302
+    assert SlurmCluster.objects.get().rest_url == rest
+
+
+@pytest.mark.parametrize("url", ["ftp://slurm:6820", "http://", "http://a:b@slurm:6820", "http://slurm:6820/#x", "http://slurm:70000"])
+def test_an_address_that_is_none_is_refused_before_anything_is_tried(there, url, personas):
+    with pytest.raises(ValidationError) as refused:
+        slurm_connect(access=personas.access("operator"), cluster="hpc", settings=replace(there, conf="/none", rest_url=url), now=now())
+
+    assert list(refused.value.message_dict) == ["rest_url"]
+
+
+def test_a_connection_is_changed_on_the_same_page_and_keeps_what_only_the_command_line_may_say(sent, there, personas):
+    operator = personas.client("operator")
+    operator.post(reverse("cluster_add"), sent)
+    SlurmCluster.objects.update(conf=there.conf)
+    tag = SlurmCluster.objects.get().tag
+
+    shown = operator.get(f"{reverse('cluster_add')}?cluster=hpc").content.decode()
+    operator.post(reverse("cluster_add"), sent | {"partition": "main"})
+
+    assert f'value="{there.folder}"' in shown
+    row = SlurmCluster.objects.get()
+    assert (row.partition, row.conf, row.tag) == ("main", there.conf, tag)
+    assert AuditEntry.objects.filter(action="slurm.connect").last().before["partition"] == ""
+
+
+def test_a_name_of_another_kind_of_cluster_is_refused_before_anything_is_tried(sent, personas):
+    builders.cluster("hpc", backend="simulated")
+    page = personas.client("operator").post(reverse("cluster_add"), sent)
+
+    assert page.context["form"].errors == {"cluster": ["Cluster hpc runs on the back-end simulated."]}
+    assert not SlurmCluster.objects.exists()
+    assert not InventoryImport.objects.exists()
