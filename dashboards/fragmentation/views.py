@@ -175,9 +175,9 @@ def _figures(found: Scattered, gpu_type: str) -> dict[str, Any]:
         "kept_out": [_kept_out(one) for one in kept_out[:SHOWN]],
         "more_kept_out": max(0, len(kept_out) - SHOWN),
         "levels": levels,
-        "largest": [(kind, [of[level] for level in levels]) for kind, of in largest.items()],
+        "largest": [(kind, [(level, of[level]) for level in levels]) for kind, of in largest.items()],
         "counts": counts,
-        "idle": [(pile.gpu_type, pile.pool, [pile.idle.get(count, 0) for count in counts]) for pile in piles if pile.idle],
+        "idle": [(pile.gpu_type, pile.pool, [(count, pile.idle.get(count, 0)) for count in counts]) for pile in piles if pile.idle],
     }
 
 
@@ -187,7 +187,7 @@ def _pile(pile: Pile, at_work: Sequence[Why]) -> Mapping[str, Any]:
         "gpu_type": pile.gpu_type,
         "pool": pile.pool,
         "free": _tenths(pile.free_milli),
-        "causes": [_tenths(pile.waiting.useless[why]) for why in at_work],
+        "causes": [(CAUSES[why].label, _tenths(pile.waiting.useless[why])) for why in at_work],
         "jobs": pile.waiting.jobs,
         "useless": _tenths(pile.waiting.milli),
         "share": percent_of(pile.waiting.milli, pile.free_milli),

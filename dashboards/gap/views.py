@@ -169,7 +169,7 @@ def _by_row(row: Row, dimension: str, gpu_type: str) -> Mapping[str, Any]:
     assert row.causes is not None
     chosen = {"type": gpu_type, dimension: row.key}
     cells = [
-        {"told": tenths_told(cell) if cell else "", "rows": _link("gap-gpus", cause=cause, **chosen)}
+        {"head": CAUSES[cause].label, "told": tenths_told(cell) if cell else "", "rows": _link("gap-gpus", cause=cause, **chosen)}
         for cause, cell in zip(Cause, _within(row), strict=True)
     ]
     rows, lost = _link("gap-gpus", **chosen), _link("gap-gpus", cause=LOST, **chosen)

@@ -103,10 +103,10 @@ class Table:
     cells use. `presented` turns a page's rows into what cells and the file read, in a fixed number of queries; where that depends on the reader
     it is given to `page` or `respond` instead. `row_key` is the path of what tells a row from all others, for lists that a script keeps up to
     date, and `row_field` the model's field of it: such lists answer `?rows=`. `suggest_url` names the address that says what a filter could be;
-    it answers `?field=&typed=`. Filters that `rarely` names wait behind “More filters”. `example` is what the empty filter line shows. With
-    `lines` a row is a few lines on a narrow screen; a style sheet places its cells by their class `c-key`. `choose` is the id of a form that
-    takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row` and whose value is its key. `shown_by`
-    names a template that draws the rows where columns do not do.
+    it answers `?field=&typed=`. Filters that `rarely` names wait behind “More filters”. `example` is what the empty filter line shows. On a phone a
+    row is a few lines, each cell behind the label of its column; with `styled` a style sheet of the list says there what a cell is, by its class
+    `c-key`. `choose` is the id of a form that takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row`
+    and whose value is its key. `shown_by` names a template that draws the rows where columns do not do.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Table:
     presented: Presenter | None = None
     row_key: str = ""
     row_field: str = ""
-    lines: bool = False
+    styled: bool = False
     choose: str = ""
     suggest_url: str = ""
     rarely: tuple[str, ...] = ()
@@ -177,19 +177,17 @@ class Table:
             cells = f"{{% if chooses %}}{self._box}{{% endif %}}{cells}"
         loads = "".join(f"{{% load {library} %}}" for library in self.libraries)
         key = f' data-key="{{{{ row.{self.row_key} }}}}"' if self.row_key else ""
-        role = ' role="row"' if self.lines else ""
-        return Engine.get_default().from_string(f"{loads}{{% for row in rows %}}<tr{key}{role}>{cells}</tr>{{% endfor %}}")
+        return Engine.get_default().from_string(f'{loads}{{% for row in rows %}}<tr{key} role="row">{cells}</tr>{{% endfor %}}')
 
     @property
     def _box(self) -> str:
-        role = ' role="cell"' if self.lines else ""
         box = f'<input type="checkbox" name="row" value="{{{{ row.{self.row_key} }}}}" form="{self.choose}"'
-        return f'<td class="c-choose"{role}><label>{box} aria-label="Choose {{{{ row.{self.row_key} }}}}"></label></td>'
+        return f'<td class="c-choose" role="cell"><label>{box} aria-label="Choose {{{{ row.{self.row_key} }}}}"></label></td>'
 
     def _marks(self, column: Column, role: str) -> str:
         """Class and role of a cell. What is laid out otherwise than as a table says itself that it is one: browsers may forget it."""
-        names = [*(["num"] if column.numeric else []), *([f"c-{column.key}"] if self.lines else [])]
-        return (f' class="{" ".join(names)}"' if names else "") + (f' role="{role}"' if self.lines else "")
+        said = "" if self.styled or role == "rowheader" else f' data-said="{column.label}"'
+        return f' class="{"num " if column.numeric else ""}c-{column.key}" role="{role}"{said}'
 
     def page(
         self,

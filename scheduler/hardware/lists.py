@@ -29,7 +29,7 @@ def type_choices() -> Sequence[tuple[str, str]]:
 CLUSTERS = Table(
     name="clusters",
     noun="cluster",
-    lines=True,
+    styled=True,
     row_key="public_id",
     columns=(
         Column("name", "Cluster", sort="name", cell="""<a href="{% url 'cluster' row.name %}">{{ row.name }}</a>"""),
@@ -68,7 +68,7 @@ CLUSTERS = Table(
 NODES = Table(
     name="nodes",
     noun="node",
-    lines=True,
+    styled=True,
     choose="bulk",
     row_key="node.public_id",
     columns=(
@@ -143,7 +143,7 @@ NODES = Table(
 GPUS = Table(
     name="gpus",
     noun="GPU",
-    lines=True,
+    styled=True,
     row_key="gpu.public_id",
     columns=(
         Column(

@@ -82,7 +82,7 @@ NOTICES = Table(
     ),
     default_sort="-at",
     search=("title", "text", "job"),
-    lines=True,
+    styled=True,
     filters=(
         Flag("unread", "Unread", Q(read_at__isnull=True), yes="Unread", no="Read"),
         Choice("kind", "Kind", NOTICE_KINDS),

@@ -14,6 +14,7 @@
   const TALL = 24; // nodes in a column before a group flows into the next
   const EXPIRE_MS = 5000;
   const SWATCH = 12;
+  const NARROWING = ["type", "team", "health"];
 
   const root = document.querySelector("[data-map]");
   const grid = root.querySelector(".map-grid");
@@ -23,6 +24,7 @@
   const spokenCell = document.getElementById("map-cell");
   const form = document.querySelector("[data-map-form]");
   const count = document.querySelector("[data-count]");
+  const said = document.querySelector("[data-map-said]");
 
   const painter = new fleetDraw.Painter();
   let fleet = null;
@@ -224,6 +226,7 @@
     if (cursor >= 0) speak();
     if (!tip.hidden) fillTip(pointed >= 0 ? pointed : cursor);
     countMatches();
+    sayChoices();
   }
 
   function drawAll() {
@@ -272,6 +275,13 @@
     const fits = matching.reduce((sum, one) => sum + one, 0);
     const all = `${format.grouped(fleet.size)} ${fleet.size === 1 ? "GPU" : "GPUs"}`;
     setText(count, fits === fleet.size ? all : `${format.grouped(fits)} of ${all} ${fits === 1 ? "matches" : "match"}`);
+  }
+
+  // What a phone's button says, behind which the choices are.
+  function sayChoices() {
+    const word = (name) => form.elements[name].selectedOptions[0].textContent;
+    const colour = form.querySelector("[name=colour]:checked + span").textContent;
+    setText(said, [`${colour} by ${word("group").toLowerCase()}`, ...NARROWING.filter(choice).map(word), choice("q")].filter(Boolean).join(", "));
   }
 
   function fillTeams() {

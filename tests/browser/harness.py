@@ -65,7 +65,8 @@ COUNT_MUTATIONS = """() => {
     .observe(document.body, {subtree: true, childList: true, attributes: true, characterData: true});
 }"""
 # Tables whose last columns only scrolling sideways would show.
-CUT_TABLES = "() => [...document.querySelectorAll('.table-wrap')].filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.innerText)"
+CUT_TABLES = """() => [...document.querySelectorAll(".table-wrap")]
+  .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth).map((one) => one.innerText)"""
 FIRST_ROWS = {"exclude": [["tbody tr:nth-child(n+13)"]]}
 WCAG = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}, "resultTypes": ["violations"]}
 

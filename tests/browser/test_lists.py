@@ -1,12 +1,14 @@
 """A list with hands on it: only its own region changes, the address says it all, and it works without scripts."""
 
+import re
 import statistics
 from collections.abc import Callable
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.harness import Site, Visitor
+from tests.browser.harness import CUT_TABLES, Site, Visitor
 
 pytestmark = pytest.mark.browser
 
@@ -149,6 +151,57 @@ def test_on_a_phone_a_row_is_three_lines_with_every_column_in_sight(demo: Site, 
     assert statistics.median(rows.evaluate_all("rows => rows.map((row) => row.offsetHeight)")) <= 80
     assert visitor.page.evaluate(FIRST_ROW)["boxes"] == []
     assert visitor.axe() == []
+
+
+# Where a row is no row of a list, and says on a phone what each of its cells is.
+LABELLED = (
+    *("/", "/home/on-call/", "/home/team/", "/home/month/", "/people/", "/schedules/", "/incidents/", "/incidents/rules/", "/audit/"),
+    *("/activity/alerts/rules/", "/idle/", "/idle/policies/", "/gap/", "/fragmentation/", "/budgets/", "/cost/", "/cost/rates/", "/templates/"),
+    *("/quotas/ledger/", "/reservations/list/", "/reservations/timeline/", "/scheduler/", "/gpus/catalogue/"),
+)
+# The first row of each of these leads to a page with tables of its own.
+FIRST_OF = ("/incidents/?sort=-jobs", "/cost/", "/cost/rates/", "/people/", "/jobs/?phase=holding", "/reservations/list/")
+
+
+def test_on_a_phone_no_table_hides_columns_at_its_side(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 390, "height": 844})
+    cut = {}
+    for address in LABELLED:
+        visitor.open(address)
+        cut[address] = visitor.page.evaluate(CUT_TABLES)
+    for address in FIRST_OF:
+        visitor.open(address)
+        href = visitor.page.locator("main table.grid tbody th a").first.get_attribute("href") or ""
+        visitor.open(urlsplit(urljoin(demo.origin + address, href))._replace(scheme="", netloc="").geturl())
+        cut[f"first of {address}"] = visitor.page.evaluate(CUT_TABLES)
+
+    assert {address: tables for address, tables in cut.items() if tables} == {}
+    visitor.open("/people/")
+    assert visitor.page.locator("tbody tr").first.get_by_role("cell").nth(1).get_attribute("data-said") == "E-mail"
+    assert visitor.axe() == []
+
+
+def test_on_a_phone_the_map_and_the_costs_come_before_what_they_are_asked_by(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", theme="dark", viewport={"width": 390, "height": 844})
+    page, filters = visitor.page, visitor.page.get_by_role("button", name="Filters")
+    top = "(one) => one.getBoundingClientRect().top"
+    visitor.open("/fleet/")
+    assert page.locator(".rack canvas").first.evaluate(top) < 400
+    expect(filters).to_contain_text("SM activity by ")
+    filters.click()
+    page.get_by_text("Health", exact=True).click()
+    page.get_by_label("Type").select_option(index=1)
+    assert visitor.axe() == []
+    page.keyboard.press("Escape")
+    expect(filters).to_contain_text(re.compile(r"^\s*Filters Health by \w+, \w+"))
+
+    visitor.open("/cost/?by=gpu_type")
+    assert page.locator(".figure .value").first.evaluate(top) < 300
+    expect(filters).to_contain_text("by GPU type")
+    expect(page.get_by_label("From")).not_to_be_visible()
+    filters.click()
+    expect(page.get_by_label("From")).to_be_visible()
+    assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
 def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Site, browser: Browser):

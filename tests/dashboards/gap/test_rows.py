@@ -26,7 +26,7 @@ from tests.personas import Personas
 
 pytestmark = pytest.mark.django_db
 HOUR = timedelta(hours=1)
-CELL = re.compile(r'<(?:td class="num"|dd)><a (class="value" )?href="(/gap/[^"]+)">([^<]+)</a>')
+CELL = re.compile(r'<(?:td [^>]*class="num"|dd)><a (class="value" )?href="(/gap/[^"]+)">([^<]+)</a>')
 
 
 def mixed_fleet(personas: Personas) -> None:

@@ -188,8 +188,8 @@ def test_the_log_names_ways_as_the_choices_do(personas):
 
     page = personas.client("submitter").get("/notifications/settings/").content.decode()
 
-    assert "<td>E-mail</td>" in page
-    assert "<td>Own webhook</td>" in page
+    assert ">E-mail</td>" in page
+    assert ">Own webhook</td>" in page
 
 
 def test_of_a_test_in_the_console_no_log_is_promised(personas, settings):
