@@ -10,6 +10,7 @@ from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
 
 from gpufleet.core.faults import RETRY_SECONDS
+from gpufleet.navigation import access_of
 
 log = structlog.get_logger(__name__)
 
@@ -27,12 +28,12 @@ class UnstorableMiddleware(MiddlewareMixin):
         return bad_request(request)
 
 
-def _answer(request: HttpRequest, status: int, title: str, advice: str) -> HttpResponse:
+def _answer(request: HttpRequest, status: int, title: str, advice: str, **shown: Any) -> HttpResponse:
     request_id = getattr(request, "request_id", "")
     if request.path.startswith("/api/") or "application/json" in request.headers.get("Accept", ""):
         problem = {"type": "about:blank", "title": title, "status": status, "detail": advice, "request_id": request_id}
         return JsonResponse(problem, status=status, content_type="application/problem+json")
-    facts = {"status": status, "title": title, "advice": advice, "request_id": request_id, "bare": _is_bare(request, status)}
+    facts = {"status": status, "title": title, "advice": advice, "request_id": request_id, "bare": _is_bare(request, status), **shown}
     return render(request, "error.html", facts, status=status)
 
 
@@ -46,6 +47,8 @@ def bad_request(request: HttpRequest, exception: Any = None) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Any = None) -> HttpResponse:
+    if hasattr(request, "user") and request.user.is_authenticated and not access_of(request).grants:
+        return _answer(request, 403, "You have no role yet", "A team lead or an operator grants you one.", roleless=True)
     return _answer(request, 403, "You may not do this", "It needs a role that you don't have here. Your admin can grant it on the quota tree.")
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from django.urls import reverse
 
 from gpufleet.navigation import SECTIONS
 from tests.personas import PEOPLE
@@ -46,7 +47,11 @@ def test_who_has_no_role_is_told_what_to_do(personas):
     first = stranger.get("/")
 
     assert first.status_code == 403
-    assert "Your admin can grant it" in first.content.decode()
+    told = first.content.decode()
+    assert "You have no role yet" in told and "A team lead or an operator grants you one." in told
+    assert f'<a class="btn" href="{reverse("profile")}">Your profile</a>' in told, "Home would answer the same"
+    refused = personas.client("viewer").get("/inventory/import/").content.decode()
+    assert "Your admin can grant it" in refused and "Go to the overview" in refused
     assert links(stranger.get("/search/").content.decode()) == {}
 
 
