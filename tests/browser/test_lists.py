@@ -189,7 +189,7 @@ def test_on_a_phone_the_map_and_the_costs_come_before_what_they_are_asked_by(dem
     assert page.locator(".rack canvas").first.evaluate(top) < 400
     expect(filters).to_contain_text("SM activity by ")
     filters.click()
-    page.get_by_text("Health", exact=True).click()
+    page.get_by_role("radio", name="Health").check()
     page.get_by_label("Type").select_option(index=1)
     assert visitor.axe() == []
     page.keyboard.press("Escape")
@@ -200,6 +200,10 @@ def test_on_a_phone_the_map_and_the_costs_come_before_what_they_are_asked_by(dem
     expect(filters).to_contain_text("by GPU type")
     expect(page.get_by_label("From")).not_to_be_visible()
     filters.click()
+    expect(page.get_by_label("From")).to_be_visible()
+    page.keyboard.press("Escape")
+    visitor.see(theme="light", size={"width": 1440, "height": 900})
+    expect(filters).not_to_be_visible()
     expect(page.get_by_label("From")).to_be_visible()
     assert [*visitor.watch.faults, *visitor.axe()] == []
 
