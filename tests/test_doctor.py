@@ -296,6 +296,7 @@ def test_a_schedule_that_nobody_looks_at_is_found():
     assert found == ["Jobs that recur are due for more than 10 minutes and were not submitted: s-1."]
 
 
+@pytest.mark.django_db
 def test_a_machine_on_which_jobs_are_not_kept_apart_is_a_note(settings):
     def notes():
         return [finding.what for check, finding in examine(["machine"]).findings if check == "machine: local jobs" and finding.note]

@@ -43,27 +43,27 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     """Also how a cluster that is there is reached: it is named in the address."""
     name = request.POST.get("cluster", request.GET.get("cluster", ""))
     known = slurm_known(name)
-    choices = asdict(slurm_choices(known))
+    choices, shown = asdict(slurm_choices(known)), {"connected": name if known.tag else ""}
     if request.method != "POST":
-        return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices))
+        return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices), **shown)
     form = SlurmForm(request.POST, **choices)
     if not form.is_valid():
-        return _add_page(request, form, status=422)
+        return _add_page(request, form, status=422, **shown)
     sent = form.cleaned_data
     chosen = replace(known, **{name: value for name, value in sent.items() if name != "cluster"})
     try:
         if "keep" in request.POST:
             slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
-            messages.success(request, f"{sent['cluster']} is connected. Import its nodes now.")
-            return redirect("slurm_import", name=sent["cluster"])
+            messages.success(request, f"{sent['cluster']} is connected.")
+            return redirect("cluster" if known.tag else "slurm_import", name=sent["cluster"])
         must_be_valid(sent["cluster"], chosen)
         steps = slurm_check(chosen)
     except ValidationError as fault:
         form.add_error(None, fault)
-        return _add_page(request, form, status=422)
+        return _add_page(request, form, status=422, **shown)
     except StepsFailed as fault:
         steps = fault.steps
-    return _tried_page(request, form, steps)
+    return _tried_page(request, form, steps, **shown)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -163,13 +163,13 @@ def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, statu
     return render(request, "scheduler/cluster_add.html", {"form": form, "is_slurm": is_slurm, "may_run": may_run, **more}, status=status)
 
 
-def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps: list[Step]) -> HttpResponse:
+def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps: list[Step], **more: Any) -> HttpResponse:
     """What failed is said at its field as well."""
     failed = [step for step in steps if step.result == "failed"]
     for step in failed:
         if (field := FIELDS.get(step.name, step.name)) in form.fields:
             form.add_error(field, step.told)
-    return _add_page(request, form, status=422 if failed else 200, steps=steps, failed=failed)
+    return _add_page(request, form, status=422 if failed else 200, steps=steps, failed=failed, **more)
 
 
 def _import_page(request: HttpRequest, cluster: Any, types: GresTypes, form: SlurmTypesForm, *, status: int = 200, **more: Any) -> HttpResponse:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from gpufleet.core.findings import Finding
 from scheduler.backends.base import BackendError
@@ -35,13 +36,16 @@ def local_check() -> list[Step]:
 
 
 def _allowed() -> Seen:
-    if why := why_not_local():
-        yield Finding(why, MEANS, ALLOW)
-    yield "allowed"
+    try:
+        why = why_not_local()
+    except DatabaseError as fault:  # the doctor looks while there is none as well
+        raise BackendError(f"Whether local jobs are allowed cannot be read: {fault}") from fault
+    yield Finding(why, MEANS, ALLOW) if why else "allowed"
 
 
 def _user(accounts: Accounts) -> Seen:
-    if not accounts.rules.same_user and (why := accounts.not_apart()):
+    rules = accounts.rules
+    if not rules.same_user and (rules.user or rules.uids) and (why := accounts.not_apart()):
         yield Finding(
             f"Local jobs are not kept apart: {why}.",
             "This machine runs jobs of one queue only, the queue of its first job.",
@@ -71,4 +75,4 @@ def _gpus() -> Seen:
     kinds = Counter(device.name for device in machine.devices)
     yield ", ".join(f"{kind} × {count}" for kind, count in sorted(kinds.items()))
     for note in machine.notes:
-        yield Finding(note, "The import leaves this as it is.", "Nothing.", note=True)
+        yield Finding(note, "", "", note=True)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from quotas.drafts import Tree, edits_between
 from quotas.models import QuotaChange, QuotaNode
 from quotas.services.changes import change_apply
 from quotas.services.writing import tree_read
+from scheduler.backends.slurm.client import Settings
 from scheduler.hardware.slurm_accounts import Account, Site, proposed, site_of
+from scheduler.services.hardware.slurm_checks import slurm_check
 from tests import builders
 from tests.scheduler.backends.test_slurm_end_to_end import connect, inventory
 from tests.servers import required, wait_until
@@ -181,6 +184,13 @@ def test_accounts_of_a_real_slurmdbd_are_drafted_once_and_applied(accounted, per
         accounted.sh("sacctmgr", "-i", "add", *words.split(), seconds=60)
     shared = accounted.dir / "shared"
     shared.mkdir()
+    site = Settings(conf=str(accounted.conf), user="nobody", folder=str(shared))
+    said = {name: next(step for step in slurm_check(replace(site, account=name)) if step.name == "account") for name in ("optics", "nlp", "none")}
+    assert {name: step.told for name, step in said.items()} == {
+        "optics": "optics",
+        "nlp": "nobody is not in the account nlp.",
+        "none": "There is no account none; Slurm has nlp, optics, physics, root.",
+    }
     connect(accounted, shared)
     inventory("slurm", "--cluster", "hpc", "--gpu-type", "h100=H100-SXM-80GB:81559", "--apply")
 

@@ -142,7 +142,7 @@ class Command(BaseCommand):
     def _steps(self, steps: list[Step]) -> None:
         for step in steps:
             self.stdout.write(f"{step.result:7}  {step.name:21}  {step.told}")
-            for finding in step.findings:
+            for finding in filter(lambda one: one.do, step.findings):
                 self.stdout.write(f"{'':32}{finding.do}")
 
     def _slurm(self, options: dict[str, Any]) -> tuple[str, str, str]:
