@@ -10,6 +10,7 @@ from datetime import datetime
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.core.validators import slug_re
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
@@ -80,8 +81,8 @@ def must_be_valid(cluster: str, settings: Settings) -> None:
 
 
 def slurm_known(cluster: str) -> Settings:
-    """How a cluster is reached so far; nothing is known of one that is new."""
-    row = SlurmCluster.objects.filter(cluster__name=cluster).first()
+    """How a cluster is reached so far; nothing is known of one that is new, or of what is no name."""
+    row = SlurmCluster.objects.filter(cluster__name=cluster).first() if slug_re.match(cluster) else None
     return Settings() if row is None else slurm_settings(row)
 
 

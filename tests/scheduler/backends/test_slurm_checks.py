@@ -245,6 +245,7 @@ def test_a_connection_is_changed_on_the_same_page_and_keeps_what_only_the_comman
     SlurmCluster.objects.update(conf=there.conf)
     tag = SlurmCluster.objects.get().tag
 
+    assert operator.get(f"{reverse('cluster_add')}?cluster=%00").status_code == 200
     shown = operator.get(f"{reverse('cluster_add')}?cluster=hpc").content.decode()
     operator.post(reverse("cluster_add"), sent | {"partition": "main"})
 
