@@ -79,13 +79,17 @@ def grown(last: Words, last_base: Words, now: Words, base: Words) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class XidState:
-    """Of each GPU: the server that tells its XIDs, when it did last, and that code; when the kernel's log told of it, and the last code there."""
+    """Of each GPU: the server that tells its XIDs, when it did last, and that code; when the kernel's log told of it, and the last code there;
+    another server that told then too, and its code.
+    """
 
     base: Words
     told: Words
     heard: Words
     logged_at: Words
     logged: Words
+    other: Words
+    other_code: Words
 
 
 def xids_counted(
@@ -100,7 +104,8 @@ def xids_counted(
     """Whose XIDs count: those of the log where it can be read, as it tells each one, else the code of a server where that is a new one.
 
     Returns of each GPU whether the code of its server is news, and whether new records of the log are. What one of them has told does not count again
-    when the other takes over. `in_log` are the GPUs of which the log of this look tells, `last_logged` the last code in it, `seen` those of servers.
+    when the other takes over. A server that takes over from another has news only where its own code has changed since: it may never have heard
+    of what the other told. `in_log` are the GPUs of which the log of this look tells, `last_logged` the last code in it, `seen` those of servers.
     """
     code, base, told = followed(before.base, before.told, offers, second)
     known, heard_before = before.logged_at != UNREAD, before.heard
@@ -108,12 +113,27 @@ def xids_counted(
     # Since the log was silent, a server has counted: it told later, by more than it had to wait.
     counted = (before.told != UNREAD) & (~known | (before.told.astype(np.int64) - before.logged_at >= HANDOVER_SECONDS))
     handed = known & ~counted
-    news = (code != UNREAD) & (code > 0) & (heard_before != UNREAD) & (code != heard_before) & ~log_speaks & ~(handed & (code == before.logged))
+    moved = (before.base != UNREAD) & (base != before.base)
+    changed = (code != heard_before) & (~moved | ((base == before.other) & (code != before.other_code)))
+    news = (code != UNREAD) & (code > 0) & (heard_before != UNREAD) & changed & ~log_speaks & ~(handed & (code == before.logged))
     learns = (in_log | ~log_speaks) & (code != UNREAD)
     heard = np.where(learns, code, np.where((heard_before == UNREAD) & seen, 0, heard_before)).astype(np.uint32)
     logged = np.where(in_log & (last_logged != UNREAD), last_logged, before.logged).astype(np.uint32)
     logged_at = np.where(in_log, np.uint32(second), before.logged_at).astype(np.uint32)
-    return XidState(base, told, heard, logged_at, logged), news, in_log & ~counted
+    other, other_code = _besides(before, offers, base, code)
+    return XidState(base, told, heard, logged_at, logged, other, other_code), news, in_log & ~counted
+
+
+def _besides(before: XidState, offers: Sequence[tuple[Words, Words]], base: Words, code: Words) -> tuple[Words, Words]:
+    """The first server that tells beside the one that is followed, and its code. While that one is silent, as they were."""
+    silent = code == UNREAD
+    other, other_code = np.where(silent, before.other, UNREAD), np.where(silent, before.other_code, UNREAD)
+    free = ~silent
+    for offered, basis in offers:
+        taken = free & (offered != UNREAD) & (basis != base)
+        other[taken], other_code[taken] = basis[taken], offered[taken]
+        free &= ~taken
+    return other, other_code
 
 
 def is_over(told: Words, second: int) -> Truths:

@@ -6,7 +6,7 @@ source left it out or another source wrote the look. What is of the moment alone
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -67,7 +67,7 @@ COUNTED = tuple(key for key, signal in SIGNALS.items() if signal.kind == "counte
 # Of each counter what it is based on (its source, and of how many parts it is the sum), and the second in which that told it last.
 BASE, TOLD = "_base", "_told"
 OF_COUNTERS = tuple(key + suffix for key in COUNTED for suffix in (BASE, TOLD))
-OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged"
+OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged", "xid_other", "xid_other_code"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
 STORED = (
     *(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")),
@@ -169,7 +169,7 @@ def _new_xids(frame: HealthFrame, last: Words, now: Words, devices: Keys, state:
     offers = [one.column("xid", devices) for one in state.counts]
     seen = np.isin(devices, np.array(sorted({device for one in state.counts for device in one.devices}), np.uint64))
     after, news, from_log = xids_counted(XidState(*last[_XIDS]), offers, seen, in_log, codes, second=int(at.timestamp()))
-    now[_XIDS] = np.array([after.base, after.told, after.heard, after.logged_at, after.logged])
+    now[_XIDS] = np.array([getattr(after, one.name) for one in fields(after)])
     told = [(int(device) // 2, int(code)) for device, code in zip(devices[news], after.heard[news], strict=True)]
     counts = set((devices[from_log] // 2).tolist())
     return [*told, *((gpu, code) for gpu, code in records if gpu in counts)]

@@ -70,7 +70,7 @@ def test_a_sum_with_a_part_missing_is_no_reset():
 class Told:
     """XIDs of one GPU as the kernel's log and servers tell them."""
 
-    state: XidState = field(default_factory=lambda: XidState(*(one(None) for _ in range(5))))
+    state: XidState = field(default_factory=lambda: XidState(*(one(None) for _ in range(7))))
     counted: Counter[int] = field(default_factory=Counter)
 
     def look(self, number: int, servers: dict[int, int | None], log: list[int] | None, records: list[int]) -> None:
@@ -116,5 +116,41 @@ def test_what_comes_while_one_source_takes_over_from_another_is_told(unread_from
     told = Told()
     for number, code in enumerate([None] * 4 + [79] * 5):
         told.look(number, {1: code}, [] if number < unread_from else None, [])
+
+    assert told.counted[79] == 1
+
+
+@given(
+    st.lists(st.sampled_from([0, 0, 0, 31, 48, 79]), min_size=LOOKS, max_size=LOOKS),
+    st.lists(st.sets(st.integers(0, SOURCES - 1)), min_size=LOOKS // 4, max_size=LOOKS // 4),
+    st.lists(st.sets(st.sampled_from([31, 48, 79])), min_size=SOURCES, max_size=SOURCES),
+    st.lists(st.integers(0, LOOKS // 2), min_size=SOURCES, max_size=SOURCES),
+)
+def test_an_xid_counts_once_by_servers_whose_exporters_know_of_different_ones(codes, turns, unknown, began):
+    """An exporter was started later than another, or does not hear of some XIDs. Servers tell for a minute, or for several."""
+    told = Told()
+    for number in range(LOOKS):
+        servers = {}
+        for source in turns[number // 4]:
+            known = [code for code in codes[began[source] : number + 1] if code and code not in unknown[source]]
+            servers[source + 1] = known[-1] if known else 0
+        told.look(number, servers, None, [])
+
+    there = Counter(code for code in codes if code)
+    assert all(told.counted[code] <= there[code] for code in told.counted if code), told.counted
+
+
+def test_an_old_xid_does_not_count_again_where_two_servers_take_turns():
+    told = Told()
+    for number, servers in enumerate([{1: 0}, {1: 31}, {1: 79}, *[{2: 31}] * 5, *[{1: 79}] * 5, *[{2: 31}] * 5]):
+        told.look(number, servers, None, [])
+
+    assert (told.counted[31], told.counted[79]) == (1, 1)
+
+
+def test_an_xid_that_comes_while_one_server_takes_over_from_another_is_told():
+    told = Told()
+    for number, servers in enumerate([{1: 31, 2: 31}, {1: 31, 2: 31}, *[{2: 79}] * 5, *[{1: 79}] * 5]):
+        told.look(number, servers, None, [])
 
     assert told.counted[79] == 1
