@@ -18,7 +18,7 @@ from .model.values import Job, Scenario, Settings
 from .rules.allowance import Allowances
 from .rules.invariants import check
 from .rules.windows import NEVER
-from .search.entries import Date
+from .search.entries import Date, seats_of
 from .search.lookahead import Lookahead
 from .search.rehearsal import newly_shared
 from .state.kept import Kept
@@ -216,7 +216,7 @@ class Line:
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = [(work.job.name, date, length) for work, date, length in forecast.dates]
-        self.seats = [tuple(book.seats_of(work, date)) for work, date, _ in forecast.dates] if book.hosts_bind else []
+        self.seats = [tuple(seats_of(work, date)) for work, date, _ in forecast.dates] if book.hosts_bind else []
         self.copies: list[Lookahead] = []
         rehearsal = book.rehearsal(ahead)
         self.shared = [newly_shared(date.seats, rehearsal, date.at, length) for _, date, length in self.dates]

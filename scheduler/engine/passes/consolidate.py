@@ -144,7 +144,7 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Targ
     most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
     eligible = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
     several = form.width >= 0 and len(grid.levels[form.width]) > 1
-    room = cycle.capacity(cycle.fleet.soon).sums(form.roles[0], eligible, form.width if several else -1).tolist()
+    room = cycle.capacity(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
     plans = []
     for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
         if slots >= target.count:

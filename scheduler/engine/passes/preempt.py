@@ -60,7 +60,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bool:
     """A bound: False where no domain that lacks room for the job would have it with all lower work of its leaf gone that is ever preemptible."""
     form = work.form
-    if work.seats or not form.plain or not form.roles[0].gpus:
+    if work.seats or not form.plain or not form.kind.roles[0].gpus:
         return True
     return bool(cleared(cycle, work, quota_type, _held_below(cycle, leaf, form.level)) or at_limits(cycle, work, quota_type))
 

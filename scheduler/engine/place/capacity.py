@@ -108,7 +108,7 @@ def plain(cluster: Cluster, kind: Kind) -> bool:
 
 def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool) -> bool:
     view = capacity.view
-    for place, role in enumerate(form.roles):
+    for place, role in enumerate(form.kind.roles):
         if not role.least:
             continue
         several = role.least > 1 and not role.parted

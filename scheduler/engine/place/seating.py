@@ -56,7 +56,7 @@ def is_alone(cycle: Surroundings, work: Work) -> bool:
 
 def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
     """The same for such a job: the tightest node, by the lowest set bit."""
-    role = work.form.roles[0]
+    role = work.kind.roles[0]
     bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits
     if banned:
         bits &= ~banned

@@ -1,5 +1,6 @@
 """The dates of blocked jobs and the places that are kept for them, and how everyone stands in a look-ahead, from one plan to the next."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -18,6 +19,16 @@ class Date(NamedTuple):
     at: int  # milliseconds from now
     places: list[tuple[int, int]]  # (node, whole GPUs)
     seats: tuple[Seat, ...]  # its workers one by one, where it was tried and not only counted
+
+
+def seats_of(work: Work, date: Date) -> Sequence[Seat]:
+    """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
+    if date.seats:
+        return date.seats
+    role = next(work.kind.roles[place] for place, _ in work.missing())
+    each = role.gpus or 1
+    counted = (node for node, count in date.places for _ in range(count // each))
+    return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]
 
 
 @dataclass(slots=True)
@@ -41,6 +52,10 @@ class Held(NamedTuple):
 
     until: int
     seats: tuple[Seat, ...]
+
+    def left(self, now: int) -> int:
+        """So many milliseconds from now it stands there."""
+        return END if self.until >= END else max(0, self.until - now)
 
 
 NOWHERE = Held(0, ())

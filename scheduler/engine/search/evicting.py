@@ -66,7 +66,7 @@ def targets(
             flags = bytes(array.tolist())
         return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
-    counts = work.form.plain and not work.seats and work.form.roles[0].gpus > 0
+    counts = work.form.plain and not work.seats and work.kind.roles[0].gpus > 0
     for low, high in slices:
 
         def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
@@ -87,7 +87,7 @@ def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: in
 
     A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
     """
-    role, kind = work.form.roles[0], work.kind
+    role, kind = work.kind.roles[0], work.kind
     gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
     eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
     soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
@@ -145,7 +145,7 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
     form, grid = work.form, cycle.grid
     if work.seats or not form.plain or (form.width >= 0 and len(grid.levels[form.width]) > 1):
         return False
-    role = form.roles[0]
+    role = form.kind.roles[0]
     eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
     if cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) < role.least:
         return False
@@ -158,7 +158,7 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -
     width = form.width
     if work.seats or at_limits(cycle, work, quota_type):
         return None
-    if form.plain and form.roles[0].gpus:
+    if form.plain and form.kind.roles[0].gpus:
         return cleared(cycle, work, quota_type, freed_by(cycle, ranked))
     if width < 0 or len(grid.levels[width]) == 1:
         return None
@@ -187,7 +187,7 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
 def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int]) -> list[int]:
     """Domains that lack room as they are and would have it with so many GPUs more by node; the whole fleet counts as one."""
     grid, form = cycle.grid, work.form
-    role = form.roles[0]
+    role = form.kind.roles[0]
     gpus, width = role.gpus, form.width
     soon = cycle.fleet.soon
     eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)

@@ -1,21 +1,21 @@
 """The look-ahead under a book of reservations: it follows what the plan changes, and says when a job could start."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ..model.values import Kind, Preemptible, Role, Settings
+from ..model.values import Kind, Preemptible, Settings
 from ..place.capacity import widest
 from ..rules.windows import NEVER
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
 from ..state.form import Form
-from ..state.grid import Eligible, Grid, ints
+from ..state.grid import Grid, ints
 from ..state.queues import Queues
 from ..state.tree import Tree
 from ..state.work import Work
-from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays
+from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays, seats_of
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, Stay, counts_of
 
@@ -127,7 +127,7 @@ class Prospects(ABC):
                 endless[work] = seats  # nobody knows when it ends
                 continue
             held = known[work] = self._held_by(work)
-            until = self._left(held)
+            until = held.left(now)
             for seat in held.seats:
                 node = seat.node
                 if seat.mask:
@@ -162,13 +162,6 @@ class Prospects(ABC):
         """
         return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER
 
-    def _quick(self, work: Work) -> bool:
-        return work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
-
-    def _left(self, held: Held) -> int:
-        """So many milliseconds from now it stands there."""
-        return END if held.until >= END else max(0, held.until - self.cycle.now)
-
     @contextmanager
     def standing(self, ahead: Lookahead, works: Iterable[Work], rehearsal: Rehearsal | None = None) -> Iterator[None]:
         """As if these did not give way, who stand in gaps: they stay as long as they are expected to."""
@@ -181,9 +174,9 @@ class Prospects(ABC):
             self._stand(ahead, rehearsal, stays, -1)
 
     def _stand(self, ahead: Lookahead, rehearsal: Rehearsal | None, works: dict[Work, Held], sign: int) -> None:
-        usable, shared = self.cycle.grid.usable, set()
+        usable, shared, now = self.cycle.grid.usable, set(), self.cycle.now
         for held in works.values():
-            until = self._left(held)
+            until = held.left(now)
             for seat in held.seats if until else ():
                 if seat.mask:
                     ahead.change(seat.node, {until: sign * (seat.mask & usable[seat.node]).bit_count()})
@@ -215,14 +208,14 @@ class Prospects(ABC):
 
     def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is changed."""
-        usable = self.cycle.grid.usable
+        usable, now = self.cycle.grid.usable, self.cycle.now
         by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
         for work, new in stays:
             old = self._held.of(work)
             if old == new:
                 continue
             for held, sign in ((old, -1), (new, 1)):
-                until = self._left(held)
+                until = held.left(now)
                 if not until and not work.form.parted:
                     continue
                 for seat in held.seats:
@@ -299,24 +292,24 @@ class Prospects(ABC):
         """Whether it surely gets no date: nothing is kept for who asks for a part of a GPU or for none, nor where nobody is known to leave and as
         things stand there is too little room on all nodes together."""
         cluster, form = self.cycle.cluster, work.form
-        asked = [role for role in form.roles if role.least]
+        asked = [role for role in form.kind.roles if role.least]
         if not work.seats and (any(role.parted for role in asked) or not any(role.gpus for role in asked)):
             return True
         if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
             return False
-        role = form.roles[0]
-        eligible = self._nodes(work, role, quota_type)
+        role = form.kind.roles[0]
+        eligible = work.eligible(self.cycle.grid, role, quota_type)
         slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
         return int(slots.sum()) < role.least
 
     def only_gpus_count(self, form: Form) -> bool:
         """Whether counting GPUs over time tells when a job without places could start."""
-        role = form.roles[0]
+        role = form.kind.roles[0]
         return form.plain and not ((role.cpu_milli or role.host_memory_mib) and self.hosts_bind)
 
     def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int, since: int = 0) -> Date | None:
         """When and where such a job could start, from then on; no window is to come."""
-        grid, role, width = self.cycle.grid, form.roles[0], form.width
+        grid, role, width = self.cycle.grid, form.kind.roles[0], form.width
         if not role.least:
             return None
         eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
@@ -354,7 +347,7 @@ class Prospects(ABC):
         for place, ranks in work.missing():
             role = work.kind.roles[place]
             if role.gpus:
-                eligible = self._nodes(work, role, quota_type)
+                eligible = work.eligible(self.cycle.grid, role, quota_type)
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
                     nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
@@ -364,10 +357,6 @@ class Prospects(ABC):
                 if found[0] >= last.at:
                     last = Date(found[0], found[1], ())
         return last
-
-    def _nodes(self, work: Work, role: Role, quota_type: int) -> Eligible:
-        kind = work.kind
-        return self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
 
     @property
     def hosts_bind(self) -> bool:
@@ -391,13 +380,13 @@ class Prospects(ABC):
         return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
 
     def _stay(self, work: Work) -> Stay | None:
-        left = self._left(self._standing.get(work) or self._held_by(work))
+        left = (self._standing.get(work) or self._held_by(work)).left(self.cycle.now)
         return Stay(0, left, work.seats) if work.seats and left else None
 
     def _add_reserved(self, rehearsal: Rehearsal) -> None:
         for entry in self.entries:
             if not entry.served:
-                rehearsal.add(entry.at, entry.length, self.seats_of(entry.work, entry.date))
+                rehearsal.add(entry.at, entry.length, seats_of(entry.work, entry.date))
 
     def _own_rehearsal(self, ahead: Lookahead) -> Rehearsal:
         """The same for who asks for a reservation; it follows what changes from one to the next."""
@@ -412,12 +401,3 @@ class Prospects(ABC):
         self._rehearsed_read = len(journal)
         self._add_reserved(self._rehearsed)
         return self._rehearsed
-
-    def seats_of(self, work: Work, date: Date) -> Sequence[Seat]:
-        """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
-        if date.seats:
-            return date.seats
-        role = next(work.kind.roles[place] for place, _ in work.missing())
-        each = role.gpus or 1
-        counted = (node for node, count in date.places for _ in range(count // each))
-        return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]

@@ -107,7 +107,7 @@ class Rehearsal:
         """The nodes on which somebody leaves at a moment, or more GPUs are whole or shared than at the one before."""
         found = {seat.node for stay in leaving for seat in stay.seats}
         found.update(seat.node for stay in self._coming if before < stay.start <= moment for seat in stay.seats)
-        for count in range(1, work.form.roles[0].devices + 1):
+        for count in range(1, work.kind.roles[0].devices + 1):
             table = self.ahead.table(count)
             found.update(np.flatnonzero(((table.start > before) & (table.start <= moment)).any(axis=1)).tolist())
         return found
@@ -204,7 +204,7 @@ class Rehearsal:
 
 def _one_part(work: Work, grid: Grid) -> bool:
     """Whether it is one worker with parts of GPUs that may stand on any node: then what one node offers depends on no other."""
-    roles, placing = work.form.roles, work.kind.placing
+    roles, placing = work.kind.roles, work.kind.placing
     if work.seats or len(roles) != 1 or roles[0].least != 1 or not roles[0].parted or roles[0].placing is not None:
         return False
     return placing.required is None and (placing.span_clusters or len(grid.levels[0]) == 1)

@@ -307,7 +307,7 @@ class Book(Prospects):
         if wanted is None:
             return True
         role, workers = wanted
-        slots = counts // role.gpus * self._nodes(work, role, quota_type).array
+        slots = counts // role.gpus * work.eligible(self.cycle.grid, role, quota_type).array
         width = widest(self.cycle.cluster, work.kind)
         return int(slots.sum() if width < 0 else self.cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
@@ -318,7 +318,7 @@ class Book(Prospects):
 
     def yields(self, work: Work) -> bool:
         """Whether it may run in a gap that ends before it does."""
-        return work.kind.preemptible is Preemptible.ALWAYS and self._quick(work)
+        return work.kind.preemptible is Preemptible.ALWAYS and work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
 
     def banned(self, work: Work, quota_type: int, milli: int) -> int:
         """Nodes on which a worker would certainly delay a reservation, as a bit set."""

@@ -26,6 +26,9 @@ from .kept import Kept
 from .tree import Tree
 from .work import Work
 
+# What a change of a job is undone to.
+_undoable = attrgetter("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
+
 
 class Cluster:
     """Jobs on the fleet, charged to the tree."""
@@ -66,7 +69,7 @@ class Cluster:
         self.touched: dict[int, Work] = {}  # jobs whose places may have changed since somebody last looked
         self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
-        self.ousted: dict[int, Work] = {}  # every job that lost all its places at some time, by its order
+        self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.made_whole: set[int] = set()  # by order: who gets what its minimum lacks, so that nothing is taken from it but all of it
         self.giving: set[int] = set()  # from whom something is taken, so that it gets nothing
         self._milli: dict[tuple[int, int], int] = {}
@@ -304,7 +307,7 @@ class Cluster:
 
     def _whole_seats(self, form: Form, workers: Iterable[Placed]) -> tuple[Seat, ...]:
         """The places of workers that hold nothing but whole GPUs."""
-        roles, index = form.roles, self.grid.index
+        roles, index = form.kind.roles, self.grid.index
         seats = []
         for worker in workers:
             role = roles[worker.role]
@@ -313,7 +316,7 @@ class Cluster:
         return tuple(seats)
 
     def seat_of(self, work: Work, worker: Placed) -> Seat:
-        role = work.form.roles[worker.role]
+        role = work.kind.roles[worker.role]
         node = self.grid.index[worker.node]
         if worker.share_milli is None and not worker.mig:
             return new_seat((worker.role, worker.index, node, worker.gpus, role.cpu_milli, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
@@ -429,24 +432,7 @@ class Cluster:
             self.before_changes()
         self.touched[work.order] = work
         self.journal.append(work)
-        self.log.append(
-            (
-                "work",
-                work,
-                (
-                    work.seats,
-                    work.milli,
-                    work.quota_type,
-                    work.charged_leaf,
-                    work.evicted,
-                    work.moved,
-                    work.backfilled,
-                    work.why,
-                    work.for_job,
-                    work.stale,
-                ),
-            )
-        )
+        self.log.append(("work", work, _undoable(work)))
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
         self.log.append(("charge", leaf, quota_type, milli, fixed))
@@ -505,10 +491,9 @@ class Cluster:
         work.look_for_gaps()
         if not work.seats and first:
             if not work.evicted:
-                work.put_out = why, for_job
+                self.ousted[work] = why, for_job
             work.evicted = True
             self.put_out.append(work)
-            self.ousted[work.order] = work
         if first:
             work.why = why
             work.for_job = for_job
@@ -538,11 +523,10 @@ class Cluster:
             work.milli = 0
             work.backfilled = work.degraded = False
             work.evicted = True
-            work.why, work.for_job = work.put_out = why, for_job
+            work.why, work.for_job = why, for_job
         charges[leaf, quota_type, fixed] += milli
-        by_order = {work.order: work for work in untouched}
-        self.touched.update(by_order)
-        self.ousted.update(by_order)
+        self.touched.update({work.order: work for work in untouched})
+        self.ousted.update(dict.fromkeys(untouched, (why, for_job)))
         self.journal += untouched
         self.put_out += untouched
         self.fleet.free_all(places)
@@ -568,7 +552,7 @@ class Cluster:
         """Whether a job that was put out would wait on these places for somebody who waits for it to leave its own."""
         if not work.evicted:
             return False  # nobody waits for it to leave
-        gone = [one for _, one in sorted(self.ousted.items()) if one.evicted]
+        gone = sorted([one for one in self.ousted if one.evicted], key=attrgetter("order"))
         seen: set[int] = set()
         line = [seats]
         while line:

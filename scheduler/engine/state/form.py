@@ -27,7 +27,6 @@ class Form:
         "plain",
         "protected",
         "request",
-        "roles",
         "shape",
         "sole",
         "types",
@@ -37,7 +36,6 @@ class Form:
 
     def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
         self.kind = kind
-        self.roles = kind.roles
         self.elastic = kind.elastic
         self.fixed = kind.preemptible is Preemptible.NEVER
         self.parted = any(role.parted for role in kind.roles)
@@ -66,7 +64,7 @@ class Form:
         key = (place, quota_type, suspect, spare)
         known = self._eligible.get(key)
         if known is None:
-            known = self._eligible[key] = grid.eligible(self.kind, self.roles[place], quota_type, suspect=suspect, spare=spare)
+            known = self._eligible[key] = grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
         return known
 
 
@@ -92,12 +90,12 @@ class Forms(dict[int, Form]):
         self.elastic |= form.elastic
         self.parted |= form.parted
         self.delay |= form.kind.preemption_delay_ms > 0
-        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.roles)
-        self.desired |= any(role.desired is not None for role in form.roles)
+        self.gpuless |= not any(role.gpus and role.least and not role.parted for role in form.kind.roles)
+        self.desired |= any(role.desired is not None for role in form.kind.roles)
         self.instances |= form.kind.sharing == "mig"
         self.choosy |= len(form.types) > 1
-        self.by_memory |= any(role.memory_mib is not None for role in form.roles)
-        self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.roles if role.cpu_milli or role.host_memory_mib)
+        self.by_memory |= any(role.memory_mib is not None for role in form.kind.roles)
+        self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.kind.roles if role.cpu_milli or role.host_memory_mib)
 
 
 def _plain(kind: Kind, grid: Grid) -> bool:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -261,10 +261,6 @@ class Cycle:
     def asking_again(self) -> Iterable[Work]:
         """Who was put out at some time in this plan, and waited like everyone else then."""
         return self._asking_again.values()
-
-    def put_out_by_plan(self) -> Collection[Work]:
-        """Who has lost all his places in this plan, even if he stands again or only waits from the next one on."""
-        return self.cluster.ousted.values()
 
     def anybody_waits(self) -> bool:
         self._ask_again()

@@ -211,7 +211,7 @@ class Queues:
         if not form.block:
             return
         self._largest = None
-        role = form.roles[0]
+        role = form.kind.roles[0]
         nodes = form.eligible(cycle.grid, 0, work.types[0], suspect=False, spare=False).array
         key = (role.gpus, role.least, form.width, id(nodes))
         self.nodes[id(nodes)] = nodes

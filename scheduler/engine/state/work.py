@@ -1,9 +1,10 @@
 """One job while a plan is made: where it stands, what it asks for, and what became of it."""
 
 from ..model.reasons import Reason
-from ..model.values import Job, Kind, Preemptible
+from ..model.values import Job, Kind, Preemptible, Role
 from .fleet import Seat
 from .form import Form, Wants
+from .grid import Eligible, Grid
 
 
 class Work:
@@ -24,7 +25,6 @@ class Work:
         "milli",
         "moved",
         "order",
-        "put_out",
         "quota_type",
         "seats",
         "sequence",
@@ -52,7 +52,6 @@ class Work:
         self.backfilled = job.run.backfilled
         self.why: Reason | None = None
         self.for_job: str | None = None
-        self.put_out: tuple[Reason, str | None] | None = None  # why it lost its first places, and to whom
         self.sequence = 0  # when it was last given a place, among all of this plan
 
     @property
@@ -94,6 +93,11 @@ class Work:
         if not first or seats is first or not seats or self.evicted or self.moved:
             return False
         return not {*first} <= {*seats}
+
+    def eligible(self, grid: Grid, role: Role, quota_type: int) -> Eligible:
+        """The nodes on which its workers of a role may stand, were they empty."""
+        kind = self.kind
+        return grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(self.seats))
 
     def grown(self) -> tuple[Seat, ...]:
         """The workers that this plan has added to those that run."""
@@ -151,7 +155,6 @@ class Work:
         """As before the first pass of a plan, its places being its first ones again."""
         self.types = self.form.types
         self.firm = False
-        self.put_out = None
         self.sequence = 0
 
     def look_for_gaps(self) -> None:

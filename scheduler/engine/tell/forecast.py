@@ -13,7 +13,7 @@ from ..place.capacity import plain, widest
 from ..rules.allowance import Allowances, Taken
 from ..rules.order import QueueOrder
 from ..rules.windows import NEVER, Windows
-from ..search.entries import Date
+from ..search.entries import Date, seats_of
 from ..search.evicting import request
 from ..search.lookahead import Lookahead
 from ..search.rehearsal import Rehearsal, newly_shared
@@ -225,7 +225,7 @@ class Forecast:
         self.dates.append((work, best, length))
         ahead.reserve(best.at, length, [*best.places, *newly_shared(best.seats, rehearsal, best.at, length)])
         if book.hosts_bind or best.seats:
-            rehearsal.add(best.at, length, book.seats_of(work, best))
+            rehearsal.add(best.at, length, seats_of(work, best))
         self.predicted[work.order] = cycle.now + best.at
 
     def _take(self, allowances: Allowances, work: Work, quota_type: int, at: int, length: int) -> None:
@@ -251,7 +251,7 @@ class Forecast:
             return None
         if self.mode == "head" and work.order not in self.predicted:
             return None
-        if not work.form.plain or (work.form.all_least and work.form.roles[0].gpus > self.cycle.fleet.soon.largest):
+        if not work.form.plain or (work.form.all_least and work.kind.roles[0].gpus > self.cycle.fleet.soon.largest):
             return None  # none of the changes asks for smaller workers
         key = (work.home, id(work.kind), *self._own(work))
         if key not in self._advice:
@@ -314,7 +314,7 @@ class Forecast:
     def _served_next(self) -> tuple[Work, ...]:
         """Whom this plan puts out, and a gang that has released surplus for the workers that it lost: what is free is kept for them from the next
         plan on."""
-        evicted = [one for one in self.cycle.put_out_by_plan() if one.evicted and not one.seats]
+        evicted = [one for one in self.cycle.cluster.ousted if one.evicted and not one.seats]
         return (*evicted, *(one for one in dict.fromkeys(self.cycle.cluster.journal) if one.degraded and one.gave_back))
 
     def _put_out_again(self, work: Work, quota_type: int) -> bool:

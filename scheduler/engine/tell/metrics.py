@@ -62,7 +62,7 @@ def fragmented(cycle: Cycle) -> int:
     for (_, quota_type), (form, count) in counts.items():
         if not count:
             continue
-        kind, roles = form.kind, form.roles
+        kind, roles = form.kind, form.kind.roles
         role = roles[0] if len(roles) == 1 else max([one for one in roles if one.least], key=lambda one: one.gpus, default=roles[0])
         if not role.gpus or not role.least:
             continue

@@ -139,7 +139,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         else:
             why, beneficiary = work.why, None
             if action == "move":
-                why, beneficiary = served.by(work, *(work.put_out or (work.why, None)))
+                why, beneficiary = served.by(work, *(cycle.cluster.ousted.get(work) or (work.why, None)))
             elif action == "shrink":
                 why, beneficiary = served.by(work, work.why, work.for_job)
             decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle.grid), befores.get(work.order, ()), work.backfilled)
@@ -175,9 +175,9 @@ def _starts(cycle: Cycle, works: list[Work]) -> list[Decision]:
 
 def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
     """One for each; there may be thousands."""
-    decisions = []
+    decisions, ousted = [], served.cycle.cluster.ousted
     for work in works:
-        why, beneficiary = work.put_out or (work.why, None)
+        why, beneficiary = ousted.get(work) or (work.why, None)
         assert why is not None
         if beneficiary not in served.served:
             why, beneficiary = served.by(work, why, beneficiary)

@@ -72,7 +72,7 @@ class Rooms:
         worst: Narrow | None = None
         for place, ranks in wants:
             role = kind.roles[place]
-            eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+            eligible = work.eligible(cycle.grid, role, quota_type)
             if role.gpus or not total_needed:  # on whose nodes GPUs are asked for
                 allowed |= eligible.array
             level, domain = self._pinned(work, place) if work.seats else (widest(cycle.cluster, kind), None)

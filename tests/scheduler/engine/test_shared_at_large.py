@@ -70,7 +70,7 @@ def test_units_are_given_back_as_one_after_the_other(sizes: list[int], wanted: i
 def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, data: st.DataObject):
     cycle = after_some_passes(seed, passes)
     units = cycle.units().below(0)
-    for work in [work for work in cycle.waiting() if work.form.plain and not work.seats and work.form.roles[0].gpus][:4]:
+    for work in [work for work in cycle.waiting() if work.form.plain and not work.seats and work.kind.roles[0].gpus][:4]:
         if work.form.width >= 0 and len(cycle.grid.levels[work.form.width]) > 1:
             continue
         for quota_type in work.types:
