@@ -17,6 +17,7 @@ from .model.reasons import Reason
 from .model.values import Job, Scenario, Settings
 from .rules.allowance import Allowances
 from .rules.invariants import check
+from .rules.times import duration
 from .rules.windows import NEVER
 from .search.entries import Date, seats_of
 from .search.lookahead import Lookahead
@@ -157,7 +158,7 @@ class Ground:
         )
         within = all(level.guaranteed is None or level.used + milli <= level.guaranteed for level in levels)
         claimants = () if within else _claimants(cycle, work, division)
-        length = min(cycle.duration(work), NEVER)
+        length = min(duration(cycle, work), NEVER)
         kind = cycle.grid.types[quota_type]
         return Trial(at, never, reasons, stands, nodes, after, others, backfilled, kind, milli, levels, within, claimants, length)
 

@@ -8,8 +8,9 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
-from ..rules.gates import hold_of, used_before
+from ..rules.gates import closed_gate, hold_of, used_before
 from ..rules.order import QueueOrder
+from ..rules.times import overdue
 from ..search.evicting import delaying_none, request
 from ..state.fleet import Seat
 from ..state.form import Form
@@ -82,7 +83,7 @@ def _overdue(cycle: Cycle, free_start: bool) -> None:
     """Who has waited as long as his class may heads the reservations."""
     if not cycle.any_overdue():
         return
-    for work in sorted((work for work in cycle.waiting() if cycle.overdue(work)), key=lambda work: work.order):
+    for work in sorted((work for work in cycle.waiting() if overdue(cycle, work)), key=lambda work: work.order):
         types = cycle.types_of(work)
         if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
             _blocked(cycle, work, types, heads=True)
@@ -349,11 +350,11 @@ def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
     if not cycle.cluster.windows.lasting:
         leaf = work.charged_leaf if work.seats else work.home
-        refused = cycle.gate(work, leaf, quota_type, milli)
+        refused = closed_gate(cycle, work, leaf, quota_type, milli)
         return (work.home, refused) if refused is not None else (leaf, None)
     first: Reason | None = None
     for leaf in cycle.leaves_of(work, quota_type):
-        refused = cycle.gate(work, leaf, quota_type, milli)
+        refused = closed_gate(cycle, work, leaf, quota_type, milli)
         if refused is None:
             return leaf, None
         first = first or refused
@@ -468,7 +469,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
     if behind and not within:
         return False
-    refused = cycle.gate(work, leaf, quota_type, milli)
+    refused = closed_gate(cycle, work, leaf, quota_type, milli)
     if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
         return False
     hold = None if work.evicted else hold_of(cycle, work, quota_type, milli, within=within)

@@ -10,6 +10,8 @@ from ..model.values import Preemptible
 from ..place.capacity import plain
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
+from ..rules.gates import closed_gate
+from ..rules.times import overdue
 from ..search.clearable import Need, Weight, weight_of
 from ..search.evicting import Target, delaying_none, place_in, request, targets
 from ..state.fleet import Seat, View
@@ -58,7 +60,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
     """Jobs of one shape that stay equally long are in the way of the same windows and reservations."""
-    return ("consolidate", cycle.shape_of(work.kind), quota_type, cycle.book.length(work), *cycle.stay(work))
+    return ("consolidate", work.form.shape, quota_type, cycle.book.length(work), *cycle.stay(work))
 
 
 def _just_put_out(cycle: Cycle, work: Work) -> bool:
@@ -69,12 +71,12 @@ def _just_put_out(cycle: Cycle, work: Work) -> bool:
 
 def _moves_for(cycle: Cycle, work: Work) -> int:
     """So many jobs may still be moved for it: who has waited as long as his class may is not bound."""
-    return 1 << 30 if cycle.overdue(work) else cycle.cluster.moves_left
+    return 1 << 30 if overdue(cycle, work) else cycle.cluster.moves_left
 
 
 def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     milli = request(cycle, work, quota_type)
-    refused = cycle.gate(work, work.charged_leaf if work.seats else work.home, quota_type, milli)
+    refused = closed_gate(cycle, work, work.charged_leaf if work.seats else work.home, quota_type, milli)
     if refused is not None:
         return refused
     counted = plain(cycle.cluster, work.kind) and not work.seats
@@ -90,7 +92,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if loses:
         return LOSES_MORE
     most = cycle.settings.max_moves
-    return NO_MOVES if most is None or cycle.overdue(work) else no_moves(most)
+    return NO_MOVES if most is None or overdue(cycle, work) else no_moves(most)
 
 
 @cache
@@ -242,7 +244,7 @@ def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: T
             return False
         cluster.seat(one, places, old_type, leaf, its_why or why)
         one.moved = True
-    if not cycle.overdue(work):
+    if not overdue(cycle, work):
         cluster.spend_moves(len(moved))
     return True
 

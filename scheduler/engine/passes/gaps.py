@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
+from ..rules.times import overdue
 from ..search.evicting import request, take_units
 from ..search.units import Unit
 from ..search.victims import Found
@@ -59,7 +60,7 @@ def lenders(cycle: Cycle, work: Work, quota_type: int) -> list[Work]:
 
 def _taken_back(rules: Reclaim, found: Found) -> bool:
     """Whether the queue of one of them could take back from the holder's what the holder gets."""
-    tree, division, spared = rules.tree, rules.division, rules.cycle.overdue(rules.work)
+    tree, division, spared = rules.tree, rules.division, overdue(rules.cycle, rules.work)
     for leaf, _ in found.minima():
         if leaf != rules.leaf:
             mine, theirs = tree.fork(rules.leaf, leaf)
@@ -88,7 +89,7 @@ def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work
         return _in_gaps(cycle, work, quota_type)
     if not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return NOBODY  # mostly it asks for more, wherever that is
-    key = ("gaps", work.home, id(work.form), quota_type, cycle.overdue(work))
+    key = ("gaps", work.home, id(work.form), quota_type, overdue(cycle, work))
     known: tuple[bool, tuple[Work, ...]] | None = cycle.memo(key)
     return cycle.remember(key, _in_gaps(cycle, work, quota_type)) if known is None else known
 
@@ -133,7 +134,7 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
     tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
     division = tree.divisions[tree.division_of[quota_type]]
     leaf, milli = work.charged_leaf if work.seats else work.home, request(cycle, work, quota_type)
-    spared = cycle.overdue(work)
+    spared = overdue(cycle, work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []
     for one in lent:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
-from ..rules.gates import held_gate
+from ..rules.gates import closed_gate, held_gate
 from ..rules.legality import Reclaim
 from ..rules.order import QueueOrder
 from ..search.evicting import release, some_of
@@ -274,7 +274,7 @@ class Growth:
         milli = cycle.cluster.wants_milli(work.kind, work.missing(), self.quota_type)
         if not work.seats and not cycle.capacity(cycle.fleet.soon).could_fit(work.form, self.quota_type, suspect=work.kind.tolerates_suspect):
             return False
-        if all(cycle.gate(work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
+        if all(closed_gate(cycle, work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
             return False
         with cycle.cluster.attempt():
             return fit(cycle, work, self.quota_type, cycle.fleet.soon) is not None

@@ -12,6 +12,7 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import HOUR_MS
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
+from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
 from ..search.evicting import release, request, some_of, targets, tell, told_before
 from ..search.units import Unit
@@ -215,7 +216,7 @@ class Anew:
         cycle, work = self.cycle, self.work
         refused, leaf = None, work.home
         for leaf in cycle.leaves_of(work, self.quota_type, since=self.claim):
-            refused = cycle.gate(work, leaf, self.quota_type, self.milli)
+            refused = closed_gate(cycle, work, leaf, self.quota_type, self.milli)
             if refused is None:
                 break
         if refused is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..model.reasons import Reason, reason
+from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
 from ..search.evicting import NOTHING, place_in, request, take_units
 from ..search.units import Unit
@@ -97,7 +98,7 @@ def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
     quota_type, milli = work.quota_type, request(cycle, work, work.quota_type)
     with cycle.cluster.attempt():
         cycle.cluster.unseat(work, [seat for unit in units for seat in unit.seats], reason("shrink", "a trial"), None)
-        if cycle.gate(work, work.charged_leaf, quota_type, milli) is not None:
+        if closed_gate(cycle, work, work.charged_leaf, quota_type, milli) is not None:
             return False
         refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
         seats = None if refused is not None else place_in(cycle, work, quota_type, 0, cycle.grid.size, banned)

@@ -10,6 +10,7 @@ from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
 from .gates import Gate, Hold, Rule, counts_against, gates_ahead, uses_of
+from .times import ends_at
 from .windows import NEVER
 
 Key = tuple[int, int]  # a node of the tree, and the quota type that the limit is about
@@ -152,7 +153,7 @@ class Allowances:
         cycle, found = self.cycle, dict[Key, Allowance]()
         for work in cycle.cluster.works if cycle.tree.limited else ():
             if work.seats:
-                end = cycle.ends_at(work)
+                end = ends_at(cycle, work)
                 for place, of_type, _ in cycle.tree.limits(work.charged_leaf, work.quota_type):
                     found.setdefault((place, of_type), Allowance()).count(work.milli, 0, FOREVER if end >= NEVER else end - cycle.now)
         return found

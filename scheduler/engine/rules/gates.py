@@ -13,6 +13,7 @@ from ..reading.checkers import spell_instant
 from ..state.cluster import Cluster
 from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
+from .times import backoff, duration, ends_at, overdue
 from .windows import NEVER
 
 FOREVER = NEVER
@@ -70,6 +71,7 @@ class Surroundings(Protocol):
     tree: Tree
     settings: Settings
     now: int
+    held_off: set[int]
     refused_within: set[int]
     kept_share: set[int]
 
@@ -79,13 +81,7 @@ class Surroundings(Protocol):
     @property
     def standing(self) -> Running: ...
 
-    def ends_at(self, work: Work) -> int: ...
-
-    def duration(self, work: Work) -> int: ...
-
     def waits(self, work: Work) -> bool: ...
-
-    def overdue(self, work: Work) -> bool: ...
 
     def idle_milli(self, quota_type: int) -> int: ...
 
@@ -181,16 +177,16 @@ def _counts(cycle: Surroundings, hold: Hold, gate: Gate) -> bool:
 
 def _ends(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
     """When the holder will have ended, in milliseconds from now."""
-    at, length = _date(cycle, hold, gate), cycle.duration(hold.work)
+    at, length = _date(cycle, hold, gate), duration(cycle, hold.work)
     return FOREVER if at is None or length >= NEVER else at + length
 
 
 def _leaving(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
     """When each running job that counts against a gate has ended, or may be evicted for the holder, in milliseconds from now; and its milli-GPU."""
-    now, ends_at = cycle.now, cycle.ends_at
+    now = cycle.now
     shield = _protected(cycle, hold.leaf) if hold.preempts else 0
     for work in _counted(cycle, gate):
-        end = now if work.backfilled and cycle.book.lent(work) else ends_at(work)
+        end = now if work.backfilled and cycle.book.lent(work) else ends_at(cycle, work)
         if end > now and hold.preempts and _may_be_evicted(cycle, hold, work, work.charged_leaf):
             started = work.job.run.started
             began = now if started is None or not work.first_seats else started
@@ -212,6 +208,18 @@ def _may_be_evicted(cycle: Surroundings, hold: Hold, work: Work, leaf: int) -> b
 
 def _protected(cycle: Surroundings, leaf: int) -> int:
     return cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+
+
+def closed_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+    """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
+    refused = cycle.tree.limit_gate(leaf, quota_type, milli)
+    if refused is None and work.form.fixed:
+        refused = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work))
+    if refused is None:
+        refused = backoff(cycle, work, leaf, quota_type, milli)
+    if refused is None and cycle.book.holds and not work.seats:
+        refused = held_gate(cycle, work, leaf, quota_type, milli)
+    return refused
 
 
 def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
@@ -236,7 +244,7 @@ def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: 
         if _used(tree, gate) + hold.milli + milli <= gate.most:
             continue
         at = _date(cycle, hold, gate)
-        if at is None or (at and cycle.duration(work) <= at):
+        if at is None or (at and duration(cycle, work) <= at):
             continue
         if _may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at:
             continue
@@ -285,7 +293,7 @@ def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, 
         yield milli, 0, until
     for other in cycle.book.holds:
         if other is hold or _counts(cycle, other, gate):
-            start, length = _starts(cycle, other, gate), cycle.duration(other.work)
+            start, length = _starts(cycle, other, gate), duration(cycle, other.work)
             if start >= FOREVER:  # nobody knows when it starts, nor when it has ended
                 yield other.milli, 0, FOREVER
             else:
@@ -323,14 +331,14 @@ def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
         return at
     if hold.opens and not cycle.book.has_no_date(hold.work):
         return hold.opens
-    return 0 if cycle.overdue(hold.work) and _ever_opens(cycle, hold) else None
+    return 0 if overdue(cycle, hold.work) and _ever_opens(cycle, hold) else None
 
 
 def _ever_opens(cycle: Surroundings, hold: Hold) -> bool:
     """Whether services leave room for the holder at all."""
 
     def stays(work: Work) -> bool:
-        return cycle.ends_at(work) >= NEVER and work.kind.class_rank == CLASS_RANK["inference"]
+        return ends_at(cycle, work) >= NEVER and work.kind.class_rank == CLASS_RANK["inference"]
 
     return all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
 

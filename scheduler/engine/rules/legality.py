@@ -9,6 +9,7 @@ from ..search.victims import Found, Ranked, as_if_running, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
+from .times import waited_long
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
@@ -93,7 +94,7 @@ class Reclaim:
             if place <= self.barred < self.tree.end[place]:
                 below = [pair for pair in below if pair[1].leaf != self.barred]
             if self.spares_long_waits:
-                below = [pair for pair in below if pair[1].surplus or not self.cycle.waited_long(pair[1].work)]
+                below = [pair for pair in below if pair[1].surplus or not waited_long(self.cycle, pair[1].work)]
             ranked.extend(below)
         if not fresh_first:
             return as_if_running(ranked)

@@ -8,6 +8,8 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
 from ..rules.displaced import TakenInVain
+from ..rules.gates import closed_gate
+from ..rules.times import backoff_until
 from ..state.fleet import Seat
 from ..state.grid import ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
@@ -34,7 +36,7 @@ def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
     """Whether an eviction a short while ago decides beside what it asks for."""
-    return work.backoff_matters and cycle.backoff_until(work) > cycle.now
+    return work.backoff_matters and backoff_until(cycle, work) > cycle.now
 
 
 Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree
@@ -389,7 +391,7 @@ def _start(
     cluster = cycle.cluster
     refused, leaf = None, work.home
     for leaf in cycle.leaves_of(work, quota_type, since=claim):
-        refused = cycle.gate(work, leaf, quota_type, milli)
+        refused = closed_gate(cycle, work, leaf, quota_type, milli)
         if refused is None:
             break
     banned = 0

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ..model.values import Kind, Preemptible, Settings
 from ..place.capacity import widest
+from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
@@ -32,15 +33,9 @@ class Surroundings(Protocol):
     who_waits: Queues
     has_backfilled: bool
 
-    def ends_at(self, work: Work) -> int: ...
-
-    def duration(self, work: Work) -> int: ...
-
     def least_milli(self, kind: Kind, quota_type: int) -> int: ...
 
     def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
-
-    def overdue(self, work: Work) -> bool: ...
 
 
 class Prospects(ABC):
@@ -152,7 +147,7 @@ class Prospects(ABC):
         return Held(0, work.seats) if self.lent(work) else self._as_expected(work, work.seats)
 
     def _as_expected(self, work: Work, seats: tuple[Seat, ...]) -> Held:
-        end = self.cycle.ends_at(work)
+        end = ends_at(self.cycle, work)
         return Held(END if end >= NEVER else end if end > self.cycle.now else 0, seats)
 
     def lent(self, work: Work) -> bool:
@@ -244,7 +239,7 @@ class Prospects(ABC):
     # Waiting
 
     def length(self, work: Work) -> int:
-        return min(FOREVER, self.cycle.duration(work))
+        return min(FOREVER, duration(self.cycle, work))
 
     def earliest(
         self, ahead: Lookahead, work: Work, quota_type: int, rehearsal: Rehearsal | None = None, *, banned: int | None = None
@@ -319,7 +314,7 @@ class Prospects(ABC):
 
     def _over_by_then(self, work: Work, at: int) -> bool:
         """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
-        return bool(at and work.seats) and self.cycle.now + at >= self.cycle.ends_at(work)
+        return bool(at and work.seats) and self.cycle.now + at >= ends_at(self.cycle, work)
 
     def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date, *, tried: bool) -> tuple[Date, int] | None:
         """The same where no coming window is in the way of a start then, and the nodes that one keeps clear until later.

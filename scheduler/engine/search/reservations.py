@@ -7,6 +7,7 @@ from ..model.values import Preemptible, Role
 from ..place.capacity import widest
 from ..reading.checkers import spell_instant
 from ..rules.gates import Hold
+from ..rules.times import overdue
 from ..state.fleet import Seat
 from ..state.grid import Ints
 from ..state.standing import most_freed
@@ -339,7 +340,7 @@ class Book(Prospects):
         """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
         bits = 0
         for entry in self.entries if self.cycle.settings.waits_end else ():
-            if entry.work is not work and not entry.served and self.cycle.overdue(entry.work):
+            if entry.work is not work and not entry.served and overdue(self.cycle, entry.work):
                 for node, _ in entry.places:
                     bits |= 1 << node
         return bits

@@ -7,17 +7,15 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ..model.reasons import Reason, reason
+from ..model.reasons import Reason
 from ..model.values import Kind, Scenario
 from ..place.blocks import Blocks
 from ..place.capacity import Capacity
-from ..reading.checkers import spell_instant
 from ..rules.claims import claims
 from ..rules.displaced import Displaced
-from ..rules.gates import held_gate
 from ..rules.impossible import Verdict, Verdicts
 from ..rules.order import QueueOrder
-from ..rules.windows import NEVER
+from ..rules.times import overdue
 from ..search.movables import Movables
 from ..search.reservations import Book
 from ..search.units import Units
@@ -197,8 +195,7 @@ class Cycle:
         return known
 
     def most_milli(self, kind: Kind, quota_type: int) -> int:
-        worker = self.cluster.worker_milli
-        return sum(role.ceiling * worker(kind, role, quota_type) for role in kind.roles)
+        return sum(role.ceiling * self.cluster.worker_milli(kind, role, quota_type) for role in kind.roles)
 
     def request_milli(self, work: Work, quota_type: int) -> int:
         """What a waiting job counts in R: up to its most workers, each part as large as on any of the accepted types.
@@ -220,10 +217,6 @@ class Cycle:
 
     def alike(self, work: Work) -> Verdict:
         return self.verdicts.alike(work)
-
-    def shape_of(self, kind: Kind) -> int:
-        """Kinds that need the same room share a number."""
-        return self.cluster.form_of(kind).shape
 
     # Reading the state
 
@@ -278,21 +271,8 @@ class Cycle:
             return work.state != "stopping" and work.order not in self.static
         return work.degraded and work.order not in self.cluster.giving
 
-    def overdue(self, work: Work) -> bool:
-        """Whether it has waited as long as its class may."""
-        most = self.settings.max_wait_ms.of(work.kind.class_rank)
-        return most is not None and self.now - work.job.submitted >= most and not work.seats
-
-    def waited_long(self, work: Work) -> bool:
-        """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
-        most = self.settings.max_wait_ms.of(work.kind.class_rank)
-        if most is None or not work.seats:
-            return False
-        started = self.now if work.fresh or work.job.run.started is None else work.job.run.started
-        return started - work.job.submitted >= most > self.now - started
-
     def any_overdue(self) -> bool:
-        return self.settings.waits_end and any(self.overdue(work) for work in self.waiting())
+        return self.settings.waits_end and any(overdue(self, work) for work in self.waiting())
 
     def waiting_in(self, leaf: int) -> list[Work]:
         """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""
@@ -383,16 +363,12 @@ class Cycle:
         by_type = self.tree.by_type
         for leaf, chosen in (self.waiting_by_leaf() if among is None else among).items():
             if by_type:
-                chosen = [work for work in chosen if self._chosen_type(work, choice) in division.types]
+                chosen = [work for work in chosen if self.tried_types(work, choice) == division.types]
             if test is not None:
                 chosen = [work for work in chosen if test(work)]
             if chosen:
                 found[leaf] = chosen
         return found
-
-    def _chosen_type(self, work: Work, choice: int) -> int:
-        types = self.types_of(work)
-        return types[choice] if choice < len(types) else -1
 
     def types_of(self, work: Work) -> tuple[int, ...]:
         return (work.quota_type,) if work.seats else work.types
@@ -510,7 +486,7 @@ class Cycle:
 
     def share_in_vain(self) -> bool:
         """Whether later jobs of a leaf were held back for one that no pass could serve after all: they are looked at once more."""
-        in_vain = {work.order for work in self.waiting() if work.order in self.kept_share and not self.overdue(work)} - self.refused_within
+        in_vain = {work.order for work in self.waiting() if work.order in self.kept_share and not overdue(self, work)} - self.refused_within
         self.kept_share.clear()
         self.refused_within |= in_vain
         return bool(in_vain)
@@ -568,62 +544,3 @@ class Cycle:
 
     def note(self, work: Work, found: Reason) -> None:
         self.notes.setdefault(work.order, {})[found.code] = found
-
-    def duration(self, work: Work) -> int:
-        """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever."""
-        job = work.job
-        if job.limit_ms is not None:
-            return job.limit_ms
-        if job.estimate_ms is not None:
-            return job.estimate_ms * self.settings.overrun_millionths // 1_000_000
-        return NEVER
-
-    def ends_at(self, work: Work) -> int:
-        """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
-        job, now = work.job, self.now
-        started = job.run.started
-        if started is None or work.evicted or work.moved or not work.first_seats:
-            started = now
-        limit = job.limit_ms
-        length = self.duration(work) if limit is None else limit
-        if length >= NEVER:
-            return NEVER
-        if limit is None and length > 0:
-            while started + length <= now:
-                length *= 2
-        end = started + length
-        return end if end > now else now
-
-    # Gates
-
-    def gate(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
-        refused = self.tree.limit_gate(leaf, quota_type, milli)
-        if refused is None and work.form.fixed:
-            refused = self.tree.fixed_gate(leaf, quota_type, milli, self.cluster.windows.ends(work))
-        if refused is None:
-            refused = self.backoff(work, leaf, quota_type, milli)
-        if refused is None and self.book.holds and not work.seats:
-            refused = held_gate(self, work, leaf, quota_type, milli)
-        return refused
-
-    def backoff_until(self, work: Work) -> int:
-        return 0 if work.seats else self.backs_off_until(work)
-
-    def backs_off_until(self, work: Work) -> int:
-        run = work.job.run
-        if not self.settings.hysteresis_ms or run.last_evicted is None:
-            return 0
-        doubled = min(3_600_000, 30_000 << min(20, max(0, run.evictions - 1)))
-        return run.last_evicted + max(self.settings.hysteresis_ms, doubled)
-
-    def backoff(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
-        until = self.backoff_until(work)
-        if until <= self.now or (work.order not in self.held_off and self.tree.within_guarantee(leaf, quota_type, milli)):
-            return None
-        at, times = spell_instant(until), work.job.run.evictions
-        often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"
-        return reason(
-            "backoff",
-            f"was evicted {often}; until {at} it starts only inside its guarantee",
-            until=at,
-        )

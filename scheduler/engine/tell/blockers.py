@@ -9,6 +9,7 @@ from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
 from ..rules.legality import rules_of
+from ..rules.times import overdue
 from ..search.evicting import NOTHING, request
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
@@ -74,7 +75,7 @@ class Blockers:
 
     def _might_move(self, work: Work, group: Reasons) -> bool:
         """Whether others could be moved for it, as far as that is told without looking for whom."""
-        movable = work.kind.preemptible is Preemptible.ALWAYS and not self.cycle.overdue(work)
+        movable = work.kind.preemptible is Preemptible.ALWAYS and not overdue(self.cycle, work)
         return movable and any(one.code in ("fragmentation", "topology") for one in group)
 
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:

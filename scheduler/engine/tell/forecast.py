@@ -12,6 +12,7 @@ from ..passes.reclaim import may_evict
 from ..place.capacity import plain, widest
 from ..rules.allowance import Allowances, Taken
 from ..rules.order import QueueOrder
+from ..rules.times import backoff, backoff_until, duration
 from ..rules.windows import NEVER, Windows
 from ..search.entries import Date, seats_of
 from ..search.evicting import request
@@ -98,8 +99,8 @@ def earliest_of(
         if found is None:
             continue
         since = max(since, ahead.now - cycle.now + found.at)
-        if cycle.settings.hysteresis_ms and cycle.backoff(work, work.home, quota_type, milli) is not None:
-            since = max(since, cycle.backoff_until(work) - cycle.now)
+        if cycle.settings.hysteresis_ms and backoff(cycle, work, work.home, quota_type, milli) is not None:
+            since = max(since, backoff_until(cycle, work) - cycle.now)
         at = allowances.opens(work, quota_type, milli, length, since, tree) if allowances.binds else since
         if at is None:
             continue
@@ -262,8 +263,8 @@ class Forecast:
         """What tells jobs of one queue and kind apart when they would start."""
         cycle = self.cycle
         place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
-        length = cycle.duration(work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.form.fixed else 0
-        return length, place, max(cycle.now, cycle.backoff_until(work))
+        length = duration(cycle, work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.form.fixed else 0
+        return length, place, max(cycle.now, backoff_until(cycle, work))
 
     def _new_advice(self, work: Work) -> Advice:
         """Fewer workers, then a wider level, then another type, then preemptible: the first that would start it now."""

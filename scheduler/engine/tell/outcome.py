@@ -12,6 +12,7 @@ from ..model.reasons import Reason, reason
 from ..model.values import QUEUED
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
+from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..search.entries import Entry
 from ..state.cluster import on_gpus
@@ -473,11 +474,11 @@ def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason
     elif work.order in forecast.kept:
         start = forecast.kept[work.order]
         words = f"a place is kept for it from {spell_instant(start)} on, too late"
-    length = cycle.duration(work)
+    length = duration(cycle, work)
     if length >= NEVER:
         length = 0  # only its start can be too late
     elif work.seats:
-        length = cycle.ends_at(work) - cycle.now
+        length = ends_at(cycle, work) - cycle.now
     if start < deadline and start + length <= deadline:
         return None
     detail = f"{words} to end before {spell_instant(deadline)}" if deadline > cycle.now else f"its deadline has passed: {spell_instant(deadline)}"

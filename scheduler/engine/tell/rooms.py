@@ -12,6 +12,7 @@ from ..model.values import Kind, Role
 from ..place.capacity import plain, widest
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
+from ..rules.times import ends_at
 from ..rules.windows import NEVER
 from ..state.grid import Eligible, Ints
 from ..state.planning import Cycle
@@ -114,7 +115,7 @@ class Rooms:
     def _leaving(self) -> list[tuple[int, list[int], str]]:
         """Who leaves when and which nodes, as far as that is known: the next one first."""
         cycle = self.cycle
-        ends = [(end, work.order, work) for work in cycle.cluster.works if work.seats and (end := cycle.ends_at(work)) < NEVER]
+        ends = [(end, work.order, work) for work in cycle.cluster.works if work.seats and (end := ends_at(cycle, work)) < NEVER]
         return [(end, [seat.node for seat in work.seats], work.job.name) for end, _, work in sorted(ends)]
 
     def _too_narrow(self, work: Work, type_name: str, worst: Narrow, idle: int, needed: int) -> Reason:
@@ -199,7 +200,7 @@ class Rooms:
                     for node in {seat.node for seat in one.seats}:
                         self._on_node.setdefault(node, []).append(one)
             here = {one.order: one for node in range(low, high) for one in self._on_node.get(node, ())}
-            ends = sorted((self.cycle.ends_at(one), order) for order, one in here.items())
+            ends = sorted((ends_at(self.cycle, one), order) for order, one in here.items())
             self._holders[key] = [(here[order], None if end >= NEVER else end) for end, order in ends[:2]]
         return next(((one.job.name, end) for one, end in self._holders[key] if one is not work), None)
 

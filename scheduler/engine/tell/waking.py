@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
 from ..model.values import HOUR_MS, QUEUED, Settings
+from ..rules.times import backoff_until, ends_at
 from ..state.planning import Cycle
 from ..state.standing import most_freed
 from ..state.work import Work
@@ -47,11 +48,11 @@ class Ends:
 
     def freed_before(self, instant: int, cycle: Cycle, touched: Mapping[Work, None]) -> int:
         """Milli-GPU of who is expected to leave before an instant. Who is touched stands otherwise in this plan than at first."""
-        freed = sum([most_freed(work) for work in touched if work.seats and cycle.ends_at(work) < instant])
+        freed = sum([most_freed(work) for work in touched if work.seats and ends_at(cycle, work) < instant])
         known, line = self._at, self._line
         for work in [work for work in self._fresh if work not in touched]:
             del self._fresh[work]
-            known[work] = at = cycle.ends_at(work)
+            known[work] = at = ends_at(cycle, work)
             heappush(line, (at, id(work), work))
         soon: list[tuple[int, int, Work]] = []
         while line and line[0][0] < instant:
@@ -60,7 +61,7 @@ class Ends:
             if known.get(work) != at:
                 continue
             if at <= cycle.now and work not in touched:
-                known[work] = at = cycle.ends_at(work)  # its time was up, and it goes on
+                known[work] = at = ends_at(cycle, work)  # its time was up, and it goes on
                 entry = at, key, work
             if at <= cycle.now or at < instant:
                 soon.append(entry)
@@ -188,7 +189,7 @@ class Ahead:
                 yield (run.degraded_since or self.cycle.now) + settings.stale_grace_ms
             return
         if run.last_evicted is not None:
-            yield self.cycle.backoff_until(work)
+            yield backoff_until(self.cycle, work)
         if job.not_before is not None:
             yield job.not_before
         if work.kind.preemption_delay_ms:

@@ -1,0 +1,85 @@
+"""What follows from how long a job has run and waited, and from when it was last evicted."""
+
+from typing import Protocol
+
+from ..model.reasons import Reason, reason
+from ..model.values import Settings
+from ..reading.checkers import spell_instant
+from ..state.tree import Tree
+from ..state.work import Work
+from .windows import NEVER
+
+FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 30_000, 3_600_000
+
+
+class Clocked(Protocol):
+    settings: Settings
+    now: int
+
+
+class Charging(Clocked, Protocol):
+    tree: Tree
+    held_off: set[int]
+
+
+def duration(cycle: Clocked, work: Work) -> int:
+    """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever."""
+    job = work.job
+    if job.limit_ms is not None:
+        return job.limit_ms
+    if job.estimate_ms is not None:
+        return job.estimate_ms * cycle.settings.overrun_millionths // 1_000_000
+    return NEVER
+
+
+def ends_at(cycle: Clocked, work: Work) -> int:
+    """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
+    job, now = work.job, cycle.now
+    started = job.run.started
+    if started is None or work.evicted or work.moved or not work.first_seats:
+        started = now
+    limit = job.limit_ms
+    length = duration(cycle, work) if limit is None else limit
+    if length >= NEVER:
+        return NEVER
+    if limit is None and length > 0:
+        while started + length <= now:
+            length *= 2
+    end = started + length
+    return end if end > now else now
+
+
+def overdue(cycle: Clocked, work: Work) -> bool:
+    """Whether it has waited as long as its class may."""
+    most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
+    return most is not None and cycle.now - work.job.submitted >= most and not work.seats
+
+
+def waited_long(cycle: Clocked, work: Work) -> bool:
+    """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
+    most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
+    if most is None or not work.seats:
+        return False
+    started = cycle.now if work.fresh or work.job.run.started is None else work.job.run.started
+    return started - work.job.submitted >= most > cycle.now - started
+
+
+def backs_off_until(cycle: Clocked, work: Work) -> int:
+    run = work.job.run
+    if not cycle.settings.hysteresis_ms or run.last_evicted is None:
+        return 0
+    doubled = min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << min(20, max(0, run.evictions - 1)))
+    return run.last_evicted + max(cycle.settings.hysteresis_ms, doubled)
+
+
+def backoff_until(cycle: Clocked, work: Work) -> int:
+    return 0 if work.seats else backs_off_until(cycle, work)
+
+
+def backoff(cycle: Charging, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+    until = backoff_until(cycle, work)
+    if until <= cycle.now or (work.order not in cycle.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
+        return None
+    at, times = spell_instant(until), work.job.run.evictions
+    often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"
+    return reason("backoff", f"was evicted {often}; until {at} it starts only inside its guarantee", until=at)
