@@ -12,6 +12,7 @@ from ..rules.gates import closed_gate, hold_of, used_before
 from ..rules.order import QueueOrder
 from ..rules.times import overdue
 from ..search.evicting import delaying_none, request
+from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
@@ -139,7 +140,8 @@ class Walk:
     def _order(self) -> QueueOrder:
         queues = self.cycle.queues(self.division, self.choice, None)
         for leaf in list(queues):
-            queues[leaf] = self._from_first_hopeful(queues[leaf])
+            if at := self.onward(queues[leaf], 0):
+                queues[leaf] = queues[leaf][at:]
             if not queues[leaf]:
                 del queues[leaf]
         return QueueOrder(self.cycle.tree, self.division, queues, self.milli)
@@ -160,10 +162,6 @@ class Walk:
                 unfit.add(shape)
             del self.shapes[shape]  # nothing is freed in this pass
         return True
-
-    def _from_first_hopeful(self, queue: list[Work]) -> list[Work]:
-        at = self.onward(queue, 0)
-        return queue[at:] if at else queue
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The place of the first job from there on that is not hopeless."""
@@ -315,10 +313,10 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
         if seats is None and cycle.book.entries:
             seats = fit_any(cycle, work, quota_type, banned)
             if seats is not None:
-                crowded = cycle.book.delays(work, quota_type, milli, seats)
+                crowded = delays(cycle.book, work, quota_type, milli, seats)
                 # What runs of a gang that is made whole was not lent to it.
-                if work.seats or not cycle.book.yields(work) or not leaves_in_time(cycle, work, quota_type, crowded):
-                    cycle.note(work, cycle.book.held_back(crowded))
+                if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
+                    cycle.note(work, held_back(cycle.book, crowded))
                     return HELD_BACK
                 backfilled = True
         if seats is None:
@@ -341,10 +339,10 @@ def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
     with cycle.cluster.attempt():
         if _clear_of_reservations(cycle, work, quota_type, milli, banned) is not None:
             return True
-        if not cycle.book.entries or not cycle.book.yields(work):
+        if not cycle.book.entries or not yields(cycle, work):
             return False
         seats = fit_any(cycle, work, quota_type, banned)
-        return seats is not None and leaves_in_time(cycle, work, quota_type, cycle.book.delays(work, quota_type, milli, seats))
+        return seats is not None and leaves_in_time(cycle, work, quota_type, delays(cycle.book, work, quota_type, milli, seats))
 
 
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
@@ -375,13 +373,14 @@ def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Sea
 def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int) -> tuple[Seat, ...] | None:
     """A place that delays no reservation."""
     book = cycle.book
-    if overdue := book.places_of_overdue(work):  # also of what they do not bind: elsewhere it is as well off
+    if overdue := places_of_overdue(book, work):  # also of what they do not bind: elsewhere it is as well off
         mark = cycle.cluster.mark()
         seats = fit_any(cycle, work, quota_type, banned | overdue)
-        if seats is not None and not book.delays(work, quota_type, milli, seats):
+        if seats is not None and not delays(book, work, quota_type, milli, seats):
             return seats
         cycle.cluster.undo(mark)
-    return delaying_none(cycle, work, quota_type, milli, banned | book.banned(work, quota_type, milli), partial(fit_any, cycle, work, quota_type))
+    banned |= off_limits(book, work, quota_type, milli)
+    return delaying_none(cycle, work, quota_type, milli, banned, partial(fit_any, cycle, work, quota_type))
 
 
 def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, leaf: int, backfilled: bool) -> None:

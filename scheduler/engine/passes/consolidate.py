@@ -14,6 +14,7 @@ from ..rules.gates import closed_gate
 from ..rules.times import overdue
 from ..search.clearable import Need, Weight, weight_of
 from ..search.evicting import Target, delaying_none, place_in, request, targets
+from ..search.reservations import delays
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle, Sieve
@@ -231,7 +232,7 @@ def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: T
     for one in moved:
         cluster.unseat(one, one.seats, why, work.job.name)
     seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
-    if seats is None or cluster.in_a_circle(work, seats) or cycle.book.delays(work, quota_type, milli, seats):
+    if seats is None or cluster.in_a_circle(work, seats) or delays(cycle.book, work, quota_type, milli, seats):
         return False
     leaf = work.charged_leaf if work.seats else work.home
     running = sum(not one.fresh for one in moved)

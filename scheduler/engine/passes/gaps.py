@@ -10,6 +10,7 @@ from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import overdue
 from ..search.evicting import request, take_units
+from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
 from ..search.victims import Found
 from ..state.planning import Cycle
@@ -47,7 +48,7 @@ def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collectio
 
     Once other work of that queue has ended, the job may stand inside the guarantee, and the holder could not have its place.
     """
-    if not cycle.book.places_of_overdue(work) & sum(1 << node for node in crowded):
+    if not places_of_overdue(cycle.book, work) & sum(1 << node for node in crowded):
         return True
     division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
     return all(division.guaranteed[place] == 0 for place in cycle.tree.path[work.home])
@@ -123,10 +124,10 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
 def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
     """A bound: False where a job could not start at once even if these left. That is the same for all that need the same room."""
     if work.seats:
-        return cycle.book.suffice_without(leaving, work, quota_type)
+        return suffice_without(cycle, leaving, work, quota_type)
     key = ("without", work.form.shape, quota_type, *[one.order for one in leaving])
     known: bool | None = cycle.memo(key)
-    return cycle.remember(key, cycle.book.suffice_without(leaving, work, quota_type)) if known is None else known
+    return cycle.remember(key, suffice_without(cycle, leaving, work, quota_type)) if known is None else known
 
 
 def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:

@@ -45,7 +45,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
 
     def rank(work: Work) -> tuple[object, ...]:
         """At its minimum before above it, then like everyone in a queue."""
-        return above_minimum(work), *cycle.rank_in_queue(work)
+        return len(work.seats) > work.form.all_least, *cycle.rank_in_queue(work)
 
     for queue in queues.values():
         queue.sort(key=rank)
@@ -69,10 +69,6 @@ def _grow(cycle: Cycle, division: Division) -> None:
         del queue[at]
         insort(queue, best, lo=at, key=rank)
         order.refresh(leaf)
-
-
-def above_minimum(work: Work) -> bool:
-    return len(work.seats) > work.form.all_least
 
 
 def next_step(work: Work) -> Step | None:

@@ -15,6 +15,7 @@ from ..reading.checkers import spell_instant
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
 from ..search.evicting import release, request, some_of, targets, tell, told_before
+from ..search.reservations import delays, held_back
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, no_larger, search
 from ..state.fleet import Seat, Split, View
@@ -227,8 +228,8 @@ class Anew:
         seats = self._fit(view, banned | ahead)
         if seats is None or cycle.cluster.in_a_circle(work, seats):
             return NO_SPLIT
-        crowded = cycle.book.delays(work, self.quota_type, self.milli, seats)
-        return cycle.book.held_back(crowded) if crowded else (seats, leaf)
+        crowded = delays(cycle.book, work, self.quota_type, self.milli, seats)
+        return held_back(cycle.book, crowded) if crowded else (seats, leaf)
 
     def _seat(self, seats: tuple[Seat, ...], leaf: int, why: Reason) -> None:
         self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, why)

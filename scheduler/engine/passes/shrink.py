@@ -6,6 +6,7 @@ from ..model.reasons import Reason, reason
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
 from ..search.evicting import NOTHING, place_in, request, take_units
+from ..search.reservations import delays
 from ..search.units import Unit
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -102,7 +103,7 @@ def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
             return False
         refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
         seats = None if refused is not None else place_in(cycle, work, quota_type, 0, cycle.grid.size, banned)
-        return seats is not None and not cycle.book.delays(work, quota_type, milli, seats)
+        return seats is not None and not delays(cycle.book, work, quota_type, milli, seats)
 
 
 __all__ = ["give_own", "run", "shrink"]

@@ -167,10 +167,6 @@ def _by_class(factor: int) -> Any:
     return checked
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 def _factor(value: Any) -> int:
     factor: int = scaled(1_000_000, most=1000)(value)
     if not factor:
@@ -208,7 +204,7 @@ _SETTINGS = {
     "repartition_per_hour": (whole(0, 100_000), 6),
     "max_wait_s": (_by_class(1000), FOR_NONE),
     "worth": (_by_class(1000), FOR_NONE),
-    "fairness": (_as_it_is, {}),
+    "fairness": (lambda stated: stated, {}),
     "sharing_trust": (one_of("job", "quota", "any"), "quota"),
     "forecast": (one_of("all", "head", "none"), "all"),
 }

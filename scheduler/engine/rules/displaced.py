@@ -61,13 +61,13 @@ class Displaced:
     def holds_any(self) -> bool:
         return bool(self._later)
 
-    def dear(self, work: Work) -> bool:
-        """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
-        return work.order in self._before
-
     @property
     def any_dear(self) -> bool:
         return bool(self._before)
+
+    def dear(self, work: Work) -> bool:
+        """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
+        return work.order in self._before
 
     def repaired(self, work: Work, before: Mark) -> None:
         """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""

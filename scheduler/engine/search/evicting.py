@@ -14,6 +14,7 @@ from ..state.fleet import Seat
 from ..state.grid import ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
+from .reservations import delays, held_back
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
 
@@ -241,7 +242,7 @@ def delaying_none(
     while True:
         mark = cycle.cluster.mark()
         seats = place(banned)
-        crowded = () if seats is None else cycle.book.delays(work, quota_type, milli, seats)
+        crowded = () if seats is None else delays(cycle.book, work, quota_type, milli, seats)
         if not crowded:
             return seats
         cycle.cluster.undo(mark)
@@ -362,7 +363,7 @@ def try_set(
     cluster = cycle.cluster
     milli = request(cycle, work, quota_type)
     code = why(found)
-    later = cycle.book.set_aside() if cycle.waits_alone(work) else None
+    later = cycle.book.set_aside() if cycle.waiting_by_leaf() == {work.home: [work]} else None
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
@@ -403,9 +404,9 @@ def _start(
     if seats is None or cluster.in_a_circle(work, seats):
         return NOTHING
     # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-    crowded = cycle.book.delays(work, quota_type, milli, seats)
+    crowded = delays(cycle.book, work, quota_type, milli, seats)
     if crowded:
-        return cycle.book.held_back(crowded)
+        return held_back(cycle.book, crowded)
     taken = {victim.job.name for victim in victims}
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
     detail = f"{how_many} way: {some_of(taken)}"

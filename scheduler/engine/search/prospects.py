@@ -54,8 +54,8 @@ class Prospects(ABC):
         self._rehearsed_read = 0  # so much of the cluster's journal is in it
         self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
         self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
-        backfills = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
-        self._lends = backfills  # nobody gives way to a reservation where none is made
+        # Nobody gives way to a reservation where none is made.
+        self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
 
     @property
     @abstractmethod

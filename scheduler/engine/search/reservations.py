@@ -90,7 +90,7 @@ class Book(Prospects):
 
     def has_no_date(self, work: Work) -> bool:
         """Whether a job has asked for a place and no estimate says when there is one."""
-        return self._counted(work) and self.date_of(work) is None and work.order in self._asked_at
+        return _is_counted(self, work) and self.date_of(work) is None and work.order in self._asked_at
 
     def settle(self) -> None:
         """Work out what was asked for later, of the state in which it was asked for."""
@@ -106,10 +106,10 @@ class Book(Prospects):
         self.looked_at = True
         if self._walk is not None:
             self._gone_along()
-        asking = self._asking
+        asking, rank = self._asking, self.cycle.rank_in_queue
         if not asking:
             return
-        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and self._ahead_of(one, work) for one, _ in asking):
+        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking):
             self.settle()  # who comes before it in its queue may have asked for another type behind it
         elif work.order not in self._asked_at:
             self.settle()
@@ -208,7 +208,8 @@ class Book(Prospects):
         return self._keep(work, quota_type, found)
 
     def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
-        entry = Entry(work, quota_type, date.at, self.length(work), date.places, self._is_inside(work, quota_type), len(self._entries), date)
+        inside = self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
+        entry = Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
         self.ahead.reserve(entry.at, entry.length, entry.places)
         self._entries.append(entry)
         for node, _ in entry.places:
@@ -223,14 +224,6 @@ class Book(Prospects):
             if date is not None and (found is None or date.at < found.at):
                 found, quota_type = date, each
         return found, quota_type
-
-    def _is_inside(self, work: Work, quota_type: int) -> bool:
-        """Whether it would stay within its guarantees."""
-        return self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
-
-    def _counted(self, work: Work) -> bool:
-        """Whether its date is a matter of counting GPUs over time."""
-        return not work.seats and self.only_gpus_count(work.form) and not self.cycle.cluster.windows.upcoming
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
@@ -248,7 +241,7 @@ class Book(Prospects):
         """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
         self._asked_at.setdefault(work.order, len(self.entries))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        if not self._counted(work):
+        if not _is_counted(self, work):
             return  # only its gates are kept
         found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
         if found is not None:
@@ -270,7 +263,12 @@ class Book(Prospects):
 
     def _may_be_room(self, work: Work, quota_type: int) -> bool:
         """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
-        if self._ahead is None or self._ends_now or self.cycle.has_backfilled or self._suffice(work, quota_type, self.cycle.fleet.soon.count_np):
+        if (
+            self._ahead is None
+            or self._ends_now
+            or self.cycle.has_backfilled
+            or _suffices(self.cycle, work, quota_type, self.cycle.fleet.soon.count_np)
+        ):
             return True
         self._fill(work, quota_type)
         return False
@@ -288,144 +286,157 @@ class Book(Prospects):
         """Milli-GPU that may become idle without all of them."""
         return self._lenders[2] if self.lenders() and self._lenders is not None else 0
 
-    def suffice_without(self, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
-        """A bound: False where a job could not start at once even if these left."""
-        wanted, soon = _largest(work), self.cycle.fleet.soon
-        if wanted is None:
-            return True
-        role, workers = wanted
-        freed = _freed(leaving)
-        if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
-            return False  # mostly there are too few, wherever they are
-        counts = soon.count_np.copy()
-        for node, count in freed:
-            counts[node] += count
-        return self._suffice(work, quota_type, counts)
-
-    def _suffice(self, work: Work, quota_type: int, counts: Ints) -> bool:
-        """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
-        wanted = _largest(work)
-        if wanted is None:
-            return True
-        role, workers = wanted
-        slots = counts // role.gpus * work.eligible(self.cycle.grid, role, quota_type).array
-        width = widest(self.cycle.cluster, work.kind)
-        return int(slots.sum() if width < 0 else self.cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
-
     def is_full(self, work: Work, quota_type: int) -> bool:
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
         known = None if work.seats else self._full.get((work.form.shape, quota_type))
         return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
 
-    def yields(self, work: Work) -> bool:
-        """Whether it may run in a gap that ends before it does."""
-        return work.kind.preemptible is Preemptible.ALWAYS and work.kind.grace_ms <= self.cycle.settings.backfill_notice_ms
 
-    def banned(self, work: Work, quota_type: int, milli: int) -> int:
-        """Nodes on which a worker would certainly delay a reservation, as a bit set."""
-        if not self.entries or any(role.parted for role in work.kind.roles):
-            return 0  # who takes a part may stand beside somebody who stays longer anyway
-        gpus = min(role.gpus for role in work.kind.roles)
-        if not gpus:
-            return 0
-        until, inside = self._span(work, quota_type, milli)
-        self._renew()
-        bits = 0
-        for node, entries in self._by_node.items():
-            if self._room(node, entries, 0, until, inside, work) < gpus:
+def _is_counted(book: Book, work: Work) -> bool:
+    """Whether its date is a matter of counting GPUs over time."""
+    return not work.seats and book.only_gpus_count(work.form) and not book.cycle.cluster.windows.upcoming
+
+
+def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
+    """A bound: False where a job could not start at once even if these left."""
+    wanted, soon = _largest(work), cycle.fleet.soon
+    if wanted is None:
+        return True
+    role, workers = wanted
+    freed = _freed(leaving)
+    if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
+        return False  # mostly there are too few, wherever they are
+    counts = soon.count_np.copy()
+    for node, count in freed:
+        counts[node] += count
+    return _suffices(cycle, work, quota_type, counts)
+
+
+def _suffices(cycle: Surroundings, work: Work, quota_type: int, counts: Ints) -> bool:
+    """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
+    wanted = _largest(work)
+    if wanted is None:
+        return True
+    role, workers = wanted
+    slots = counts // role.gpus * work.eligible(cycle.grid, role, quota_type).array
+    width = widest(cycle.cluster, work.kind)
+    return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
+
+
+def yields(cycle: Surroundings, work: Work) -> bool:
+    """Whether it may run in a gap that ends before it does."""
+    return work.kind.preemptible is Preemptible.ALWAYS and work.kind.grace_ms <= cycle.settings.backfill_notice_ms
+
+
+def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
+    """Nodes on which a worker would certainly delay a reservation, as a bit set."""
+    if not book.entries or any(role.parted for role in work.kind.roles):
+        return 0  # who takes a part may stand beside somebody who stays longer anyway
+    gpus = min(role.gpus for role in work.kind.roles)
+    if not gpus:
+        return 0
+    until, inside = _span(book, work, quota_type, milli)
+    book._renew()
+    bits = 0
+    for node, entries in book._by_node.items():
+        if _room(book, node, entries, 0, until, inside, work) < gpus:
+            bits |= 1 << node
+    return bits
+
+
+def places_of_overdue(book: Book, work: Work) -> int:
+    """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
+    bits = 0
+    for entry in book.entries if book.cycle.settings.waits_end else ():
+        if entry.work is not work and not entry.served and overdue(book.cycle, entry.work):
+            for node, _ in entry.places:
                 bits |= 1 << node
-        return bits
+    return bits
 
-    def places_of_overdue(self, work: Work) -> int:
-        """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
-        bits = 0
-        for entry in self.entries if self.cycle.settings.waits_end else ():
-            if entry.work is not work and not entry.served and overdue(self.cycle, entry.work):
-                for node, _ in entry.places:
-                    bits |= 1 << node
-        return bits
 
-    def _span(self, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
-        until = max(1, min(END - 1, self.length(work)))
-        return until, self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+def _span(book: Book, work: Work, quota_type: int, milli: int) -> tuple[int, bool]:
+    until = max(1, min(END - 1, book.length(work)))
+    return until, book.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
 
-    def _room(self, node: int, entries: list[Entry], since: int, until: int, inside: bool, work: Work) -> int:
-        """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
-        first = END
-        others: list[tuple[int, int, int]] = []
-        own = self._asked_at.get(work.order, len(self._entries))
-        for entry in entries:
-            if entry.served:
-                continue
-            if not self._binds(entry, own, inside, work):
-                others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
-            elif entry.at < until:
-                first = min(first, entry.at)
-        first = max(first, since)
-        return END if first >= until else self._renew().least_free(node, first, until, others)
 
-    def _binds(self, entry: Entry, own: int, inside: bool, work: Work) -> bool:
-        """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
+def _room(book: Book, node: int, entries: list[Entry], since: int, until: int, inside: bool, work: Work) -> int:
+    """GPUs of a node that work may take from one instant to another: what the reservations that bind it leave from their time on."""
+    first = END
+    others: list[tuple[int, int, int]] = []
+    own = book._asked_at.get(work.order, len(book._entries))
+    for entry in entries:
+        if entry.served:
+            continue
+        if not _binds(book, entry, own, inside, work):
+            others.append((entry.at, entry.at + entry.length, entry.keeps(node)))
+        elif entry.at < until:
+            first = min(first, entry.at)
+    first = max(first, since)
+    return END if first >= until else book._renew().least_free(node, first, until, others)
 
-        In its own queue it binds all that comes behind its holder, also who had asked for another type before.
-        """
-        if entry.work.home == work.home:
-            return (entry.place < own or len(self.cycle.grid.types) > 1) and self._ahead_of(entry.work, work)
-        return entry.place < own and (entry.guaranteed or not inside)
 
-    def _ahead_of(self, holder: Work, work: Work) -> bool:
-        """Whether a job comes before another one in their queue."""
-        rank = self.cycle.rank_in_queue
-        return rank(holder) < rank(work)
+def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool:
+    """A reservation binds what comes behind it; and what stays within its guarantee is not held back by a job above its own.
 
-    def delays(self, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
-        """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
-        self._settle_up_to(work)
-        if not self._entries or all(seat.node not in self._by_node for seat in seats):
-            return []
-        self._renew()
-        until, inside = self._span(work, quota_type, milli)
-        crowded = []
-        for node, starts in self._taken(seats).items():
-            entries = self._by_node[node]
-            for number, since in enumerate(starts, 1):
-                # What joins others on a GPU takes it only from the time on at which they have left.
-                if since < until and number > self._room(node, entries, since, until, inside, work):
-                    crowded.append(node)
-                    break
-        if self.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
-            crowded += [node for node in self._short_of_host(seats, until, inside, work) if node not in crowded]
-        return crowded
+    In its own queue it binds all that comes behind its holder, also who had asked for another type before.
+    """
+    if entry.work.home == work.home:
+        rank = book.cycle.rank_in_queue
+        return (entry.place < own or len(book.cycle.grid.types) > 1) and rank(entry.work) < rank(work)
+    return entry.place < own and (entry.guaranteed or not inside)
 
-    def _short_of_host(self, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
-        """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
-        own, rehearsal, short = self._asked_at.get(work.order, len(self._entries)), self._own_rehearsal(self.ahead), []
-        for node in sorted({seat.node for seat in seats if seat.node in self._by_node}):
-            kept = [entry for entry in self._by_node[node] if not entry.served and entry.at < until and self._binds(entry, own, inside, work)]
-            here = [seat for seat in seats if seat.node == node]
-            if kept and not all(rehearsal.host_suffices(here, node, entry.at) for entry in kept):
-                short.append(node)
-        return short
 
-    def _taken(self, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
-        """By node, from when on each GPU is held that somebody could miss."""
-        taken: dict[int, list[int]] = {}
-        shared: set[tuple[int, int]] = set()
-        for seat in seats:
-            if seat.node in self._by_node:
-                starts = taken.setdefault(seat.node, [])
-                starts.extend([0] * seat.mask.bit_count())
-                shared.update((seat.node, part.gpu) for part in seat.parts)
-        for node, gpu in sorted(shared):
-            taken[node].append(max(self._tenants.get((node, gpu), {}).values(), default=0))
-        for starts in taken.values():
-            starts.sort()
-        return taken
+def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
+    """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
+    book._settle_up_to(work)
+    if not book._entries or all(seat.node not in book._by_node for seat in seats):
+        return []
+    book._renew()
+    until, inside = _span(book, work, quota_type, milli)
+    crowded = []
+    for node, starts in _taken(book, seats).items():
+        entries = book._by_node[node]
+        for number, since in enumerate(starts, 1):
+            # What joins others on a GPU takes it only from the time on at which they have left.
+            if since < until and number > _room(book, node, entries, since, until, inside, work):
+                crowded.append(node)
+                break
+    if book.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
+        crowded += [node for node in _short_of_host(book, seats, until, inside, work) if node not in crowded]
+    return crowded
 
-    def held_back(self, nodes: list[int]) -> Reason:
-        """Whose reservation stands in the way on the nodes."""
-        entry = self._by_node[nodes[0]][0]
-        at = spell_instant(self.cycle.now + entry.at)
-        holder = entry.work.job.name
-        detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"
-        return reason("reservation", detail, holder=holder, at=at, gpus=sum(count for _, count in entry.places))
+
+def _short_of_host(book: Book, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
+    """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
+    own, rehearsal, short = book._asked_at.get(work.order, len(book._entries)), book._own_rehearsal(book.ahead), []
+    for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
+        kept = [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
+        here = [seat for seat in seats if seat.node == node]
+        if kept and not all(rehearsal.host_suffices(here, node, entry.at) for entry in kept):
+            short.append(node)
+    return short
+
+
+def _taken(book: Book, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
+    """By node, from when on each GPU is held that somebody could miss."""
+    taken: dict[int, list[int]] = {}
+    shared: set[tuple[int, int]] = set()
+    for seat in seats:
+        if seat.node in book._by_node:
+            starts = taken.setdefault(seat.node, [])
+            starts.extend([0] * seat.mask.bit_count())
+            shared.update((seat.node, part.gpu) for part in seat.parts)
+    for node, gpu in sorted(shared):
+        taken[node].append(max(book._tenants.get((node, gpu), {}).values(), default=0))
+    for starts in taken.values():
+        starts.sort()
+    return taken
+
+
+def held_back(book: Book, nodes: list[int]) -> Reason:
+    """Whose reservation stands in the way on the nodes."""
+    entry = book._by_node[nodes[0]][0]
+    at = spell_instant(book.cycle.now + entry.at)
+    holder = entry.work.job.name
+    detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"
+    return reason("reservation", detail, holder=holder, at=at, gpus=sum(count for _, count in entry.places))

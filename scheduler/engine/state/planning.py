@@ -297,11 +297,6 @@ class Cycle:
             }
         return self._all_waiting
 
-    def waits_alone(self, work: Work) -> bool:
-        """Whether nobody else waits."""
-        waiting = self.waiting_by_leaf()
-        return len(waiting) == 1 and waiting.get(work.home) == [work]
-
     def _follow(self) -> None:
         journal = self.cluster.journal
         if len(journal) > self._read:

@@ -191,7 +191,8 @@ class Tree(Layout):
                 division.usage[place] = usage.get(division.name, usage.get(ANY_TYPE, 0))
                 division.weight[place] = weights.get(division.name, quota.weight)
                 division.priority[place] = priorities.get(division.name, quota.priority)
-        self.lasting = [(window, self._window_path(window)) for window in windows if window.class_rank is None]
+        of_quotas = [window for window in windows if window.class_rank is None]
+        self.lasting = [(window, () if window.quota is None else self.path[self.position[window.quota]]) for window in of_quotas]
         for window, path in self.lasting:
             division = self.divisions[self._window_division(window)]
             for place in path:
@@ -229,9 +230,6 @@ class Tree(Layout):
     def _window_division(self, window: Window) -> int:
         return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0
 
-    def _window_path(self, window: Window) -> tuple[int, ...]:
-        return self.path[self.position[window.quota]] if window.quota is not None else ()
-
     # Use
 
     def charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
@@ -258,9 +256,6 @@ class Tree(Layout):
         for place in self.path[leaf]:
             requested[place] += milli
 
-    def used_total(self, place: int) -> int:
-        return sum([division.used[place] for division in self.divisions])
-
     def limits(self, leaf: int, quota_type: int) -> Iterator[tuple[int, int, int]]:
         """The limits on a leaf's way up that count a quota type: of which node, on that type or on every type, and how much."""
         for place in self.path[leaf] if self.limited else ():
@@ -273,7 +268,7 @@ class Tree(Layout):
     def used_of(self, place: int, quota_type: int) -> int:
         """What is used below a node of one type, or of every type."""
         if quota_type == EVERY_TYPE:
-            return self.used_total(place)
+            return sum([division.used[place] for division in self.divisions])
         return (self.divisions[self.division_of[quota_type]].used if self.used_by_type is None else self.used_by_type[quota_type])[place]
 
     def limit_for(self, division: Division, place: int) -> int | None:
