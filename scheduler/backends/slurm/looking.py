@@ -3,7 +3,7 @@
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -14,9 +14,11 @@ from django.db import Error
 
 from scheduler.backends.base import (
     BackendError,
+    Refusal,
     RunState,
     SeenCheckpoint,
     SeenRun,
+    SeenSteps,
     SeenWorker,
     WorkerSeat,
 )
@@ -119,18 +121,32 @@ class Looking(Site):
         now: datetime,
     ) -> SeenRun | None:
         """None: it has ended, and its last checkpoints are still being looked at."""
-        at = datetime.fromisoformat(run.at)
         if run.never_begun:
+            at = datetime.fromisoformat(run.at)
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
-        workers: list[SeenWorker] = []
-        states, starts, ends, refusals = [], [], [], []
-        wrong: list[Wrong] = []
-        forgotten, starts_are_slurms = False, True
+        looks = self._looks_at_parts(run, by_id, ours, now)
+        found = Gathered(goes_on=run.in_place and any(look == RunState.RUNNING for _, _, look in looks))
+        for part, job, look in looks:
+            self._gather_part(found, run, part, job, look, nodes, now)
+        if run.in_place and not (run.stopping or run.killed) and len(found.wrong) < len(looks):
+            found.pass_over_victims()
+        state = found.state_of(run)
+        checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
+        # Since when a forgotten part is over nobody knows, so that a wait for it would never end.
+        if state == RunState.ENDED and not fresh and not found.forgotten and now - max(found.ends) < LAST_LOOK:
+            return None
+        steps = self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else ()
+        return found.told(run, state, checkpoints, steps)
+
+    def _looks_at_parts(
+        self, run: Run, by_id: Numbered, ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime
+    ) -> list[tuple[dict[str, Any], SlurmJob | None, RunState]]:
+        """Each part with its job in Slurm. Of a run that is resized in place those who were asked to leave and have are missed by nobody."""
         looks = []
         for part in run.parts:
             job = by_id.of(run.key, part)
-            if job is None and not part.get("id") and (found := ours.get((run.key, part["number"]))):
-                job = found[0]
+            if job is None and not part.get("id") and (same := ours.get((run.key, part["number"]))):
+                job = same[0]
             look = self._part_state(run, part, job, now)
             if job is not None and self._may_be_forgotten(run, job, now) and (done := completed_at(run, part, job, now)) is not None:
                 # What Slurm still has of it is cancelled, and where its start is later, that is another one.
@@ -138,70 +154,34 @@ class Looking(Site):
                 started = job.started_at if job.started_at is not None and job.started_at <= done else None
                 job = replace(job, state="COMPLETED", exit_code=0, started_at=started, ended_at=done)
             looks.append((part, job, look))
-        # Of a run that is resized in place those who were asked to leave and have are missed by nobody.
-        looks = [(part, job, look) for part, job, look in looks if not part.get("leaving") or look != RunState.ENDED] or looks
-        goes_on = run.in_place and any(look == RunState.RUNNING for _, _, look in looks)
-        for part, job, look in looks:
-            code = None
-            if goes_on and look == RunState.STARTING and self._stuck(run, part, job, nodes, now):
-                look = RunState.ENDED  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
-                part["stuck"] = True
-                workers += self._workers(run, part, job, look, None)
-                continue
-            states.append(look)
-            lost = False
-            if look == RunState.ENDED:
-                forgotten = forgotten or job is None or job.ended_at is None
-                ends.append(job.ended_at if job is not None and job.ended_at is not None else left_at(run, part) or now)
-                refused = refusals_of(part, job, nodes)
-                refusals += refused
-                code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
-                if code != 0:
-                    cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
-                    victim = is_victim(part, code, lost=lost, cancelled=cancelled)
-                    # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
-                    wrong.append((ends[-1] if job is not None else at - timedelta(seconds=1), code, why, lost, victim))
-                lost = lost and (job is None or bool(refused) or not began(run, part, job))
-            elif why := self._stuck(run, part, job, nodes, now):
-                wrong.append((now, None, why, True, True))
-            if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
-                part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
-                self._keep(run)
-            started = job.started_at if job is not None else None
-            if started is None and look == RunState.ENDED and code is not None:
-                started, starts_are_slurms = left_since(run, part), False
-            if started is not None and not lost and not (goes_on and look == RunState.ENDED):
-                starts.append(started)
-            workers += self._workers(run, part, job, look, code)
-        if states and set(states) == {RunState.ENDED}:
-            state = RunState.ENDED
-        elif run.stopping or run.killed:
-            state = RunState.STOPPING
-        else:
-            state = RunState.STARTING if RunState.STARTING in states else RunState.RUNNING
-        if run.in_place and not (run.stopping or run.killed) and len(wrong) < len(looks):
-            # The others go on without one that was lost, and another joins them; or they have completed it without.
-            wrong = [one for one in wrong if not one[4]] if goes_on or all(one[4] for one in wrong) else wrong
-        bad = min(wrong, key=lambda one: one[0], default=None)
-        checkpoints, fresh = self._checkpoints(run, last=state == RunState.ENDED)
-        # Since when a forgotten part is over nobody knows, so that a wait for it would never end.
-        if state == RunState.ENDED and not fresh and not forgotten and now - max(ends) < LAST_LOOK:
-            return None
-        return SeenRun(
-            key=run.key,
-            sequence=run.sequence,
-            state=state,
-            workers=tuple(workers),
-            started_at=max(starts) if len(starts) == sum(not (goes_on and state == RunState.ENDED) for state in states) else None,
-            ended_at=max(ends) if state == RunState.ENDED else None,
-            exit_code=None if state != RunState.ENDED else bad[1] if bad is not None else 0,
-            why="" if bad is None else bad[2],
-            is_one_start=starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
-            node_lost=bad is not None and (bad[3] or (run.in_place and state == RunState.ENDED and is_for_a_loss(run, bad, wrong))),
-            refusals=tuple(refusals),
-            checkpoints=checkpoints,
-            steps=self._looker.steps(Path(run.checkpoints)) if run.checkpoints and state != RunState.ENDED else (),
-        )
+        return [(part, job, look) for part, job, look in looks if not part.get("leaving") or look != RunState.ENDED] or looks
+
+    def _gather_part(
+        self,
+        found: "Gathered",
+        run: Run,
+        part: dict[str, Any],
+        job: SlurmJob | None,
+        look: RunState,
+        nodes: Callable[[], Mapping[str, SlurmNode]],
+        now: datetime,
+    ) -> None:
+        code, lost = None, False
+        why = "" if look == RunState.ENDED else self._stuck(run, part, job, nodes, now)
+        if found.goes_on and look == RunState.STARTING and why:
+            part["stuck"] = True  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
+            found.workers += self._workers(run, part, job, RunState.ENDED, None)
+            return
+        found.states.append(look)
+        if look == RunState.ENDED:
+            code, lost = found.end(run, part, job, refusals_of(part, job, nodes), now)
+        elif why:
+            found.wrong.append((now, None, why, True, True))
+        if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
+            part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
+            self._keep(run)
+        found.start(run, part, job, look, code, lost=lost)
+        found.workers += self._workers(run, part, job, look, code)
 
     def _checkpoints(self, run: Run, *, last: bool) -> tuple[tuple[SeenCheckpoint, ...], bool]:
         """The newest checkpoints, and whether they are as they are now. All runs of a look wait for file systems no longer than one may."""
@@ -343,6 +323,75 @@ class Looking(Site):
                 self.client.cancel([job.id for job in jobs if job.id != number])
             elif place not in kept and place[0] in resized:  # a worker that was lost, and whose place another took
                 self.client.cancel([job.id for job in jobs])
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the looks at the parts of a run come to."""
+
+    goes_on: bool  # it is resized in place, and some part of it runs
+    workers: list[SeenWorker] = field(default_factory=list)
+    states: list[RunState] = field(default_factory=list)
+    starts: list[datetime] = field(default_factory=list)
+    ends: list[datetime] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    wrong: list[Wrong] = field(default_factory=list)
+    forgotten: bool = False  # when one of its parts ended nobody knows
+    starts_are_slurms: bool = True
+
+    def end(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, refused: Sequence[Refusal], now: datetime) -> tuple[int | None, bool]:
+        """Its exit code, and whether it was lost before it began."""
+        known = job.ended_at if job is not None else None
+        self.forgotten = self.forgotten or known is None
+        self.ends.append(known or left_at(run, part) or now)
+        self.refusals += refused
+        code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
+        if code != 0:
+            cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
+            victim = is_victim(part, code, lost=lost, cancelled=cancelled)
+            # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
+            at = self.ends[-1] if job is not None else datetime.fromisoformat(run.at) - timedelta(seconds=1)
+            self.wrong.append((at, code, why, lost, victim))
+        return code, lost and (job is None or bool(refused) or not began(run, part, job))
+
+    def start(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, look: RunState, code: int | None, *, lost: bool) -> None:
+        started = job.started_at if job is not None else None
+        if started is None and look == RunState.ENDED and code is not None:
+            started, self.starts_are_slurms = left_since(run, part), False
+        if started is not None and not lost and not (self.goes_on and look == RunState.ENDED):
+            self.starts.append(started)
+
+    def pass_over_victims(self) -> None:
+        """The others go on without one that was lost, and another joins them; or they have completed it without."""
+        if self.goes_on or all(one[4] for one in self.wrong):
+            self.wrong = [one for one in self.wrong if not one[4]]
+
+    def state_of(self, run: Run) -> RunState:
+        if self.states and set(self.states) == {RunState.ENDED}:
+            return RunState.ENDED
+        if run.stopping or run.killed:
+            return RunState.STOPPING
+        return RunState.STARTING if RunState.STARTING in self.states else RunState.RUNNING
+
+    def told(self, run: Run, state: RunState, checkpoints: tuple[SeenCheckpoint, ...], steps: tuple[SeenSteps, ...]) -> SeenRun:
+        bad = min(self.wrong, key=lambda one: one[0], default=None)
+        is_over = state == RunState.ENDED
+        up = sum(not (self.goes_on and one == RunState.ENDED) for one in self.states)
+        return SeenRun(
+            key=run.key,
+            sequence=run.sequence,
+            state=state,
+            workers=tuple(self.workers),
+            started_at=max(self.starts) if len(self.starts) == up else None,
+            ended_at=max(self.ends) if is_over else None,
+            exit_code=None if not is_over else bad[1] if bad is not None else 0,
+            why="" if bad is None else bad[2],
+            is_one_start=self.starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
+            node_lost=bad is not None and (bad[3] or (run.in_place and is_over and is_for_a_loss(run, bad, self.wrong))),
+            refusals=tuple(self.refusals),
+            checkpoints=checkpoints,
+            steps=steps,
+        )
 
 
 def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken: dict[str, int]) -> tuple[tuple[str, int], ...]:
