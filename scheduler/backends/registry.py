@@ -26,7 +26,7 @@ from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 STEPS_EACH = timedelta(seconds=5)  # files of step times are taken in: however often a job writes them
-CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.order_by("pk"))
+CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.select_related("slurm").order_by("pk"))
 SIMULATED, LOCAL, SLURM = KINDS = ("simulated", "local", "slurm")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -42,12 +42,19 @@ class Silence(NamedTuple):
     last: datetime
 
 
+class Named(NamedTuple):
+    """Which back-end a cluster has, and since when it is reached as it is."""
+
+    kind: str
+    since: datetime | None
+
+
 class Backends(Mapping[int, Backend]):
     """Back-ends by key of their cluster, and when each was last asked for all that runs there."""
 
     def __init__(self, by_cluster: Mapping[int, Backend]) -> None:
         self._by_cluster = dict(by_cluster)
-        self._kinds: dict[int, str] = {}
+        self._named: dict[int, Named] = {}
         self._looked: dict[int, datetime] = {}
         self._steps: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
@@ -64,12 +71,13 @@ class Backends(Mapping[int, Backend]):
         return len(self._by_cluster)
 
     def provide(self, cluster: Cluster) -> Backend:
-        """The back-end that a cluster names now; made when it is first asked for, and anew when another one is named."""
-        if cluster.pk not in self._by_cluster or self._kinds.get(cluster.pk, cluster.backend) != cluster.backend:
+        """The back-end that a cluster names now; made when it is first asked for, and anew when another one is named, or is reached otherwise."""
+        named = _named(cluster)
+        if cluster.pk not in self._by_cluster or self._named.get(cluster.pk, named) != named:
             self._by_cluster.pop(cluster.pk, None)
             self._looked.pop(cluster.pk, None)
             self._by_cluster[cluster.pk] = _made(cluster)
-            self._kinds[cluster.pk] = cluster.backend
+            self._named[cluster.pk] = named
         return self._by_cluster[cluster.pk]
 
     def full_look_due(self, cluster: int, at: datetime) -> bool:
@@ -135,6 +143,11 @@ def clusters_without_images() -> tuple[str, ...]:
 def is_simulated() -> bool:
     """Whether any cluster is."""
     return any(cluster.backend == SIMULATED for cluster in CLUSTERS())
+
+
+def _named(cluster: Cluster) -> Named:
+    row = getattr(cluster, "slurm", None) if cluster.backend == SLURM else None
+    return Named(cluster.backend, row.changed_at if row is not None else None)
 
 
 def _made(cluster: Cluster) -> Backend:

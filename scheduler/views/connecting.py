@@ -43,12 +43,12 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     """Also how a cluster that is there is reached: it is named in the address."""
     name = request.POST.get("cluster", request.GET.get("cluster", ""))
     known = slurm_known(name)
-    choices, shown = asdict(slurm_choices(known)), {"connected": name if known.tag else ""}
+    choices, connected = asdict(slurm_choices(known)), name if known.tag else ""
     if request.method != "POST":
-        return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices), **shown)
+        return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices), connected=connected)
     form = SlurmForm(request.POST, **choices)
     if not form.is_valid():
-        return _add_page(request, form, status=422, **shown)
+        return _add_page(request, form, status=422, connected=connected)
     sent = form.cleaned_data
     chosen = replace(known, **{name: value for name, value in sent.items() if name != "cluster"})
     try:
@@ -60,10 +60,10 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
         steps = slurm_check(chosen)
     except ValidationError as fault:
         form.add_error(None, fault)
-        return _add_page(request, form, status=422, **shown)
+        return _add_page(request, form, status=422, connected=connected)
     except StepsFailed as fault:
         steps = fault.steps
-    return _tried_page(request, form, steps, **shown)
+    return _tried_page(request, form, steps, connected=connected)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

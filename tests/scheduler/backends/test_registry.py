@@ -13,6 +13,8 @@ from scheduler.backends.local import LocalBackend
 from scheduler.backends.registry import Backends, UnknownBackend, backend_for, backends_all, local_rules, why_not_local
 from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.models import SlurmCluster
 from scheduler.services.jobs.submission import Checked, submissions_judge
 from tests import builders
 from tests.builders import NOON
@@ -41,6 +43,23 @@ def test_each_cluster_has_the_back_end_that_it_names() -> None:
     assert strange.pk not in backends_all()
     north.backend = "local"
     assert isinstance(backend_for(north), LocalBackend), "an import may name another one"
+
+
+@pytest.mark.django_db
+def test_a_slurm_that_is_reached_otherwise_is_so_without_a_restart() -> None:
+    hpc = builders.cluster("hpc", backend="slurm")
+    row = SlurmCluster.objects.create(cluster=hpc, partition="gpu", folder="/shared", tag="0", changed_at=NOON)
+    before = backends_all()[hpc.pk]
+    assert backends_all()[hpc.pk] is before
+    SlurmCluster.objects.filter(pk=row.pk).update(imported_at=NOON)
+    assert backends_all()[hpc.pk] is before, "what it remembers is kept"
+
+    SlurmCluster.objects.filter(pk=row.pk).update(partition="a100", changed_at=NOON + timedelta(minutes=1))
+
+    after = backends_all()[hpc.pk]
+    assert isinstance(after, SlurmBackend)
+    assert (after is before, after.settings.partition) == (False, "a100")
+    assert backends_all()[hpc.pk] is after
 
 
 def test_all_runs_are_looked_at_at_the_start_now_and_then_and_when_the_clock_was_set_back() -> None:
