@@ -74,9 +74,13 @@ class Backends(Mapping[int, Backend]):
         """The back-end that a cluster names now; made when it is first asked for, and anew when another one is named, or is reached otherwise."""
         named = _named(cluster)
         if cluster.pk not in self._by_cluster or self._named.get(cluster.pk, named) != named:
-            self._by_cluster.pop(cluster.pk, None)
-            self._looked.pop(cluster.pk, None)
-            self._by_cluster[cluster.pk] = _made(cluster)
+            try:
+                self._by_cluster[cluster.pk] = _made(cluster)  # in one step: other threads read it meanwhile
+            except UnknownBackend:
+                self._by_cluster.pop(cluster.pk, None)
+                raise
+            finally:
+                self._looked.pop(cluster.pk, None)
             self._named[cluster.pk] = named
         return self._by_cluster[cluster.pk]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import duration, money, plural
 from scheduler.hardware.draining import Fate, Outcome, outcome_of
-from scheduler.models import DrainWay, Gpu, Health, Node
+from scheduler.models import DrainWay, Gpu, Health, Node, PlannedDrain
 from scheduler.selectors.nodes import Guest
 from scheduler.services.hardware.geometry import SplitPlan
 from scheduler.services.jobs.prices import Repeated
@@ -35,14 +35,23 @@ class Way:
 
 
 def drain_preview(
-    nodes: Sequence[Node], way: Way, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None, repeated: Repeated = NOTHING, now: datetime
+    nodes: Sequence[Node],
+    way: Way,
+    guests: Sequence[Guest],
+    *,
+    gpus: int,
+    hourly: int | None = None,
+    repeated: Repeated = NOTHING,
+    plans: Sequence[PlannedDrain] = (),
+    now: datetime,
 ) -> Preview:
     """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it.
-    `repeated`: the work since their last checkpoints that jobs which leave do again."""
+    `repeated`: the work since their last checkpoints that jobs which leave do again. `plans`: drains of theirs that this one takes the place of."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.leave_at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
+    sentences += [f"It takes the place of the drain of {plan.node.name} that is planned for {_told(plan.begins_at)}." for plan in plans]
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 

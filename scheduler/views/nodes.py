@@ -169,9 +169,10 @@ def drain_plans_call_off_write(request: HttpRequest) -> HttpResponse:
     except (Conflict, ValidationError) as fault:
         messages.error(request, str(fault) if isinstance(fault, Conflict) else " ".join(fault.messages))
         return redirect("nodes")
-    if not nodes:
-        return redirect("nodes")
+    gone = len(set(plans)) - len(nodes)
     said = f"The planned drain of {nodes[0].name} is called off." if len(nodes) == 1 else f"The planned drains of {len(nodes)} nodes are called off."
+    if gone:
+        said += f" {plural(gone, 'other')} {'has' if gone == 1 else 'have'} begun or changed since."
     messages.success(request, said)
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
 
@@ -240,8 +241,9 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
     moment, form = now(), DrainForm(request.POST)
     form.is_valid()
     way = Way(form.cleaned_data.get("jobs", DrainWay.FINISH), form.cleaned_data.get("at"), form.cleaned_data.get("begins"))
+    plans = [plan for node in nodes if (plan := plan_of(node)) is not None]
     if request.method != "POST" and len(nodes) == 1:
-        way = _way_of(nodes[0])
+        way = _way_of(nodes[0], planned="planned" in request.GET)
     access, gpus = access_of(request), [gpu for node in nodes for gpu in node_gpus(node)]
     guests = node_guests(access, *nodes, now=moment)
     repeated = repeated_work(access, seconds_lost(way, guests, moment), {guest.job.pk: guest.job for guest in guests}, now=moment)
@@ -252,7 +254,7 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
         "node": one,
         "verb": "Change drain" if one is not None and one.health == Health.DRAINING else "Drain",
         "to": Health.DRAINING.value,
-        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, now=moment),
+        "preview": drain_preview(nodes, way, guests, gpus=len(gpus), hourly=hourly, repeated=repeated, plans=plans, now=moment),
         "choices": DrainWay.choices,
         "own_faults": ("jobs", "at", "begins"),
         "way": way.jobs,
@@ -266,12 +268,12 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
     return render(request, "scheduler/node_change.html", context, status=status)
 
 
-def _way_of(node: Node) -> Way:
+def _way_of(node: Node, *, planned: bool) -> Way:
     """How it drains, or is planned to."""
-    if node.health == Health.DRAINING:
-        return Way(node.drain_way or DrainWay.FINISH, node.drain_at)
-    plan = plan_of(node)
-    return Way(plan.way, plan.at, plan.begins_at) if plan is not None else Way()
+    plan = plan_of(node) if planned else None
+    if plan is not None:
+        return Way(plan.way, plan.at, plan.begins_at)
+    return Way(node.drain_way or DrainWay.FINISH, node.drain_at) if node.health == Health.DRAINING else Way()
 
 
 def _typed(at: datetime | None, moment: datetime) -> str:
@@ -361,7 +363,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_drain": may_drain(node),
-        "plan": plan_of(node) if node.health in IN_SERVICE else None,
+        "plan": plan_of(node) if node.removed_at is None else None,
         "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),

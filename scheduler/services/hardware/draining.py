@@ -19,7 +19,7 @@ from gpufleet.core.prepared import Prepared
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from scheduler.hardware.draining import Fate, outcome_of
-from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement
+from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement, PlannedDrain
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
@@ -99,7 +99,8 @@ def nodes_drain(
 ) -> Drained:
     """Drain nodes, or change how they drain. `at` None: at once.
 
-    `seen` is the health that was shown, by node; a newer is a conflict, as is another than `undone` where one node's drain comes back.
+    A drain of theirs that was planned for later gives way to this one. `seen` is the health that was shown, by node; a newer is a conflict,
+    as is another than `undone` where one node's drain comes back.
     """
     access.must_everywhere(Can.OPERATE)
     drain_checked(way=way, at=at, now=now)
@@ -113,9 +114,22 @@ def nodes_drain(
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         for node in locked:
             unmarked_or_conflict(node, undone)
+        _plans_drop(access, locked, reason, now)
         done = _drain(access, locked, way, at, reason, now, seen or {}, {node.pk: undone.reason for node in locked} if undone else {})
         lease_want()
     return done
+
+
+def _plans_drop(access: Access, nodes: Sequence[Node], reason: str, now: datetime) -> None:
+    plans = list(PlannedDrain.objects.filter(node__in=nodes).select_related("node"))
+    PlannedDrain.objects.filter(pk__in=[plan.pk for plan in plans]).delete()
+    for plan in plans:
+        drain_plan_record(access.actor, plan.node, before=plan, after=None, reason=reason, now=now)
+
+
+def drain_plan_record(actor: Actor, node: Node, *, before: PlannedDrain | None, after: PlannedDrain | None, reason: str, now: datetime) -> None:
+    facts = [{"begins": _written(plan.begins_at), "jobs": plan.way, "at": _written(plan.at)} if plan is not None else {} for plan in (before, after)]
+    hardware_record(actor, "node.drain_plan", node, None, "planned_drain", *facts, reason, now)
 
 
 def _drain(

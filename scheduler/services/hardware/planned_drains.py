@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -13,11 +12,12 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_ids
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import IN_SERVICE, DrainWay, Health, Node, PlannedDrain
-from scheduler.services.hardware.draining import FARTHEST, MOST_NODES, drain_checked, nodes_drain
-from scheduler.services.hardware.hardware import check_reason, hardware_record, locked_node
+from scheduler.services.hardware.draining import FARTHEST, MOST_NODES, drain_checked, drain_plan_record, nodes_drain
+from scheduler.services.hardware.hardware import check_reason, jobs_of_nodes_locked, locked_node
+from scheduler.services.loop.usage import usage_moment
 
 ITSELF = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
-KIND = "planned_drain"
+WAYS = [DrainWay.FINISH.value, DrainWay.MOVE.value, DrainWay.STOP.value]
 log = logging.getLogger(__name__)
 
 
@@ -63,55 +63,59 @@ def drains_plan(
         ]
         PlannedDrain.objects.bulk_create(plans)
         for plan in plans:
-            hardware_record(access.actor, "node.drain_plan", plan.node, None, KIND, _facts(before.get(plan.node_id)), _facts(plan), reason, now)
+            drain_plan_record(access.actor, plan.node, before=before.get(plan.node_id), after=plan, reason=reason, now=now)
     return plans
 
 
 def drain_plans_call_off(*, access: Access, plans: Sequence[str], reason: str, now: datetime) -> list[Node]:
-    """Planned drains, by id, do not begin. A `Conflict` where one has begun or was called off."""
+    """Planned drains, by id, do not begin. Those that have begun or were changed are left alone; a `Conflict` where no other is left."""
     access.must_everywhere(Can.OPERATE)
     check_reason(reason)
     with transaction.atomic():
         found = list(PlannedDrain.objects.filter(public_id__in=plans[: MOST_NODES + 1]).select_related("node").order_by("node_id"))
         nodes = [locked_node(plan.node) for plan in found]
-        gone, _ = PlannedDrain.objects.filter(pk__in=[plan.pk for plan in found]).delete()
-        if gone != len(set(plans)):
-            raise Conflict("This planned drain has begun or was changed since. Look again, then decide.")
+        done = []
         for plan, node in zip(found, nodes, strict=True):
-            hardware_record(access.actor, "node.drain_plan", node, None, KIND, _facts(plan), {}, reason, now)
-    return nodes
+            if PlannedDrain.objects.filter(pk=plan.pk).delete()[0]:
+                drain_plan_record(access.actor, node, before=plan, after=None, reason=reason, now=now)
+                done.append(node)
+        if not done:
+            raise Conflict("This planned drain has begun or was changed since. Look again, then decide.")
+    return done
 
 
 def planned_drains_begin(*, now: datetime) -> int:
-    """Begin the drains that are due; each by itself, so that none keeps another from it. Returns how many nodes drain by that."""
-    return sum(_begin(plan, now) for plan in PlannedDrain.objects.filter(begins_at__lte=now).select_related("node"))
+    """Begin the drains that are due; each by itself, so that none keeps another from it. Returns how many have begun."""
+    return sum(_begin(plan, now) for plan in PlannedDrain.objects.filter(begins_at__lte=now).exclude(node__health=Health.DOWN).select_related("node"))
 
 
 def _begin(plan: PlannedDrain, now: datetime) -> bool:
-    """A node that is out of service by then, or drains already, is left as it is, and its history says so."""
-    node = plan.node
+    """A node that is down keeps its plan until it is back. One that drains already does so as planned, unless it does more. Any other is left
+    as it is, and its history says so."""
     try:
         with transaction.atomic():
-            begins = node.removed_at is None and node.health in IN_SERVICE
-            if begins:
-                at = plan.at if plan.at is not None and plan.at > now else None
-                nodes_drain(access=ITSELF, nodes=[node], way=plan.way, at=at, reason=plan.reason, now=now, seen={node.public_id: node.health})
+            moment = usage_moment(now=now)
+            jobs_of_nodes_locked([plan.node])
+            node = Node.objects.select_for_update().get(pk=plan.node_id)
+            if node.removed_at is None and node.health == Health.DOWN:
+                return False
             if not PlannedDrain.objects.filter(pk=plan.pk).delete()[0]:
                 raise Conflict("It was changed since.")
-            if not begins and node.removed_at is None:
-                told = f"{node.name} was {Health(node.health).label.lower()} when its planned drain was to begin."
-                hardware_record(SYSTEM, "node.drain_plan", node, None, KIND, _facts(plan), {}, told, now)
+            if node.removed_at is not None:
+                return False
+            if node.health in IN_SERVICE or (node.health == Health.DRAINING and _does_more(plan, node, moment)):
+                at = plan.at if plan.at is not None and plan.at > moment else None
+                nodes_drain(access=ITSELF, nodes=[node], way=plan.way, at=at, reason=plan.reason, now=moment)
+                return True
+            told = f"{node.name} was {Health(node.health).label.lower()} when its planned drain was to begin."
+            drain_plan_record(SYSTEM, node, before=plan, after=None, reason=told, now=moment)
     except Conflict as fault:
-        log.info("the planned drain of %s is looked at again: %s", node.name, fault)
-        return False
-    return begins
+        log.info("the planned drain of %s is looked at again: %s", plan.node.name, fault)
+    return False
 
 
-def _facts(plan: PlannedDrain | None) -> dict[str, Any]:
-    if plan is None:
-        return {}
-    return {"begins": _written(plan.begins_at), "jobs": plan.way, "at": _written(plan.at)}
-
-
-def _written(at: datetime | None) -> str | None:
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}" if at is not None else None
+def _does_more(plan: PlannedDrain, node: Node, now: datetime) -> bool:
+    """Whether more jobs leave by a plan than as the node drains now, or as many sooner."""
+    planned, current = WAYS.index(plan.way), WAYS.index(node.drain_way or DrainWay.FINISH)
+    sooner = plan.way != DrainWay.FINISH and node.drain_at is not None and (plan.at or now) < node.drain_at
+    return planned > current or (planned == current and sooner)

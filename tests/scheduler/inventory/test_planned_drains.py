@@ -12,6 +12,7 @@ from gpufleet.core.times import now
 from gpufleet.core.undo import undo_of
 from scheduler.models import Attempt, Health, InventoryEvent, JobState, Node, PlannedDrain
 from scheduler.presenters.hardware import history_lines
+from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.planned_drains import drain_plans_call_off, drains_plan, planned_drains_begin
 from tests import builders
@@ -76,10 +77,9 @@ def test_a_node_has_one_plan_and_it_is_called_off_once(personas, busy):
 
     with pytest.raises(Conflict):
         drain_plans_call_off(plans=[first.public_id], **call_off)
-    with pytest.raises(Conflict):
-        drain_plans_call_off(plans=[first.public_id, second.public_id], **call_off)
-    assert PlannedDrain.objects.get().public_id == second.public_id, "all of them or none"
-    assert [node.name for node in drain_plans_call_off(plans=[second.public_id], **call_off)] == ["busy"]
+    assert PlannedDrain.objects.get().public_id == second.public_id
+    done = drain_plans_call_off(plans=[first.public_id, second.public_id], **call_off)
+    assert [node.name for node in done] == ["busy"], "what was changed since keeps no other from being called off"
     assert not PlannedDrain.objects.exists()
     assert [entry.reason for entry in AuditEntry.objects.filter(action="node.drain_plan").order_by("pk")] == ["new fans", "new fans", "not tonight"]
     told = [line.text for line in history_lines(list(InventoryEvent.objects.filter(kind="planned_drain").order_by("pk")))]
@@ -87,16 +87,50 @@ def test_a_node_has_one_plan_and_it_is_called_off_once(personas, busy):
     assert told[2] == "planned drain called off"
 
 
-@pytest.mark.parametrize("health", [Health.DRAINING, Health.DOWN])
-def test_a_node_that_left_service_meanwhile_is_left_alone_and_its_history_says_so(personas, busy, health):
+def test_a_node_that_is_in_repair_by_then_is_left_alone_and_its_history_says_so(personas, busy):
     plan = _plan(personas, busy)
-    node_health_change(access=personas.access("operator"), node=busy, to=health, reason="smoke", now=now())
+    Node.objects.filter(pk=busy.pk).update(health=Health.REPAIRING)
 
     assert planned_drains_begin(now=plan.begins_at) == 0
 
-    assert _health(busy)[:2] == (health, "smoke")
+    assert _health(busy)[0] == Health.REPAIRING
     assert not PlannedDrain.objects.exists()
-    assert InventoryEvent.objects.filter(kind="planned_drain").latest("pk").cause == f"busy was {health} when its planned drain was to begin."
+    assert InventoryEvent.objects.filter(kind="planned_drain").latest("pk").cause == "busy was repairing when its planned drain was to begin."
+
+
+def test_a_node_that_is_down_by_then_drains_when_it_is_back(personas, busy):
+    plan = _plan(personas, busy)
+    node_health_change(access=personas.access("operator"), node=busy, to=Health.DOWN, reason="rebooted", now=now())
+
+    assert planned_drains_begin(now=plan.begins_at) == 0
+    node_health_change(access=personas.access("operator"), node=busy, to=Health.SUSPECT, reason="back", now=now())
+    assert planned_drains_begin(now=plan.begins_at) == 1
+    assert _health(busy) == (Health.DRAINING, "new fans", "move")
+
+
+@pytest.mark.parametrize(("way", "begun", "after"), [("move", 1, "move"), ("finish", 0, "finish")])
+def test_a_node_that_drains_already_does_so_as_planned_unless_it_does_more(personas, busy, way, begun, after):
+    """A health rule, or Slurm, has it drain by itself, and its jobs may finish."""
+    plan = _plan(personas, busy, way=way)
+    node_health_change(access=personas.access("operator"), node=busy, to=Health.DRAINING, reason="smoke", now=now())
+
+    assert planned_drains_begin(now=plan.begins_at) == begun
+
+    assert (Node.objects.get(pk=busy.pk).drain_way or "finish") == after
+    assert not PlannedDrain.objects.exists()
+
+
+def test_a_drain_at_once_takes_the_place_of_a_planned_one(personas, busy):
+    _plan(personas, busy)
+    address = reverse("node_health", args=[busy.public_id])
+    shown = personas.client("operator").get(address, {"to": "draining"}).content.decode()
+    assert "It takes the place of the drain of busy that is planned for" in shown
+    assert 'name="begins" type="datetime-local" value=""' in shown, "Drain means now"
+
+    nodes_drain(access=personas.access("operator"), nodes=[busy], way="finish", at=None, reason="smoke", now=now())
+
+    assert not PlannedDrain.objects.exists()
+    assert InventoryEvent.objects.filter(kind="planned_drain").latest("pk").cause == "smoke"
 
 
 def test_a_node_that_was_taken_out_keeps_no_plan(personas, busy):
@@ -144,7 +178,8 @@ def test_an_operator_plans_a_drain_on_its_page_sees_it_on_the_node_and_takes_it_
     (message,) = done.context["messages"]
     assert str(message) == f"busy drains from {begins:%Y-%m-%d %H:%M} UTC on."
     assert "Planned drain" in done.content.decode() and "Call off" in done.content.decode()
-    assert f'value="{begins:%Y-%m-%dT%H:%M}"' in client.get(address, {"to": "draining"}).content.decode(), "a change begins with what is planned"
+    changing = client.get(address, {"to": "draining", "planned": "1"}).content.decode()
+    assert f'value="{begins:%Y-%m-%dT%H:%M}"' in changing, "a change begins with what is planned"
     assert "Call off" not in personas.client("viewer").get(reverse("node", args=[busy.public_id])).content.decode()
 
     undo = undo_of(message)
