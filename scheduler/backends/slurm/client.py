@@ -50,6 +50,17 @@ FIELDS = (
 )  # fmt: skip
 
 
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other: the token of the console's user goes to no other address."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+# Past any proxy of the environment, too.
+STRAIGHT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays)
+
+
 class SlurmSilent(BackendError):
     """The controller did not answer in time."""
 
@@ -360,7 +371,7 @@ class SlurmClient:
             headers={"X-SLURM-USER-NAME": self._rest_user(), "X-SLURM-USER-TOKEN": self._jwt()},
         )
         try:
-            with urllib.request.urlopen(request, timeout=self.seconds) as answer:  # noqa: S310
+            with STRAIGHT.open(request, timeout=self.seconds) as answer:
                 found = json.loads(answer.read().decode(errors="replace"))  # names of others' jobs need not be UTF-8
         except urllib.error.HTTPError as fault:
             self._token = None

@@ -128,8 +128,11 @@ def _plans_drop(access: Access, nodes: Sequence[Node], reason: str, now: datetim
 
 
 def drain_plan_record(actor: Actor, node: Node, *, before: PlannedDrain | None, after: PlannedDrain | None, reason: str, now: datetime) -> None:
-    facts = [{"begins": _written(plan.begins_at), "jobs": plan.way, "at": _written(plan.at)} if plan is not None else {} for plan in (before, after)]
-    hardware_record(actor, "node.drain_plan", node, None, "planned_drain", *facts, reason, now)
+    hardware_record(actor, "node.drain_plan", node, None, "planned_drain", _plan_facts(before), _plan_facts(after), reason, now)
+
+
+def _plan_facts(plan: PlannedDrain | None) -> dict[str, str | None]:
+    return {"begins": _written(plan.begins_at), "jobs": plan.way, "at": _written(plan.at)} if plan is not None else {}
 
 
 def _drain(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -973,3 +974,25 @@ def test_a_slurmrestd_that_is_away_is_told_as_silence(site):
 
     with pytest.raises(SlurmSilent, match="does not answer"):
         away.jobs()
+
+
+def test_the_token_follows_no_redirect(site, rest):
+    reached: list[str] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            reached.append(self.path)
+            self.send_response(302 if self.path.startswith("/slurm") else 200)
+            self.send_header("Location", "/taken")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        moved = SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{server.server_port}"))
+        with pytest.raises(BackendError, match="slurmrestd answered 302"):
+            moved.jobs()
+        server.shutdown()
+
+    assert [path.partition("/v")[0] for path in reached] == ["/slurm"]
