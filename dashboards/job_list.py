@@ -24,6 +24,7 @@ class JobNow:
     utilization: int | None
     run_seconds: int | None
     cost: int | None  # micro-units
+    course: Sequence[float | None] = ()  # of its utilization in percent, where a page shows it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.row, name)

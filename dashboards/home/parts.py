@@ -1,8 +1,9 @@
 """What the pages of Home hold: a team's jobs and quota, and what needs an operator. Each part is read inside the reader's own subtrees."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import isnan
 from typing import Any
 
 from django.db.models import Count, Min, Q, QuerySet, Sum
@@ -12,6 +13,7 @@ from dashboards.alerts.selectors import AlertRow, alert_rows, alerts_listed
 from dashboards.idle.selectors import IdleRow, episodes_listed, idle_rows
 from dashboards.job_list import JobNow, jobs_now
 from dashboards.selectors import SickNode, fleet_read, nodes_needing_attention
+from dashboards.telemetry.spans import QUARTER, Course, job_courses
 from gpufleet.core.templatetags.shell import plural
 from quotas.chargeback.months import month_at
 from quotas.chargeback.periods import Period
@@ -30,6 +32,7 @@ from scheduler.selectors.usage import gpu_types_known, held_by_quota
 WAITING_SHOWN, RUNNING_SHOWN, FAILED_SHOWN, IDLE_SHOWN = 5, 5, 3, 3
 TEAMS_SHOWN, BUDGETS_SHOWN, ALERTS_SHOWN, NODES_SHOWN = 3, 2, 6, 8
 DAY = timedelta(hours=24)
+COURSE = timedelta(hours=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def team_home(access: Access, *, now: datetime) -> TeamHome:
         running=_load(running),
         failed=failed.count(),
         waiting_jobs=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
-        running_jobs=_shown(access, running.order_by("-gpus_milli", "state_since", "id"), RUNNING_SHOWN),
+        running_jobs=_with_courses(_shown(access, running.order_by("-gpus_milli", "state_since", "id"), RUNNING_SHOWN), now),
         failed_jobs=_shown(access, failed.order_by("-ended_at", "-id"), FAILED_SHOWN),
         teams=_team_rows(access, _nodes(access)),
         budgets=_budgets(access, now),
@@ -114,6 +117,17 @@ def _load(jobs: QuerySet[Job]) -> Load:
 
 def _shown(access: Access, jobs: QuerySet[Job], most: int) -> list[JobNow]:
     return jobs_now(access, list(jobs[:most]))
+
+
+def _with_courses(rows: Sequence[JobNow], now: datetime) -> list[JobNow]:
+    """The same with the utilization of the last hours."""
+    courses = job_courses(jobs=[row.job.pk for row in rows], since=now - COURSE, until=now, span=QUARTER) if rows else {}
+    return [replace(row, course=_percent(*courses[row.job.pk])) for row in rows]
+
+
+def _percent(held: Course, computing: Course) -> list[float | None]:
+    parts = zip(held.values.tolist(), computing.values.tolist(), strict=True)
+    return [100 * used / all_of_it if all_of_it > 0 and not isnan(used) else None for all_of_it, used in parts]
 
 
 def _nodes(access: Access) -> list[QuotaNode]:

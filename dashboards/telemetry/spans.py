@@ -213,17 +213,23 @@ def _mean(measure: str, columns: Mapping[str, NDArray[Any]], place: NDArray[np.i
 
 def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> tuple[Course, Course]:
     """Milli-GPU that the job held, and that computed, on average in each step of the grain. One query."""
+    return job_courses(jobs=[job_id], since=since, until=until, span=span)[job_id]
+
+
+def job_courses(*, jobs: Sequence[int], since: datetime, until: datetime, span: int) -> dict[int, tuple[Course, Course]]:
+    """The same of several jobs, by job. One query."""
     begin = span_begin(since, span)
     steps = max(0, -(-int((until - begin).total_seconds()) // span))
-    held, computing = np.full(steps, np.nan), np.full(steps, np.nan)
+    held, computing = np.full((len(jobs), steps), np.nan), np.full((len(jobs), steps), np.nan)
     for row in JobRollup.objects.filter(span=span, at__gte=begin, at__lt=until):
         sums, step = jobs_of(row), int((row.at - begin).total_seconds()) // span
-        place = np.flatnonzero(sums.jobs == job_id)
-        if not len(place) or not sums.held[place[0]]:
-            held[step] = computing[step] = 0
-            continue
-        held[step] = sums.held[place[0]] / span / 1000
-        if sums.unread[place[0]] < sums.held[place[0]]:
-            computing[step] = sums.computing[place[0]] / span / 1000
-    at = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
-    return Course(at, timedelta(seconds=span), held), Course(at, timedelta(seconds=span), computing)
+        for line, job in enumerate(jobs):
+            place = np.flatnonzero(sums.jobs == job)
+            if not len(place) or not sums.held[place[0]]:
+                held[line, step] = computing[line, step] = 0
+                continue
+            held[line, step] = sums.held[place[0]] / span / 1000
+            if sums.unread[place[0]] < sums.held[place[0]]:
+                computing[line, step] = sums.computing[place[0]] / span / 1000
+    at, length = tuple(begin + timedelta(seconds=span * step) for step in range(steps)), timedelta(seconds=span)
+    return {job: (Course(at, length, held[line]), Course(at, length, computing[line])) for line, job in enumerate(jobs)}

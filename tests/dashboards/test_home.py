@@ -1,16 +1,19 @@
 """Home: which page a role is shown, what it answers in one line, and that it names nothing outside the reader's subtrees."""
 
 import re
+from datetime import timedelta
 
+import numpy as np
 import pytest
 from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.home.order import USUAL, columns_of, moved
-from dashboards.home.parts import call_answer, month_answer, team_answer
+from dashboards.home.parts import call_answer, month_answer, team_answer, team_home
 from dashboards.home.views import own_page, tabs_of
 from dashboards.presenters import fleet_answer
+from dashboards.telemetry.spans import QUARTER, JobSums, jobs_write, span_begin
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from scheduler.models import Health, JobState, Wait, WaitKind
@@ -79,6 +82,20 @@ def test_a_team_reads_its_own_jobs_and_what_each_waits_for(personas):
     assert "other-teams" not in lead
     assert "1 job running, none waiting." in own
     assert "over-quota" not in own
+
+
+def test_a_running_job_shows_how_it_computed_in_the_last_hours(personas):
+    job = builders.job("mine", on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING)
+    quarters = [span_begin(now(), QUARTER) - timedelta(minutes=15 * back) for back in (4, 3, 2)]
+    whole = 8000 * QUARTER * 1000  # eight GPUs for a quarter of an hour
+    used, unread = (whole, whole // 2, 0), (0, 0, whole)
+    parts = [JobSums(np.array([job.pk], np.uint32), *(np.array([one]) for one in (whole, *pair))) for pair in zip(used, unread, strict=True)]
+    jobs_write(QUARTER, dict(zip(quarters, parts, strict=True)))
+
+    (row,) = team_home(personas.access("team_lead"), now=now()).running_jobs
+
+    assert [value for value in row.course if value is not None] == [100, 50], "where nothing was read the line has a gap"
+    assert 'aria-label="Utilization, last 12 hours"' in personas.client("team_lead").get("/").content.decode()
 
 
 def test_who_is_on_call_reads_the_next_step_of_each_node(personas):
