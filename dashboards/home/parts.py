@@ -28,6 +28,7 @@ from scheduler.hardware.lifecycle import steps_from
 from scheduler.models import HOLDING, Health, Job, JobState, WaitKind
 from scheduler.selectors.jobs import WAITING, jobs_listed
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
+from scheduler.services.forecasts.standing import standing_known
 
 WAITING_SHOWN, RUNNING_SHOWN, FAILED_SHOWN, IDLE_SHOWN = 5, 5, 3, 3
 TEAMS_SHOWN, BUDGETS_SHOWN, ALERTS_SHOWN, NODES_SHOWN = 3, 2, 6, 8
@@ -49,7 +50,7 @@ class TeamRow:
     """A node of the quota tree with what it has of each GPU type that it may use."""
 
     node: QuotaNode
-    cells: Sequence[Cell]
+    cells: Sequence[tuple[Cell, int]]  # and what waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def team_home(access: Access, *, now: datetime) -> TeamHome:
         waiting_jobs=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
         running_jobs=_with_courses(_shown(access, running.order_by("-gpus_milli", "state_since", "id"), RUNNING_SHOWN), now),
         failed_jobs=_shown(access, failed.order_by("-ended_at", "-id"), FAILED_SHOWN),
-        teams=_team_rows(access, _nodes(access)),
+        teams=_team_rows(access, _nodes(access), now),
         budgets=_budgets(access, now),
         idle=idle_rows(access, list(episodes.order_by("-wasted_milli_millis", "id")[:IDLE_SHOWN]), now=now),
         spent_nanos=_spent(access, now),
@@ -137,14 +138,16 @@ def _nodes(access: Access) -> list[QuotaNode]:
     return list(tree_list(access, capability=Can.SUBMIT).filter(at)[:TEAMS_SHOWN])
 
 
-def _team_rows(access: Access, nodes: Sequence[QuotaNode]) -> list[TeamRow]:
+def _team_rows(access: Access, nodes: Sequence[QuotaNode], now: datetime) -> list[TeamRow]:
     paths = dict(tree_list(access, capability=Can.SUBMIT).values_list("pk", "path"))
     sums = summed(paths, held_by_quota())
     types = types_of(nodes, gpu_types_known())
+    standing = standing_known(now)
+    asked = standing.waiting if standing is not None else {}
     rows = []
     for node in nodes:
-        cells = [cell for cell in cells_of(node, types, sums.get(node.path, {})) if not cell.says_nothing]
-        rows.append(TeamRow(node, cells))
+        cells = [(cell, asked.get((node.path, cell.gpu_type), 0)) for cell in cells_of(node, types, sums.get(node.path, {}))]
+        rows.append(TeamRow(node, [(cell, waiting) for cell, waiting in cells if waiting or not cell.says_nothing]))
     return [row for row in rows if row.cells]
 
 

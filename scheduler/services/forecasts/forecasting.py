@@ -25,7 +25,7 @@ EVERY = timedelta(seconds=10)
 AT_LEAST_EVERY = timedelta(seconds=60)
 # Futures of a large fleet take seconds of a processor, and in one process pages want it too.
 REST = 3
-AT_MOST_EVERY = timedelta(minutes=5)
+AT_MOST_EVERY = timedelta(minutes=2)
 TTL_SECONDS = 60.0
 AT_ONCE = 250
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class ForecastMemory:
 def forecast_run(
     *, holder: str, now: datetime, memory: ForecastMemory | None = None, force: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> int | None:
-    """Tell waiting jobs what to expect, at most every ten seconds and for a quarter of the time, but every five minutes in any case.
+    """Tell waiting jobs what to expect, at most every ten seconds and for a quarter of the time, but every two minutes in any case.
 
     Returns how many were told something new; None: not now, or not ours.
     """

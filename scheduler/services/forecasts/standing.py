@@ -18,7 +18,7 @@ from scheduler.models import ShareStep
 from scheduler.snapshots import Snapshots
 
 KEY = "quotas.standing"
-# The forecast keeps it at least once a minute while a scheduler runs; without one a page plans by itself, and what it found is kept as long.
+# The forecast keeps it at least every two minutes while a scheduler runs; without one a page plans by itself, and what it found is kept as long.
 KEPT = timedelta(minutes=3)
 Figures = Mapping[tuple[str, str], int]
 
@@ -35,15 +35,24 @@ class TreeStanding:
 
 def tree_standing(now: datetime) -> TreeStanding:
     """The newest, at most three minutes old. A job that takes several types waits for the first."""
-    known = cache.get(KEY)
+    known = standing_known(now)
     if known is not None:
-        as_of = datetime.fromisoformat(known["as_of"])
-        if timedelta(0) <= now - as_of < KEPT:
-            return TreeStanding(as_of, *(_read(known[name]) for name in ("fair", "waiting", "decayed")))
+        return known
     chosen = policy()
     snapshots = Snapshots()
     snapshot = snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout)
     return standing_keep(snapshot.scenario, make_plan(snapshot.scenario, snapshots.kept), snapshot.fleet.capacity_milli, now=now)
+
+
+def standing_known(now: datetime) -> TreeStanding | None:
+    """The same for those who would not have the fleet planned for it."""
+    known = cache.get(KEY)
+    if known is None:
+        return None
+    as_of = datetime.fromisoformat(known["as_of"])
+    if not timedelta(0) <= now - as_of < KEPT:
+        return None
+    return TreeStanding(as_of, *(_read(known[name]) for name in ("fair", "waiting", "decayed")))
 
 
 def standing_keep(scenario: Scenario, plan: Plan, gpu_types: Iterable[str], *, now: datetime) -> TreeStanding:
