@@ -80,7 +80,7 @@ def grown(last: Words, last_base: Words, now: Words, base: Words) -> Words:
 @dataclass(frozen=True, slots=True)
 class XidState:
     """Of each GPU: the server that tells its XIDs, when it did last, and that code; when the kernel's log told of it, and the last code there;
-    another server that told then too, and its code.
+    two other servers that tell it too, and of each the code that it had when it was last known to have nothing new.
     """
 
     base: Words
@@ -90,6 +90,12 @@ class XidState:
     logged: Words
     other: Words
     other_code: Words
+    third: Words
+    third_code: Words
+
+    @property
+    def beside(self) -> tuple[tuple[Words, Words], ...]:
+        return (self.other, self.other_code), (self.third, self.third_code)
 
 
 def xids_counted(
@@ -104,36 +110,64 @@ def xids_counted(
     """Whose XIDs count: those of the log where it can be read, as it tells each one, else the code of a server where that is a new one.
 
     Returns of each GPU whether the code of its server is news, and whether new records of the log are. What one of them has told does not count again
-    when the other takes over. A server that takes over from another has news only where its own code has changed since: it may never have heard
-    of what the other told. `in_log` are the GPUs of which the log of this look tells, `last_logged` the last code in it, `seen` those of servers.
+    when the other takes over. A server that takes over, first of all one that was read before, has news only where its own code has changed since
+    it was in step with what counted: it may never have heard of what the other told. What it told first, or after it was not read while two XIDs
+    counted, is taken for an old one.
+    `in_log` are the GPUs of which the log of this look tells, `last_logged` the last code in it, `seen` those of servers.
     """
-    code, base, told = followed(before.base, before.told, offers, second)
+    beside = [(_told_by(server, offers), server) for server, _ in before.beside]
+    code, base, told = followed(before.base, before.told, [*beside, *offers], second)
     known, heard_before = before.logged_at != UNREAD, before.heard
     log_speaks = in_log | (known & ~is_over(before.logged_at, second))
     # Since the log was silent, a server has counted: it told later, by more than it had to wait.
     counted = (before.told != UNREAD) & (~known | (before.told.astype(np.int64) - before.logged_at >= HANDOVER_SECONDS))
     handed = known & ~counted
     moved = (before.base != UNREAD) & (base != before.base)
-    changed = (code != heard_before) & (~moved | ((base == before.other) & (code != before.other_code)))
+    new_of = [(own == code) & (own != old) for (own, _), (_, old) in zip(beside, before.beside, strict=True)]
+    changed = (code != heard_before) & (~moved | np.logical_or.reduce(new_of))
     news = (code != UNREAD) & (code > 0) & (heard_before != UNREAD) & changed & ~log_speaks & ~(handed & (code == before.logged))
     learns = (in_log | ~log_speaks) & (code != UNREAD)
     heard = np.where(learns, code, np.where((heard_before == UNREAD) & seen, 0, heard_before)).astype(np.uint32)
     logged = np.where(in_log & (last_logged != UNREAD), last_logged, before.logged).astype(np.uint32)
     logged_at = np.where(in_log, np.uint32(second), before.logged_at).astype(np.uint32)
-    other, other_code = _besides(before, offers, base, code)
-    return XidState(base, told, heard, logged_at, logged, other, other_code), news, in_log & ~counted
+    (other, other_code), (third, third_code) = _beside(before, offers, base, heard, in_log)
+    return XidState(base, told, heard, logged_at, logged, other, other_code, third, third_code), news, in_log & ~counted
 
 
-def _besides(before: XidState, offers: Sequence[tuple[Words, Words]], base: Words, code: Words) -> tuple[Words, Words]:
-    """The first server that tells beside the one that is followed, and its code. While that one is silent, as they were."""
-    silent = code == UNREAD
-    other, other_code = np.where(silent, before.other, UNREAD), np.where(silent, before.other_code, UNREAD)
-    free = ~silent
+def _beside(before: XidState, offers: Sequence[tuple[Words, Words]], base: Words, heard: Words, in_log: Truths) -> list[tuple[Words, Words]]:
+    """Servers beside the one that is followed, each with the code that is not news of it. One that is silent makes room for one that tells."""
+    found = [_in_step(before, server, code, offers, heard, in_log) for server, code in before.beside]
+    for server, code in found:
+        gives_way = server == base
+        server[gives_way], code[gives_way] = before.base[gives_way], before.heard[gives_way]
+    silent = [_told_by(server, offers) == UNREAD for server, _ in found]
     for offered, basis in offers:
-        taken = free & (offered != UNREAD) & (basis != base)
-        other[taken], other_code[taken] = basis[taken], offered[taken]
-        free &= ~taken
-    return other, other_code
+        free = (offered != UNREAD) & (basis != base) & ~np.logical_or.reduce([server == basis for server, _ in found])
+        for (server, code), is_silent in zip(found, silent, strict=True):
+            taken = free & is_silent
+            server[taken], code[taken], is_silent[taken] = basis[taken], offered[taken], False
+            free &= ~taken
+    return found
+
+
+def _in_step(
+    before: XidState, server: Words, code: Words, offers: Sequence[tuple[Words, Words]], heard: Words, in_log: Truths
+) -> tuple[Words, Words]:
+    """That server, and the code that is not news of it: its own one where that counted now or a look ago, by whomever, else the one from before.
+
+    A server that was not read while one XID counted may have heard of it or not. After two of them nobody can tell what is news of it: forget it.
+    """
+    own = _told_by(server, offers)
+    counted = (own != UNREAD) & ((own == heard) | (own == before.heard) | in_log)
+    lost = (own == UNREAD) & (heard != before.heard) & (code != before.heard)
+    return np.where(lost, UNREAD, server), np.where(counted, own, code)
+
+
+def _told_by(server: Words, offers: Sequence[tuple[Words, Words]]) -> Words:
+    found = np.full_like(server, UNREAD)
+    for offered, basis in offers:
+        found = np.where(basis == server, offered, found)
+    return found
 
 
 def is_over(told: Words, second: int) -> Truths:

@@ -67,7 +67,7 @@ COUNTED = tuple(key for key, signal in SIGNALS.items() if signal.kind == "counte
 # Of each counter what it is based on (its source, and of how many parts it is the sum), and the second in which that told it last.
 BASE, TOLD = "_base", "_told"
 OF_COUNTERS = tuple(key + suffix for key in COUNTED for suffix in (BASE, TOLD))
-OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged", "xid_other", "xid_other_code"
+OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged", "xid_other", "xid_other_code", "xid_third", "xid_third_code"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
 STORED = (
     *(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")),

@@ -1,7 +1,7 @@
 """Several sources of one counter: whatever each of them leaves out, counts late or from elsewhere on, nothing counts twice."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def test_a_sum_with_a_part_missing_is_no_reset():
 class Told:
     """XIDs of one GPU as the kernel's log and servers tell them."""
 
-    state: XidState = field(default_factory=lambda: XidState(*(one(None) for _ in range(7))))
+    state: XidState = field(default_factory=lambda: XidState(*(one(None) for _ in fields(XidState))))
     counted: Counter[int] = field(default_factory=Counter)
 
     def look(self, number: int, servers: dict[int, int | None], log: list[int] | None, records: list[int]) -> None:
@@ -154,3 +154,56 @@ def test_an_xid_that_comes_while_one_server_takes_over_from_another_is_told():
         told.look(number, servers, None, [])
 
     assert told.counted[79] == 1
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [{1: 31, 2: 31}, {1: 31, 2: 79}, *[{2: 79}] * 5],
+        [{1: 31, 2: 31}, {1: 31}, *[{2: 79}] * 5],
+        [{1: 31}, {2: 31}, *[{2: 79}] * 5],
+        [{1: 31, 2: 31, 3: 31}, {2: 31, 3: 31}, {3: 79}, {3: 79}, *[{2: 79, 3: 79}] * 5],
+    ],
+    ids=["heard a look before", "missed the last look", "read in the silence alone", "one of three missed a look"],
+)
+def test_an_xid_of_a_server_that_takes_over_is_told(looks: list[dict[int, int | None]]):
+    told = Told()
+    for number, servers in enumerate(looks):
+        told.look(number, servers, None, [])
+
+    assert told.counted[79] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_xid_is_lost_or_counts_twice_where_servers_die_miss_looks_or_lag(seed: int):
+    """Each GPU is a draw of its own. Each server hears of each XID, some of them a look late; XIDs are six looks or more apart.
+
+    An XID must count where some server was read from the look before it to the one in which another could have taken over.
+    """
+    rng, gpus, looks = np.random.default_rng(seed), 2000, 48
+    arrivals = np.cumsum(rng.integers(6, 10, (gpus, 4)), axis=1)
+    servers = rng.integers(2, 4, gpus)
+    late, read, codes = rng.integers(0, 2, (3, gpus)), np.ones((3, gpus, looks), bool), np.zeros((3, gpus, looks), np.uint32)
+    for server in range(3):
+        read[server] &= rng.random((gpus, looks)) > rng.choice([0, 0.05, 0.3], (gpus, 1))
+        for _ in range(2):
+            died, took = rng.integers(0, looks, (gpus, 1)), rng.integers(0, 16, (gpus, 1))
+            read[server] &= (np.arange(looks) < died) | (np.arange(looks) >= died + took)
+        read[server, servers <= server] = False
+        codes[server] = (arrivals[:, :, None] + late[server, :, None, None] <= np.arange(looks)).sum(axis=1)
+
+    state, counted = XidState(*(np.full(gpus, UNREAD, np.uint32) for _ in fields(XidState))), np.zeros((gpus, 5), int)
+    none = np.zeros(gpus, bool)
+    for number in range(looks):
+        offers = [(np.where(read[one, :, number], codes[one, :, number], UNREAD), np.full(gpus, one + 1 << 12, np.uint32)) for one in range(3)]
+        seen = read[:, :, number].any(axis=0)
+        state, news, _ = xids_counted(state, offers, seen, none, np.full(gpus, UNREAD, np.uint32), second=1000 + EVERY * number)
+        counted[np.nonzero(news)[0], state.heard[news]] += 1
+
+    must = np.zeros((gpus, 5), bool)
+    for gpu, xid in np.ndindex(gpus, 4):
+        came = arrivals[gpu, xid]
+        must[gpu, xid + 1] = any(read[one, gpu, came + late[one, gpu] - 1 : came + 6].all() for one in range(3))
+    assert must.sum() > gpus
+    assert not np.argwhere(counted > 1).tolist()
+    assert not np.argwhere(must & (counted == 0)).tolist()
