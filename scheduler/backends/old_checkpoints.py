@@ -79,15 +79,20 @@ def _kept_open(opened: ExitStack, descriptor: int) -> int:
 
 
 def _files_delete(folder: int, *, owner: int) -> int:
-    manifests = {name: document for name, document, _ in manifests_of(folder)}
+    manifests = {name: document for name, document, _ in manifests_of(folder) if _is_manifest(document)}
     shards = {name for document in manifests.values() for name in _named(document)}
     return sum(_file_delete(folder, name, owner) for name in (*sorted(shards - manifests.keys()), *manifests))
 
 
+def _is_manifest(document: dict[str, Any]) -> bool:
+    """And no other JSON file of the job's, such as its configuration."""
+    shards = document.get("shards")
+    return isinstance(shards, int) and not isinstance(shards, bool) and shards >= 1 and isinstance(document.get("files"), list)
+
+
 def _named(document: dict[str, Any]) -> Iterator[str]:
     """Files beside the manifest, and none elsewhere."""
-    files = document.get("files")
-    for one in files if isinstance(files, list) else ():
+    for one in document["files"]:
         name = one.get("file") if isinstance(one, dict) else None
         if isinstance(name, str) and name == Path(name).name:
             yield name

@@ -35,6 +35,17 @@ NOBODY = 65_534
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to other users")
 
 
+# JSON files that jobs save beside their weights, and that are no manifests.
+OWN: dict[str, object] = {
+    "config.json": {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096},
+    "metrics.json": {"loss": 0.5, "files": [{"file": "shard-0"}]},
+    "model.index.json": {"metadata": {"total_size": 4096}, "shards": 2},
+    "none.json": {"shards": 0, "files": []},
+    "bool.json": {"shards": True, "files": []},
+    "list.json": [1],
+}
+
+
 @pytest.fixture
 def root() -> Iterator[Path]:
     with open_folder() as place:
@@ -83,9 +94,20 @@ class TestFiles:
         place = save(root / "j-1" / "1", 5)
         (place / "notes.txt").write_text("mine")
         (place / "folder").mkdir()
+        for name, document in OWN.items():
+            (place / name).write_text(json.dumps(document))
 
         assert checkpoint_delete(root, old(place)) > 0
-        assert sorted(path.name for path in place.iterdir()) == ["folder", "notes.txt"]
+        assert sorted(path.name for path in place.iterdir()) == sorted(["folder", "notes.txt", *OWN])
+
+    def test_where_ranks_reported_it_and_left_no_manifest_all_stays(self, root: Path) -> None:
+        place = root / "j-1" / "1" / "step-5"
+        place.mkdir(parents=True)
+        for name, document in OWN.items():
+            (place / name).write_text(json.dumps(document))
+
+        assert checkpoint_delete(root, old(place)) == 0
+        assert sorted(path.name for path in place.iterdir()) == sorted(OWN)
 
     def test_what_was_cut_off_in_between_is_gone_on_with(self, root: Path) -> None:
         place = save(root / "j-1" / "1", 5, shards=2)
