@@ -12,12 +12,12 @@ from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from scheduler.backends.base import SeenCheckpoint
-from scheduler.models import Attempt, Checkpoint, CheckpointShard, Job
+from scheduler.models import Attempt, Checkpoint, CheckpointShard, Job, Order, OrderKind
 from scheduler.services.jobs.tokens import token_digest
 from scheduler.services.loop.runs import OfJob
 
@@ -35,8 +35,16 @@ COMPLETE: Prepared[tuple[int, int]] = Prepared(
 PRESENT: Prepared[Checkpoint] = Prepared(
     lambda jobs: Checkpoint.objects.filter(job__among=jobs, removed_at__isnull=True).only("job_id", "step", "verified_at", "reported_at")
 )
-# What is told to a worker that joins, or that a launcher restarts, is what its run began from.
-BEGUN_FROM = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk"), ended_at__isnull=True))
+# A worker that a launcher restarts is told what its run began from. One that joins is told the newest one when its order is sent: what was complete
+# until then is kept, as no more than that is written down.
+TOLD_TO_A_RUN = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk"), ended_at__isnull=True)) | Exists(
+    Order.objects.filter(
+        Q(done_at__isnull=True) | Q(done_at__gte=OuterRef("verified_at")),
+        kind=OrderKind.RESIZE,
+        attempt__job=OuterRef("job"),
+        attempt__ended_at__isnull=True,
+    )
+)
 
 
 def checkpoint_newest(*, job: int) -> Checkpoint | None:
@@ -166,4 +174,4 @@ def _prune(jobs: Iterable[int], now: datetime) -> None:
         if kept[row.job_id] >= KEPT:
             gone.append(row.pk)
         kept[row.job_id] += row.verified_at is not None
-    Checkpoint.objects.filter(~BEGUN_FROM, pk__among=gone).update(removed_at=now)
+    Checkpoint.objects.filter(~TOLD_TO_A_RUN, pk__among=gone).update(removed_at=now)

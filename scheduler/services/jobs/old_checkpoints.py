@@ -15,7 +15,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from gpufleet.core.audit import SYSTEM, audit_record
 from scheduler.backends.base import Backend, BackendError, OldCheckpoint
 from scheduler.models import Attempt, Checkpoint, Placement
-from scheduler.services.jobs.checkpoints import BEGUN_FROM
+from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN
 
 LONGEST = 60.0  # seconds of one turn
 A_STEP = 500  # rows that are written down together
@@ -31,9 +31,10 @@ class Deleted:
 
 
 def checkpoints_to_delete() -> "QuerySet[Checkpoint]":
-    """Those whose files may still lie somewhere, and that no run which goes on began from. A row that an attempt names stays, without a place."""
+    """Those whose files may lie somewhere, and that no run which goes on was told or writes. A row that an attempt names stays, without a place."""
     named = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk")))
-    return Checkpoint.objects.filter(~BEGUN_FROM, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
+    no_longer_written = Q(verified_at__isnull=False) | Q(attempt__ended_at__isnull=False)
+    return Checkpoint.objects.filter(~TOLD_TO_A_RUN, no_longer_written, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
 
 
 def old_checkpoints_delete(*, backends: Mapping[int, Backend]) -> int:

@@ -23,7 +23,7 @@ from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings
-from scheduler.models import Attempt, Checkpoint, JobState
+from scheduler.models import Attempt, Checkpoint, JobState, Order, OrderKind
 from scheduler.selectors.jobs import job_checkpoints
 from scheduler.services.jobs.checkpoints import Shard, Told, checkpoint_newest, checkpoints_tell
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
@@ -289,6 +289,31 @@ class TestTurns:
         assert saving.rows() == ["1/step-10", "2/step-40", "2/step-50", "3/step-60"], "an attempt names it"
         assert Checkpoint.objects.get(step=10).location == ""
         assert saving.turn() == 0
+
+    @pytest.mark.parametrize("done", [True, False])
+    def test_what_a_worker_that_joined_was_told_stays_while_its_run_goes_on(self, saving: Saving, done: bool) -> None:
+        saving.save(10, 20)
+        at = NOON + timedelta(minutes=saving.minutes) if done else None
+        Order.objects.create(cluster=saving.cluster, attempt=saving.attempt, sequence=2, kind=OrderKind.RESIZE, made_at=NOON, done_at=at)
+        saving.save(30, 40, 50, 60)
+
+        assert saving.turn() == (1 if done else 0)
+        assert {"1/step-10", "1/step-20"} < set(saving.on_disk())
+        saving.again()
+        saving.save(70)
+        saving.turn()
+        assert saving.on_disk() == ["1/step-50", "1/step-60", "2/step-70"]
+
+    def test_what_ranks_still_write_stays_while_their_run_goes_on(self, saving: Saving) -> None:
+        place = save(saving.folder, 5, shards=2)
+        checkpoints_tell(told=[Told(saving.attempt.pk, saving.job.pk, 5, str(place), 2, (Shard(0),))], now=NOON)
+        saving.save(10, 20, 30)
+
+        assert saving.turn() == 0
+        assert "1/step-5" in saving.on_disk()
+        saving.again()
+        assert saving.turn() == 1
+        assert "1/step-5" not in saving.on_disk()
 
     def test_killed_between_the_files_and_the_row_it_is_told_no_fault(self, saving: Saving) -> None:
         saving.save(*range(10, 50, 10))
