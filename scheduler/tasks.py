@@ -13,6 +13,7 @@ from celery import shared_task
 from gpufleet.core.times import now
 from quotas.services.changes import changes_turn
 from quotas.services.cost_exports import exports_sweep
+from scheduler.backends.base import Backend, BackendError
 from scheduler.loop.measures import CONFLICTS, DECISIONS, PHASE, PLANS, TICK
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.budgets import budgets_step
@@ -135,7 +136,16 @@ def backends_tidy() -> int:
     from scheduler.backends.registry import backends_all
 
     backends = backends_all()
-    return sum(backend.tidy() for backend in backends.values()) + old_checkpoints_delete(backends=backends)
+    return sum(_tidied(cluster, backend) for cluster, backend in backends.items()) + old_checkpoints_delete(backends=backends, now=now())
+
+
+def _tidied(cluster: int, backend: Backend) -> int:
+    """What is wrong with one keeps neither the others nor the checkpoints from their turn."""
+    try:
+        return backend.tidy()
+    except (BackendError, OSError) as fault:
+        log.warning("the back-end of cluster %d was not tidied: %s", cluster, fault)
+        return 0
 
 
 @shared_task

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
@@ -164,6 +164,16 @@ def _with_shards(told: Sequence[Told], rows: Mapping[tuple[int, int], Checkpoint
                 fresh.append(CheckpointShard(checkpoint=row, number=shard.number, bytes=shard.bytes, digest=shard.digest[:128], reported_at=now))
     CheckpointShard.objects.bulk_create(fresh, ignore_conflicts=True)
     return [key for key, row in open_rows.items() if len(present[key]) == row.shards_expected]
+
+
+def checkpoints_prune(*, now: datetime) -> None:
+    """Of jobs that no longer run, also what only their last run was told: nothing of theirs becomes complete any more."""
+    runs = Exists(Attempt.objects.filter(job=OuterRef("job"), ended_at__isnull=True))
+    complete = Checkpoint.objects.filter(~runs, verified_at__isnull=False, removed_at__isnull=True).order_by("job")
+    for job in list(complete.values("job").annotate(n=Count("pk")).filter(n__gt=KEPT).values_list("job", flat=True)):
+        with transaction.atomic():
+            Job.objects.select_for_update().only("pk").get(pk=job)
+            _prune([job], now)
 
 
 def _prune(jobs: Iterable[int], now: datetime) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic
 
 from django.db import transaction
@@ -15,7 +16,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from gpufleet.core.audit import SYSTEM, audit_record
 from scheduler.backends.base import Backend, BackendError, OldCheckpoint
 from scheduler.models import Attempt, Checkpoint, Placement
-from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN
+from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN, checkpoints_prune
 
 LONGEST = 60.0  # seconds of one turn
 A_STEP = 500  # rows that are written down together
@@ -37,8 +38,9 @@ def checkpoints_to_delete() -> "QuerySet[Checkpoint]":
     return Checkpoint.objects.filter(~TOLD_TO_A_RUN, no_longer_written, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
 
 
-def old_checkpoints_delete(*, backends: Mapping[int, Backend]) -> int:
+def old_checkpoints_delete(*, backends: Mapping[int, Backend], now: datetime) -> int:
     """One turn. Returns how many were deleted; those that could not be keep none of the others from it."""
+    checkpoints_prune(now=now)
     until, after, done = monotonic() + LONGEST, 0, 0
     while monotonic() < until and (rows := list(checkpoints_to_delete().filter(pk__gt=after).select_related("attempt__job")[:A_STEP])):
         deleted = _files_delete(rows, backends, until)

@@ -230,7 +230,7 @@ class Saving:
             checkpoints_tell(told=[told], now=NOON + timedelta(minutes=self.minutes))
 
     def turn(self) -> int:
-        return old_checkpoints_delete(backends={self.cluster.pk: self.backend})
+        return old_checkpoints_delete(backends={self.cluster.pk: self.backend}, now=NOON + timedelta(hours=1))
 
     def on_disk(self) -> list[str]:
         return sorted(f"{path.parent.name}/{path.name}" for path in self.root.glob("*/*/step-*"))
@@ -315,6 +315,17 @@ class TestTurns:
         assert saving.turn() == 1
         assert "1/step-5" not in saving.on_disk()
 
+    def test_what_its_last_run_began_from_goes_when_that_is_over(self, saving: Saving) -> None:
+        saving.save(10)
+        saving.again()
+        saving.save(20, 30, 40)
+        assert saving.turn() == 0
+        Attempt.objects.filter(pk=saving.attempt.pk).update(ended_at=NOON)
+
+        assert saving.turn() == 1
+        assert saving.on_disk() == ["2/step-20", "2/step-30", "2/step-40"]
+        assert saving.turn() == 0
+
     def test_killed_between_the_files_and_the_row_it_is_told_no_fault(self, saving: Saving) -> None:
         saving.save(*range(10, 50, 10))
         gone = Checkpoint.objects.get(step=10)
@@ -357,7 +368,7 @@ class TestTurns:
     def test_a_cluster_without_a_back_end_here_keeps_its_own(self, saving: Saving) -> None:
         saving.save(*range(10, 50, 10))
 
-        assert old_checkpoints_delete(backends={}) == 0
+        assert old_checkpoints_delete(backends={}, now=NOON) == 0
         assert "1/step-10" in saving.on_disk()
         assert saving.turn() == 1
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler import tasks
+from scheduler.backends.base import BackendError
 from scheduler.services.loop.tick import TickResult
 from tests.builders import NOON
 from tests.servers import wait_until
@@ -65,3 +66,30 @@ def test_under_load_a_call_ends_and_asks_for_the_next(monkeypatch: pytest.Monkey
     monkeypatch.setattr("scheduler.backends.registry.backends_all", dict)
     assert tasks.tick() > 1
     assert calls == [1]
+
+
+class Tidied:
+    """A back-end that is asked to tidy, and to delete no checkpoint."""
+
+    def __init__(self, answer: int | Exception) -> None:
+        self.answer = answer
+
+    def tidy(self) -> int:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def test_a_back_end_that_cannot_be_tidied_keeps_no_checkpoint_from_being_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted: list[set[int]] = []
+
+    def old_checkpoints_delete(*, backends: dict[int, Tidied], **_: object) -> int:
+        deleted.append(set(backends))
+        return 4
+
+    backends = {1: Tidied(BackendError("It does not answer.")), 2: Tidied(3)}
+    monkeypatch.setattr("scheduler.backends.registry.backends_all", lambda: backends)
+    monkeypatch.setattr(tasks, "old_checkpoints_delete", old_checkpoints_delete)
+
+    assert tasks.backends_tidy() == 7
+    assert deleted == [{1, 2}]
