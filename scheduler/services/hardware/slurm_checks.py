@@ -3,16 +3,18 @@
 import json
 import os
 import pwd
+import secrets
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 
 from gpufleet.core.findings import Finding, some
 from gpufleet.core.times import now
-from scheduler.backends.base import BackendError
+from scheduler.backends.base import BackendError, BackendRefused
 from scheduler.backends.slurm.client import Config, Settings, SlurmClient, SlurmDenied, SlurmNode
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
@@ -22,6 +24,7 @@ Seen = Iterator[str | Finding]
 TESTED = (22, 5)  # the oldest version that works, and the one that the tests run
 MOST_APART_SECONDS = 5.0
 NOTHING = ("", "(null)")
+ENFORCED = frozenset({"associations", "limits", "qos", "safe", "all"})  # values of AccountingStorageEnforce with which a job needs its account
 NOT_VERIFIED = "Nodes do not verify what was promised."
 REACH = "Install Slurm's commands (Debian package slurm-client) and make slurm.conf readable on this machine; start slurmctld. sinfo must answer."
 MUNGE = "Start munged with the cluster's key (/etc/munge/munge.key), and set the clocks: credentials expire. munge -n | unmunge must succeed."
@@ -45,8 +48,13 @@ class Site:
         return SlurmClient(replace(self.settings, rest_url=""))
 
     @cached_property
+    def heard(self) -> tuple[datetime, Config, datetime]:
+        """How it is configured, between the times when it was asked and when it had answered."""
+        return now(), self.client.config(), now()
+
+    @property
     def config(self) -> Config:
-        return self.client.config()
+        return self.heard[1]
 
     @cached_property
     def nodes(self) -> list[SlurmNode]:
@@ -63,7 +71,7 @@ def slurm_check(settings: Settings) -> list[Step]:
     known = Check("credentials", partial(_credentials, site), MUNGE)
     facts = [
         Check("version", partial(_version, site), READ),
-        *([Check("slurmrestd", partial(_slurmrestd, settings), REST)] if settings.rest_url else []),
+        *([Check("slurmrestd", partial(_slurmrestd, site), REST)] if settings.rest_url else []),
         Check("nodes", partial(_nodes, site), READ),
         Check("nodes answer", partial(_answers, site), READ, needed=False),
         Check("partition", partial(_partition, site), READ),
@@ -118,8 +126,16 @@ def _grouped(nodes: Sequence[SlurmNode]) -> dict[str, list[str]]:
     return found
 
 
-def _slurmrestd(settings: Settings) -> Seen:
-    yield f"{len(SlurmClient(settings).nodes())} nodes at {settings.rest_url}"
+def _slurmrestd(site: Site) -> Seen:
+    """One of another cluster accepts the token as well where both have the same key."""
+    found = SlurmClient(site.settings).nodes()
+    yield f"{len(found)} nodes at {site.settings.rest_url}"
+    if differing := sorted({node.name for node in found} ^ {node.name for node in site.nodes}):
+        yield Finding(
+            f"slurmrestd and Slurm's commands do not have the same nodes: {some(differing)}.",
+            "It belongs to another cluster: jobs would be submitted to one and looked for in the other.",
+            REST,
+        )
 
 
 def _nodes(site: Site) -> Seen:
@@ -169,11 +185,14 @@ def _account(site: Site) -> Seen:
         return
     lines = site.client.accounting("assoc", ("account", "user"), f"cluster={site.stated('ClusterName')}")
     found = {tuple(line.split("|")[:2]) for line in lines.splitlines()}
+    free = ENFORCED.isdisjoint(site.stated("AccountingStorageEnforce").lower().split(","))
+    means = "Slurm accepts jobs all the same: AccountingStorageEnforce does not ask for accounts." if free else MEANS
     if wanted not in {account for account, _ in found}:
         known = sorted({account for account, _ in found})
-        yield Finding(f"There is no account {wanted}; Slurm has {some(known)}.", MEANS, f"Name one of these, or sacctmgr add account {wanted}.")
+        do = f"Name one of these, or sacctmgr add account {wanted}."
+        yield Finding(f"There is no account {wanted}; Slurm has {some(known)}.", means, do, note=free)
     elif (wanted, user) not in found:
-        yield Finding(f"{user} is not in the account {wanted}.", MEANS, f"sacctmgr add user {user} account={wanted}.")
+        yield Finding(f"{user} is not in the account {wanted}.", means, f"sacctmgr add user {user} account={wanted}.", note=free)
 
 
 def _name_of(settings: Settings) -> str:
@@ -209,11 +228,11 @@ def _folder(settings: Settings) -> Seen:
 
 
 def _clock(site: Site) -> Seen:
-    at = site.config.at
+    asked, (_, at), answered = site.heard
     if at is None:
         yield "Slurm does not tell its time"
         return
-    apart = abs((now() - at).total_seconds())
+    apart = max((asked - at).total_seconds(), (at - answered).total_seconds(), 0.0)
     yield f"{apart:.0f} s apart"
     if apart > MOST_APART_SECONDS:
         yield Finding(
@@ -224,15 +243,35 @@ def _clock(site: Site) -> Seen:
 
 
 def _submission(site: Site) -> Seen:
-    settings = site.settings
-    arguments = ["--hold", "--no-requeue", "--job-name=gpufleet-check", "--comment=gpufleet check", "--nodes=1", "--output=/dev/null", "--chdir=/"]
+    name = f"gpufleet-check-{secrets.token_hex(4)}"
+    try:
+        number = site.client.submit(_held(site.settings, name), "#!/bin/sh\ntrue\n")
+    except BackendRefused:
+        raise
+    except (BackendError, ValueError) as fault:  # it may have been accepted all the same
+        _must_cancel(
+            partial(site.client.run, "scancel", f"--name={name}"),
+            f"{fault} The job {name} may be held in Slurm: cancel it with scancel --name={name}.",
+        )
+        raise
+    _must_cancel(partial(site.client.cancel, [number]), f"Job {number} ({name}) was accepted and is still held: cancel it with scancel {number}.")
+    yield f"job {number} was accepted, held and cancelled"
+
+
+def _must_cancel(cancel: Callable[[], object], otherwise: str) -> None:
+    try:
+        cancel()
+    except BackendError as fault:
+        raise BackendError(f"{otherwise} {fault}") from fault
+
+
+def _held(settings: Settings, name: str) -> list[str]:
+    arguments = ["--hold", "--no-requeue", f"--job-name={name}", "--comment=gpufleet check", "--nodes=1", "--output=/dev/null", "--chdir=/"]
     arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))]
     if os.getuid() == 0 and settings.user:
         account = pwd.getpwnam(settings.user)
         arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
-    number = site.client.submit(arguments, "#!/bin/sh\ntrue\n")
-    site.client.cancel([number])
-    yield f"job {number} was accepted, held and cancelled"
+    return arguments
 
 
 # What nodes check themselves

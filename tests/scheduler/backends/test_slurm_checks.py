@@ -1,11 +1,15 @@
 """Each step of the way to a Slurm cluster fails by its own name, with what to do: on a real Slurm, with what is wrong being really wrong."""
 
+import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -149,18 +153,56 @@ def test_slurmrestd_is_read_and_one_of_another_cluster_does_not_accept_the_token
     assert name == "slurmrestd", told
 
 
-@pytest.fixture
-def answers(tmp_path, monkeypatch) -> Callable[[str], None]:
-    """Slurm's answers to scontrol, edited on their way: an old version and a slow clock cannot be had otherwise."""
+@pytest.mark.parametrize(
+    ("answer", "differing"),
+    [({}, "gpu001, gpu002, gpu003, gpu004"), ({"nodes": [{"name": f"gpu00{number}"} for number in (1, 2, 3, 5)]}, "gpu004, gpu005")],
+)
+def test_slurmrestd_of_another_cluster_hinders(there, answer, differing):
+    """One with the same key accepts the token."""
+    with answering(json.dumps(answer)) as address:
+        assert failed(replace(there, rest_url=address)) == (
+            "slurmrestd",
+            f"slurmrestd and Slurm's commands do not have the same nodes: {differing}.",
+        )
 
-    def edited(by: str) -> None:
-        program = tmp_path / "bin/scontrol"
+
+@contextmanager
+def answering(text: str) -> Iterator[str]:
+    """An address where everything that is asked for is this."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch) -> Callable[[str, str], None]:
+    """A program in place of one of Slurm's, which it calls as $REAL."""
+
+    def written(name: str, text: str) -> None:
+        program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\n{shutil.which('scontrol', path=PATH)} \"$@\" | sed -E '{by}'\n")
+        program.write_text(f"#!/bin/sh\nREAL={shutil.which(name, path=PATH)}\n{text}\n")
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}:{PATH}")
 
-    return edited
+    return written
+
+
+@pytest.fixture
+def answers(stand_in) -> Callable[[str], None]:
+    """Slurm's answers to scontrol, edited on their way: an old version and a slow clock cannot be had otherwise."""
+    return lambda by: stand_in("scontrol", f"$REAL \"$@\" | sed -E '{by}'")
 
 
 def test_a_version_that_is_too_old_fails_and_a_newer_one_is_told(there, answers):
@@ -181,6 +223,52 @@ def test_a_clock_that_is_off_is_told_and_does_not_hinder(there, answers):
 
     assert results(steps)["clock"] == "warning"
     assert not any(step.hinders for step in steps)
+
+
+def test_steps_that_take_long_do_not_put_the_clock_off(there, stand_in):
+    stand_in("sinfo", 'sleep 3; exec $REAL "$@"')  # asked twice: together more than the clocks may be apart
+
+    assert next(step.told for step in slurm_check(there) if step.name == "clock") == "0 s apart"
+
+
+def held(slurm: Slurm) -> list[str]:  # noqa: F811
+    return [name for name in slurm.sh("squeue", "--noheader", "--format=%j").split() if name.startswith("gpufleet-check")]
+
+
+def test_a_submission_that_is_answered_too_late_is_cancelled(slurm, there, stand_in):  # noqa: F811
+    stand_in("sbatch", '$REAL "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1')
+
+    name, told = failed(there)
+
+    assert (name, "does not answer" in told) == ("submission", True)
+    assert held(slurm) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_job_that_cannot_be_cancelled_is_named(slurm, there, stand_in, late):  # noqa: F811
+    stand_in("scancel", 'echo "scancel: error: Socket timed out on send/recv operation" >&2; exit 1')
+    if late:
+        stand_in("sbatch", '$REAL "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1')
+
+    step, told = failed(there)
+
+    (left,) = held(slurm)
+    slurm.sh("scancel", f"--name={left}")
+    assert (step, left in told) == ("submission", True), told
+
+
+@pytest.mark.parametrize(("enforced", "result"), [("none", "warning"), ("wckeys", "warning"), ("associations,limits", "failed"), ("ALL", "failed")])
+def test_an_account_that_is_missing_hinders_only_where_slurm_asks_for_it(there, answers, stand_in, enforced, result):
+    """Without slurmdbd; tests/scheduler/backends/test_slurm_quotas.py has one."""
+    stored = "s/^(AccountingStorageType *= ).*/\\1accounting_storage\\/slurmdbd/"
+    answers(f"{stored};s/^(AccountingStorageEnforce *= ).*/\\1{enforced}/")
+    stand_in("sacctmgr", "echo 'optics|'; echo 'optics|somebody'")
+
+    told = {name: next(step for step in slurm_check(replace(there, account=name)) if step.name == "account") for name in ("optics", "none")}
+
+    assert {step.result for step in told.values()} == {result}
+    assert told["none"].told == "There is no account none; Slurm has optics."
+    assert "is not in the account optics." in told["optics"].told
 
 
 def test_a_controller_that_is_off_is_the_only_step_that_is_tried(slurm, there):  # noqa: F811
