@@ -7,6 +7,8 @@ from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_http_methods, require_POST
 
 from gpufleet.core.times import now
@@ -41,16 +43,20 @@ LINES_TOLD = 5  # of what is left out, in a message
 @requires(Can.OPERATE, everywhere=True)
 def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     """Also how a cluster that is there is reached: it is named in the address."""
-    name = request.POST.get("cluster", request.GET.get("cluster", ""))
+    addressed = request.GET.get("cluster", "").strip()
+    name = request.POST.get("cluster", addressed).strip()
     known = slurm_known(name)
-    choices, connected = asdict(slurm_choices(known)), name if known.tag else ""
+    choices, connected = asdict(slurm_choices(known)), name if known.tag and name == addressed else ""
     if request.method != "POST":
         return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices), connected=connected)
     form = SlurmForm(request.POST, **choices)
+    if known.tag and not connected:
+        form.add_error("cluster", _connected_already(name))
     if not form.is_valid():
         return _add_page(request, form, status=422, connected=connected)
     sent = form.cleaned_data
-    chosen = replace(known, **{name: value for name, value in sent.items() if name != "cluster"})
+    shown = sent.keys() & request.POST.keys() - {"cluster"}  # what was not shown keeps its value
+    chosen = replace(known, **{field: sent[field] for field in shown})
     try:
         if "keep" in request.POST:
             slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
@@ -155,6 +161,10 @@ def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
             return redirect("quota-change", draft.public_id)
         messages.success(request, "Nothing to change: the quotas match Slurm's accounts.")
     return redirect("quota-changes")
+
+
+def _connected_already(name: str) -> str:
+    return format_html('{} is connected already. Change it on its page <a href="{}?cluster={}">Connection</a>.', name, reverse("cluster_add"), name)
 
 
 def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, status: int = 200, **more: Any) -> HttpResponse:

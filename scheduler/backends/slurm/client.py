@@ -16,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from http.client import HTTPException
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -377,7 +378,7 @@ class SlurmClient:
             self._token = None
             kind = SlurmDenied if fault.code in (401, 403) else BackendError
             raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
-        except (OSError, ValueError) as fault:
+        except (OSError, ValueError, HTTPException) as fault:
             raise SlurmSilent(f"slurmrestd does not answer at {self.settings.rest_url}: {fault}") from None
         return _answer("slurmrestd", found)
 

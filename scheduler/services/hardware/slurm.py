@@ -66,18 +66,32 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
 
 def must_be_valid(cluster: str, settings: Settings) -> None:
     """What is seen to be wrong before anything is tried, by its field."""
-    faults: dict[str, str] = {}
-    if row := Cluster.objects.filter(name=cluster).first():
+    faults = _as_kept(cluster, settings)
+    if "cluster" not in faults and (row := Cluster.objects.filter(name=cluster).first()):
         must_be_of(row, "slurm")
     if settings.rest_url:
         try:
             target_of(settings.rest_url, ANYWHERE)
         except Refused as refused:
-            faults["rest_url"] = str(refused)
+            faults["rest_url"] = [str(refused)]
     if settings.node_logs and not settings.node_logs.startswith("/"):
-        faults["node_logs"] = "The folder of the nodes for logs is an absolute path."
+        faults["node_logs"] = ["The folder of the nodes for logs is an absolute path."]
     if faults:
         raise ValidationError(faults)
+
+
+def _as_kept(cluster: str, settings: Settings) -> dict[str, list[str]]:
+    """What the models cannot hold: a name that is none, a value that is too long."""
+    faults: dict[str, list[str]] = {}
+    try:
+        Cluster(name=cluster).clean_fields(exclude={"public_id"})
+    except ValidationError as fault:
+        faults["cluster"] = fault.messages
+    try:
+        SlurmCluster(**{name: getattr(settings, name) for name in KEPT}).clean_fields(exclude={"cluster", "tag"})
+    except ValidationError as fault:
+        faults |= fault.message_dict
+    return faults
 
 
 def slurm_known(cluster: str) -> Settings:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -996,3 +997,15 @@ def test_the_token_follows_no_redirect(site, rest):
         server.shutdown()
 
     assert [path.partition("/v")[0] for path in reached] == ["/slurm"]
+
+
+def test_what_speaks_no_http_is_told_as_silence(site, rest):
+    class Mumbles(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"220 mail.example ready\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Mumbles) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(SlurmSilent, match="does not answer"):
+            SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{server.server_address[1]}")).jobs()
+        server.shutdown()

@@ -13,6 +13,7 @@ from threading import Thread
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.core.management import CommandError, call_command
 from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
@@ -335,12 +336,55 @@ def test_a_connection_is_changed_on_the_same_page_and_keeps_what_only_the_comman
 
     assert operator.get(f"{reverse('cluster_add')}?cluster=%00").status_code == 200
     shown = operator.get(f"{reverse('cluster_add')}?cluster=hpc").content.decode()
-    operator.post(reverse("cluster_add"), sent | {"partition": "main"})
+    operator.post(f"{reverse('cluster_add')}?cluster=hpc", sent | {"partition": "main", "cluster": " hpc"})
 
     assert f'value="{there.folder}"' in shown
     row = SlurmCluster.objects.get()
     assert (row.partition, row.conf, row.tag) == ("main", there.conf, tag)
     assert AuditEntry.objects.filter(action="slurm.connect").last().before["partition"] == ""
+
+
+@pytest.mark.parametrize("name", ["hpc", " hpc "])
+def test_the_name_of_a_connected_cluster_leads_to_its_connection(sent, personas, name):
+    operator = personas.client("operator")
+    operator.post(reverse("cluster_add"), sent)
+    before = SlurmCluster.objects.values().get()
+
+    page = operator.post(reverse("cluster_add"), sent | {"cluster": name, "partition": "main"})
+
+    assert (page.status_code, list(page.context["form"].errors)) == (422, ["cluster"])
+    assert f'hpc is connected already. Change it on its page <a href="{reverse("cluster_add")}?cluster=hpc">' in page.content.decode()
+    assert SlurmCluster.objects.values().get() == before
+
+
+def test_an_address_that_the_page_did_not_show_is_kept(sent, there, personas, settings, rest):  # noqa: F811
+    """slurmrestd was named by command while the page was open."""
+    operator = personas.client("operator")
+    operator.post(reverse("cluster_add"), sent)
+    SlurmCluster.objects.update(rest_url=rest)
+
+    assert operator.post(f"{reverse('cluster_add')}?cluster=hpc", sent | {"partition": "main"}).status_code == 302
+
+    row = SlurmCluster.objects.get()
+    assert (row.partition, row.rest_url) == ("main", rest)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("cluster", "my cluster", "--cluster: Enter a valid “slug”"),
+        ("cluster", "a" * 61, "--cluster: Ensure this value has at most 60 characters"),
+        ("partition", "a" * 61, "--partition: Ensure this value has at most 60 characters"),
+        ("node-logs", "/" + "a" * 300, "--node-logs: Ensure this value has at most 300 characters"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_refused_by_its_option(there, option, value, words):
+    options = {"cluster": "hpc", "conf": there.conf, "folder": there.folder, "user": there.user} | {option: value}
+    with pytest.raises(CommandError) as refused:
+        call_command("inventory", "connect-slurm", *(word for name, one in options.items() for word in (f"--{name}", one)))
+
+    assert words in str(refused.value)
+    assert not Cluster.objects.exists()
 
 
 def test_a_name_of_another_kind_of_cluster_is_refused_before_anything_is_tried(sent, personas):

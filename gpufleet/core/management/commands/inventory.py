@@ -133,7 +133,8 @@ class Command(BaseCommand):
         try:
             self._steps(slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now()).steps)
         except ValidationError as fault:
-            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+            told = [f"--{name.replace('_', '-')}: {' '.join(messages)}" for name, messages in fault.message_dict.items()]
+            raise CommandError("\n".join(told), returncode=2) from fault
         except StepsFailed as fault:
             self._steps(fault.steps)
             raise CommandError("Nothing was changed.", returncode=3) from fault
