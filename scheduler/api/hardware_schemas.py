@@ -212,7 +212,7 @@ class PlannedDrainFacts(DrainFacts):
     """A drain that begins later."""
 
     id: str
-    begins: datetime
+    begins: datetime = Field(description="From then on the node takes no new jobs.")
     reason: str
     author: str
 
