@@ -66,11 +66,10 @@ class Accounts:
         """Whom the job's processes run as. Refused where that would not keep it from others' work."""
         if why := self.rules.allowed():
             raise BackendRefused(why)
-        own = pwd.getpwuid(os.getuid())
         if self.rules.uids is not None and not self.rules.same_user:
             account = self._of_range(order)
         else:
-            account = self._named(own)
+            account = self._named(_own())
         if account.uid is not None and (why := self.not_apart()):
             self._only_team(order.team, why)
         return account
@@ -80,7 +79,20 @@ class Accounts:
         if self.rules.uids is not None and not self.rules.same_user:
             self._groups_of_range()
             return f"a user of {self.rules.uids[0]}-{self.rules.uids[1]} for each job"
-        return self._named(pwd.getpwuid(os.getuid())).name
+        return self._named(_own()).name
+
+    def must_enter(self) -> None:
+        """`BackendRefused` where those whom jobs run as cannot enter the folder of checkpoints; of a range its first user stands for all."""
+        if self.rules.uids is not None and not self.rules.same_user:
+            first, groups = self.rules.uids[0], self._groups_of_range()
+            account = Account(f"gpufleet-{first}", "", first, first, groups, alone=True)
+        else:
+            account = self._named(_own())
+        root = self.checkpoint_root()
+        if root.exists():
+            self._can_be_entered(root, account)
+        else:
+            _must_pass(nearest(root), account)
 
     def _named(self, own: pwd.struct_passwd) -> Account:
         if not self.rules.user:
@@ -201,12 +213,31 @@ class Accounts:
         look = root.stat()
         if account.alone and look.st_mode & 0o022 and not look.st_mode & stat.S_ISVTX:
             raise BackendRefused(f"Others may write to {root}, where all jobs save their work: take that right away.")
-        mine = {account.gid, *account.groups}
-        for path in (root.resolve(), *root.resolve().parents):
-            look = path.stat()
-            bit = 0o100 if look.st_uid == account.uid else 0o010 if look.st_gid in mine else 0o001
-            if not look.st_mode & bit:
-                raise BackendRefused(f"Jobs of another user cannot enter {path}: name another folder in GPUFLEET_LOCAL_CHECKPOINTS.")
+        _must_pass(root, account)
+
+
+def _must_pass(folder: Path, account: Account) -> None:
+    """Through every folder down to this one."""
+    if account.uid is None:
+        return
+    mine = {account.gid, *account.groups}
+    for path in (folder.resolve(), *folder.resolve().parents):
+        look = path.stat()
+        bit = 0o100 if look.st_uid == account.uid else 0o010 if look.st_gid in mine else 0o001
+        if not look.st_mode & bit:
+            raise BackendRefused(f"Jobs of another user cannot enter {path}: name another folder in GPUFLEET_LOCAL_CHECKPOINTS.")
+
+
+def nearest(folder: Path) -> Path:
+    """A folder, or the first above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _own() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise BackendRefused(f"The console runs as the uid {os.getuid()}, which is no user of this machine.") from None
 
 
 @contextmanager

@@ -1,12 +1,20 @@
 """What must work before jobs run on a cluster, tried step by step. The doctor and the page that adds a cluster show the same steps."""
 
+import logging
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from threading import Thread
+from typing import TypeVar
 
 from gpufleet.core.findings import Finding
 from scheduler.backends.base import BackendError
 
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 MEANS = "Jobs for this cluster do not start until this works."
+PATIENCE = 5.0  # seconds for a file system
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +83,31 @@ def _tried(check: Check) -> Step:
                 seen.append(one)
     except (BackendError, OSError) as fault:
         findings.append(Finding(str(fault), MEANS, check.do))
+    except Exception as fault:  # one that breaks must not hide what the others find
+        log.exception("the step %s could not be carried out", check.name)
+        findings.append(Finding(f"This step could not be carried out: {type(fault).__name__}: {fault}", MEANS, check.do))
     return Step(check.name, "; ".join(seen), tuple(findings), check.needed)
+
+
+def in_time(place: object, look: Callable[[], T]) -> T:
+    """What comes of a look at files. From a thread, so that nobody waits for a file system that hangs."""
+    answer: Future[T] = Future()
+    Thread(target=_answer, args=(answer, look), name="check", daemon=True).start()
+    try:
+        return answer.result(PATIENCE)
+    except TimeoutError:
+        raise BackendError(f"{place} does not answer within {PATIENCE:g} s.") from None
+
+
+def _answer(answer: Future[T], look: Callable[[], T]) -> None:
+    try:
+        answer.set_result(look())
+    except Exception as fault:
+        answer.set_exception(fault)
+
+
+def must_be_writable(folder: object) -> None:
+    try:
+        in_time(folder, lambda: tempfile.TemporaryFile(dir=str(folder)).close())
+    except OSError as fault:
+        raise BackendError(f"The console cannot write to {folder}: {fault.strerror}.") from fault

@@ -1,19 +1,19 @@
 """The way of a job to the console's own machine, step by step: allowed, as whom, where its files lie, and on which GPUs."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
+import pynvml
 from django.conf import settings
 from django.db import DatabaseError
 
 from gpufleet.core.findings import Finding
 from scheduler.backends.base import BackendError
-from scheduler.backends.local_accounts import Accounts
+from scheduler.backends.local_accounts import Accounts, nearest
 from scheduler.backends.registry import local_backend, why_not_local
 from scheduler.hardware.discovery import NothingFound, machine_read
-from scheduler.services.hardware.checks import MEANS, Check, Step, steps_tried
+from scheduler.services.hardware.checks import MEANS, Check, Step, in_time, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]
 ALLOW = "Set GPUFLEET_LOCAL=on and start the console again (docs/operate/back-ends.md, Local jobs)."
@@ -26,12 +26,8 @@ def local_check() -> list[Step]:
     """Try each step. Starts nothing."""
     accounts = local_backend().accounts
     return steps_tried(
-        [
-            Check("local jobs", _allowed, ALLOW),
-            Check("user", partial(_user, accounts), WHO),
-            Check("folders", partial(_folders, accounts), FOLDER),
-            Check("GPUs", _gpus, GPUS),
-        ]
+        [Check("local jobs", _allowed, ALLOW), Check("user", partial(_user, accounts), WHO)],
+        [Check("folders", partial(_folders, accounts), FOLDER), Check("GPUs", _gpus, GPUS)],
     )
 
 
@@ -58,12 +54,9 @@ def _user(accounts: Accounts) -> Seen:
 def _folders(accounts: Accounts) -> Seen:
     for folder in accounts.folders():
         yield str(folder)
-        there = next(path for path in (folder, *folder.parents) if path.exists())  # the rest is made with the first job
-        try:
-            with tempfile.TemporaryFile(dir=there):
-                continue
-        except OSError as fault:
-            raise BackendError(f"The console cannot write to {there}: {fault.strerror}.") from fault
+        there = in_time(folder, partial(nearest, folder))  # the rest is made with the first job
+        must_be_writable(there)
+    in_time(accounts.checkpoint_root(), accounts.must_enter)
 
 
 def _gpus() -> Seen:
@@ -72,6 +65,8 @@ def _gpus() -> Seen:
     except NothingFound as nothing:
         yield Finding(f"{nothing}.", "There is nothing for jobs to run on.", GPUS)
         return
+    except pynvml.NVMLError as fault:
+        raise BackendError(f"NVIDIA's driver does not tell of its GPUs: {fault}.") from fault
     kinds = Counter(device.name for device in machine.devices)
     yield ", ".join(f"{kind} × {count}" for kind, count in sorted(kinds.items()))
     for note in machine.notes:

@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 import secrets
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from scheduler.backends.base import BackendError, BackendRefused
 from scheduler.backends.slurm.client import Config, Settings, SlurmClient, SlurmDenied, SlurmNode
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
-from scheduler.services.hardware.checks import MEANS, Check, Step, steps_tried
+from scheduler.services.hardware.checks import MEANS, Check, Step, in_time, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]
 TESTED = (22, 5)  # the oldest version that works, and the one that the tests run
@@ -93,7 +92,7 @@ def _controller(site: Site) -> Seen:
 
 
 def _credentials(site: Site) -> Seen:
-    yield f"{site.stated('AuthType')}, as {pwd.getpwuid(os.getuid()).pw_name}"
+    yield f"{site.stated('AuthType')}, as {_own_name()}"
 
 
 def _version(site: Site) -> Seen:
@@ -196,7 +195,14 @@ def _account(site: Site) -> Seen:
 
 
 def _name_of(settings: Settings) -> str:
-    return settings.user or pwd.getpwuid(os.getuid()).pw_name
+    return settings.user or _own_name()
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        raise BackendError(f"The console runs as the uid {os.getuid()}, which is no user of this machine.") from None
 
 
 def _user(settings: Settings) -> Seen:
@@ -220,11 +226,7 @@ def _folder(settings: Settings) -> Seen:
     if not settings.folder.startswith("/"):
         yield Finding("The shared folder is an absolute path, the same on the console and on every node.", MEANS, SHARE)
         return
-    try:
-        with tempfile.TemporaryFile(dir=settings.folder):
-            return
-    except OSError as fault:
-        raise BackendError(f"The console cannot write to {settings.folder}: {fault.strerror}.") from fault
+    must_be_writable(settings.folder)
 
 
 def _clock(site: Site) -> Seen:
@@ -232,7 +234,7 @@ def _clock(site: Site) -> Seen:
     if at is None:
         yield "Slurm does not tell its time"
         return
-    apart = max((asked - at).total_seconds(), (at - answered).total_seconds(), 0.0)
+    apart = max((asked - at).total_seconds() - 1, (at - answered).total_seconds(), 0.0)  # Slurm tells whole seconds
     yield f"{apart:.0f} s apart"
     if apart > MOST_APART_SECONDS:
         yield Finding(
@@ -288,12 +290,16 @@ def _verification(site: Site) -> Seen:
         yield Finding(f"Slurm runs no {' and no '.join(absent)}.", NOT_VERIFIED, write, note=True)
     for name, pattern in (("Prolog", prolog), ("Epilog", epilog)):
         if pattern not in NOTHING:
-            yield from _program(name, pattern, user, tag, write)
+            yield from in_time(pattern, partial(_program, name, pattern, user, tag, write))
     if prolog not in NOTHING and "Alloc" not in site.stated("PrologFlags"):
         yield Finding("PrologFlags lacks Alloc.", "Only the first node of a gang verifies before the start.", "Set PrologFlags=Alloc in slurm.conf.")
 
 
-def _program(name: str, pattern: str, user: str, tag: str, write: str) -> Iterator[Finding]:
+def _program(name: str, pattern: str, user: str, tag: str, write: str) -> list[Finding]:
+    return list(_faults_of_program(name, pattern, user, tag, write))
+
+
+def _faults_of_program(name: str, pattern: str, user: str, tag: str, write: str) -> Iterator[Finding]:
     if stuck := [str(path) for path in _matching(pattern) if not path.stat().st_mode & 0o111]:
         yield Finding(f"{name}: Slurm cannot execute {some(stuck)}.", "A job drains its node.", "Move it to another folder.")
     texts = {path: text for path in _matching(pattern) if (text := _text(path))}

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -165,6 +166,21 @@ def test_slurmrestd_of_another_cluster_hinders(there, answer, differing):
             "slurmrestd",
             f"slurmrestd and Slurm's commands do not have the same nodes: {differing}.",
         )
+
+
+def test_an_address_that_speaks_no_http_is_told(there):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=_greet, args=(server,), daemon=True).start()
+        name, told = failed(replace(there, rest_url=f"http://127.0.0.1:{server.getsockname()[1]}"))
+
+    assert (name, "slurmrestd does not answer at" in told) == ("slurmrestd", True), told
+
+
+def _greet(server: socket.socket) -> None:
+    asking, _ = server.accept()
+    with asking:
+        asking.recv(4096)
+        asking.sendall(b"SSH-2.0-OpenSSH\r\n")
 
 
 @contextmanager

@@ -1,11 +1,18 @@
 """The page that adds the console's own machine as a cluster."""
 
+import os
+from pathlib import Path
+from threading import Event
+
+import pynvml
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry, User
+from scheduler.backends.base import BackendError
 from scheduler.models import Cluster, Gpu, InventoryImport
+from scheduler.services.hardware import checks
 from scheduler.services.hardware.checks import Check, steps_tried
 from tests import builders
 
@@ -71,6 +78,59 @@ def test_a_name_of_another_kind_of_cluster_is_refused(alone):
     page = alone.post(reverse("cluster_add_local"), ADD)
 
     assert page.context["form"].errors == {"cluster": ["Cluster here runs on the back-end simulated."]}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="Only root starts jobs as other users.")
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("rules", [{"LOCAL_USER": "nobody"}, {"LOCAL_UIDS": (71000, 71009)}])
+def test_a_folder_that_jobs_cannot_enter_is_told_before_one_is_refused(alone, settings, tmp_path, rules, made):
+    closed, opened = tmp_path / "closed", Path("/")
+    closed.mkdir(mode=0o700)
+    folder = closed / "checkpoints"
+    if made:
+        folder.mkdir(mode=0o751)
+    settings.LOCAL = {**settings.LOCAL, "LOCAL_SAME_USER": False, **rules, "LOCAL_CHECKPOINTS": str(folder)}
+
+    page = alone.post(reverse("cluster_add_local"), ADD)
+
+    assert [name for name, result in steps(page).items() if result == "failed"] == ["folders"]
+    assert "Jobs of another user cannot enter" in page.content.decode()
+    settings.LOCAL = {**settings.LOCAL, "LOCAL_CHECKPOINTS": str(opened)}
+    assert steps(alone.post(reverse("cluster_add_local"), {"cluster": "here"}))["folders"] == "ok"
+
+
+def test_a_driver_that_fails_is_told_at_its_step(alone, monkeypatch):
+    def lost():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    for name, stands_in in (("nvmlInit", lambda: None), ("nvmlShutdown", lambda: None), ("nvmlDeviceGetCount", lost)):
+        monkeypatch.setattr(pynvml, name, stands_in)
+
+    page = alone.post(reverse("cluster_add_local"), {"cluster": "here"})
+
+    assert (page.status_code, steps(page)["GPUs"]) == (422, "failed")
+    assert "GPU is lost" in page.content.decode()
+
+
+def test_a_step_that_breaks_is_told_and_logged(caplog):
+    def broken():
+        yield "something"
+        raise KeyError("a field")
+
+    (step,) = steps_tried([Check("first", broken, "Make it.")])
+
+    assert (step.result, step.seen, step.told) == ("failed", "something", "This step could not be carried out: KeyError: 'a field'")
+    assert "the step first could not be carried out" in caplog.text
+
+
+def test_a_file_system_that_hangs_is_told(monkeypatch):
+    monkeypatch.setattr(checks, "PATIENCE", 0.05)
+    comes_back = Event()
+
+    with pytest.raises(BackendError, match="/far does not answer"):
+        checks.in_time("/far", comes_back.wait)
+    comes_back.set()
+    assert checks.in_time("/far", lambda: 1) == 1
 
 
 def test_what_lies_behind_a_step_that_hinders_is_not_tried():
