@@ -17,6 +17,10 @@ class BackendError(Exception):
     """The back-end could not do it now: it does not answer, or says no. The order is tried again."""
 
 
+class BackendSilent(BackendError):
+    """It hangs: whatever else it is asked now would hang as well."""
+
+
 class BackendRefused(BackendError):
     """The back-end will never do this, in words for the job's owner. The order is not tried again."""
 

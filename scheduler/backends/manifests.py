@@ -10,6 +10,7 @@ A job writes what it likes here: it is read as `hostile_files` says. A file syst
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from scheduler.backends.base import SeenSteps
-from scheduler.backends.hostile_files import FILE, FOLDER, is_shallow, names_in, regular_file
+from scheduler.backends.hostile_files import FILE, FOLDER, all_names_in, file_read, is_shallow, names_in, regular_file
 from scheduler.backends.stepfiles import steps_in
 
 STEP = re.compile(r"step-([0-9]{1,18})")
@@ -109,14 +110,17 @@ def _checkpoint(top: int, step: int, name: str, parent: Path, before: Digests, n
     return Found(step, str(parent / name), expected, tuple(sorted(present)), at.replace(microsecond=at.microsecond // 1000 * 1000))
 
 
-def manifests_of(folder: int) -> Iterator[tuple[str, dict[str, Any], float]]:
-    """The manifests of a step: the name of each, what it says, and when it was written."""
+def manifests_of(folder: int, *, every: bool = False) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """The manifests of a step: the name of each, what it says, and when it was written. `every`: OSError where one of them can't be read."""
     left = LARGEST_LOOK
-    for name in names_in(folder):
+    names, read = (all_names_in, file_read) if every else (names_in, regular_file)
+    for name in names(folder):
         if not name.endswith(".json"):
             continue
-        text, written = regular_file(folder, name, most=LARGEST_MANIFEST)
+        text, written = read(folder, name, most=LARGEST_MANIFEST)
         left -= len(text)
+        if left < 0 and every:
+            raise OSError(errno.EFBIG, f"More than {LARGEST_LOOK:,} bytes of manifests")
         if left < 0:
             return
         try:

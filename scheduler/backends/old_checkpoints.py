@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from scheduler.backends.base import BackendError, OldCheckpoint
+from scheduler.backends.base import BackendError, BackendSilent, OldCheckpoint
 from scheduler.backends.hostile_files import FOLDER
 from scheduler.backends.manifests import STEP, manifests_of
 
@@ -29,18 +29,25 @@ class Deleter:
 
     def __init__(self) -> None:
         self._thread: Thread | None = None
+        self._late: dict[OldCheckpoint, Future[int]] = {}  # the one that took longer than anybody waited
 
     def delete(self, root: Path, old: OldCheckpoint) -> int:
-        """Bytes that became free."""
+        """Bytes that became free, also by a call for it that took too long."""
         if self._thread is not None and self._thread.is_alive():
-            raise BackendError(f"{root} does not answer: an earlier deletion has not come back.")
+            raise BackendSilent(f"{root} does not answer: an earlier deletion has not come back.")
+        late = self._late.pop(old, None)
+        before = late.result() if late is not None and late.exception() is None else 0
+        return before + self._delete(root, old)
+
+    def _delete(self, root: Path, old: OldCheckpoint) -> int:
         answer: Future[int] = Future()
         self._thread = Thread(target=_answer, args=(answer, root, old), name="old-checkpoints", daemon=True)
         self._thread.start()
         try:
             return answer.result(PATIENCE)
         except TimeoutError:
-            raise BackendError(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.") from None
+            self._late = {old: answer}
+            raise BackendSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.") from None
 
 
 def _answer(answer: Future[int], root: Path, old: OldCheckpoint) -> None:
@@ -79,7 +86,7 @@ def _kept_open(opened: ExitStack, descriptor: int) -> int:
 
 
 def _files_delete(folder: int, *, owner: int) -> int:
-    manifests = {name: document for name, document, _ in manifests_of(folder) if _is_manifest(document)}
+    manifests = {name: document for name, document, _ in manifests_of(folder, every=True) if _is_manifest(document)}
     shards = {name for document in manifests.values() for name in _named(document)}
     return sum(_file_delete(folder, name, owner) for name in (*sorted(shards - manifests.keys()), *manifests))
 

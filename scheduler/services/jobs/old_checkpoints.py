@@ -14,7 +14,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from gpufleet.core.audit import SYSTEM, audit_record
-from scheduler.backends.base import Backend, BackendError, OldCheckpoint
+from scheduler.backends.base import Backend, BackendError, BackendSilent, OldCheckpoint
 from scheduler.models import Attempt, Checkpoint, Placement
 from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN, checkpoints_prune
 
@@ -42,24 +42,32 @@ def old_checkpoints_delete(*, backends: Mapping[int, Backend], now: datetime) ->
     """One turn. Returns how many were deleted; those that could not be keep none of the others from it."""
     checkpoints_prune(now=now)
     until, after, done = monotonic() + LONGEST, 0, 0
+    silent: set[int] = set()
     while monotonic() < until and (rows := list(checkpoints_to_delete().filter(pk__gt=after).select_related("attempt__job")[:A_STEP])):
-        deleted = _files_delete(rows, backends, until)
+        deleted = _files_delete(rows, backends, silent, until)
         if deleted:
             _write_down(deleted)
         after, done = rows[-1].pk, done + len(deleted)
     return done
 
 
-def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], until: float) -> list[Deleted]:
+def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], silent: set[int], until: float) -> list[Deleted]:
+    """Leaves out those of back-ends that are `silent`, and adds those that turn out to be."""
     clusters = _clusters_of(rows)
     deleted = []
     for row in rows:
         if monotonic() > until:
             break
         attempt = row.attempt
+        if not silent.isdisjoint(clusters[attempt.pk]):
+            continue
         old = OldCheckpoint(attempt.job.public_id, attempt.number, row.step, row.location)
         try:
             freed = sum(_backend(backends, cluster).delete_checkpoint(old) for cluster in clusters[attempt.pk])
+        except BackendSilent as fault:
+            silent.update(clusters[attempt.pk])
+            log.warning("the files of step %d of %s, and others there, stay for now: %s", old.step, old.job, fault)
+            continue
         except BackendError as fault:
             log.warning("the files of step %d of %s stay for now: %s", old.step, old.job, fault)
             continue

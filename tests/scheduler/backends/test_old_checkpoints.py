@@ -13,7 +13,7 @@ import pytest
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.doctor import examine
-from scheduler.backends import old_checkpoints
+from scheduler.backends import hostile_files, manifests, old_checkpoints
 from scheduler.backends.base import Backend, BackendError, OldCheckpoint
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
@@ -167,6 +167,23 @@ class TestFiles:
         assert place.exists()
         assert theirs.exists()
 
+    @pytest.mark.parametrize("bound", ["MOST_NAMES", "LARGEST_LOOK"])
+    def test_what_is_too_much_to_read_is_a_fault_and_not_nothing(self, root: Path, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+        place = save(root / "j-1" / "1", 5)
+        monkeypatch.setattr(hostile_files if bound == "MOST_NAMES" else manifests, bound, 1)
+
+        with pytest.raises(BackendError, match=r"can't be deleted: More than 1 "):
+            Deleter().delete(root, old(place))
+        assert sorted(path.name for path in place.iterdir()) == ["0.json", "shard-0"]
+
+    def test_a_manifest_that_cannot_be_read_is_a_fault_and_not_none(self, root: Path) -> None:
+        place = save(root / "j-1" / "1", 5)
+        (place / "0.json").chmod(0)
+
+        with without_rights(), pytest.raises(BackendError, match=r"can't be deleted: Permission denied"):
+            Deleter().delete(root, old(place))
+        assert sorted(path.name for path in place.iterdir()) == ["0.json", "shard-0"]
+
     def test_a_folder_that_is_not_mounted_is_a_fault_and_not_an_empty_one(self, root: Path) -> None:
         with pytest.raises(BackendError, match=r"can't be deleted: No such file or directory .*away"):
             Deleter().delete(root / "away", old(root / "away" / "j-1" / "1" / "step-5"))
@@ -188,6 +205,7 @@ class TestFiles:
         answers.set()
         assert deleter._thread is not None
         deleter._thread.join(30)
+        assert deleter.delete(root, old(place)) >= 4096, "what it freed meanwhile"
         assert deleter.delete(root, old(place)) == 0
         assert not place.exists()
 
@@ -364,6 +382,30 @@ class TestTurns:
 
         assert saving.turn() == 1
         assert sorted(path.name for path in theirs.iterdir()) == ["0.json", "shard-0"]
+
+    def test_where_one_deletion_hangs_the_others_there_wait_for_the_next_turn(
+        self, saving: Saving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saving.save(*range(10, 70, 10))
+        answers, unlink = threading.Event(), os.unlink
+
+        def hanging(*args: object, **more: object) -> None:
+            answers.wait(30)
+            unlink(*args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(old_checkpoints, "PATIENCE", 0.1)
+        monkeypatch.setattr(old_checkpoints.os, "unlink", hanging)
+        assert saving.turn() == 0
+        assert caplog.text.count("stay for now") == 1
+
+        monkeypatch.setattr(old_checkpoints, "PATIENCE", 30.0)
+        answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "old-checkpoints":
+                thread.join(30)
+        assert saving.turn() == 3
+        [entry] = entries()
+        assert (entry["checkpoints"], entry["bytes"] >= 3 * 4096) == (3, True)
 
     def test_a_cluster_without_a_back_end_here_keeps_its_own(self, saving: Saving) -> None:
         saving.save(*range(10, 50, 10))
