@@ -231,7 +231,8 @@
   });
   document.addEventListener("htmx:afterSettle", (event) => {
     const region = event.target;
-    if (held && !region.contains(document.activeElement)) {
+    // Whoever has gone on to something else meanwhile stays there.
+    if (held && [null, document.body].includes(document.activeElement)) {
       const { tag, name, text } = held;
       const same = (element) => (name ? element.name === name : element.textContent.trim() === text);
       [...region.querySelectorAll(tag)].find(same)?.focus({ preventScroll: true });
