@@ -16,7 +16,7 @@ KEY := $(shell { $(PYTHON) --version; cat requirements.lock requirements-dev.loc
 BIN := .venv/bin
 # Tools that read the settings must not make a data folder in passing.
 TOOL_ENV := GPUFLEET_DATA_DIR=build/tools
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 --durations-min 5
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --instafail --durations 25 --durations-min 5
 # What the long tests draw afresh is drawn from the tree that they test: new for every commit, the same when one commit is tested again.
 SOAK_SEED ?= $(shell printf '%d' "0x$$(git rev-parse --quiet --verify 'HEAD^{tree}' 2>/dev/null | cut -c1-8)" 2>/dev/null)
 

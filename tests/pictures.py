@@ -51,7 +51,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=FLAGS)
         for view, (theme, size) in VIEWS.items():
             context = browser.new_context(viewport=size, color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
             page = context.new_page()

@@ -59,7 +59,7 @@ class Production:
         self.programs: dict[str, Program] = {}
 
     def seed(self) -> None:
-        self.manage.run("seed_demo", "small", seconds=300)
+        self.manage.run("seed_demo", "small", "--hours", "1", seconds=300)
 
     def start(self) -> None:
         self.seed()

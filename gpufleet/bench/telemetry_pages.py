@@ -143,7 +143,7 @@ def _in_chromium(console: Console, browser: Browser, keys: dict[str, str], wante
         return
     cookies = [{"name": name, "value": value, "url": console.origin} for name, value in browser.session.cookies.items()]
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium-headless-shell") or shutil.which("chromium"), args=CHROMIUM)
         for case, path in PLOTS.items():
             if not wanted(f"page-plot-{case}"):
                 continue
