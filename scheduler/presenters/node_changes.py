@@ -51,7 +51,7 @@ def drain_preview(
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
-    sentences += [f"It takes the place of the drain of {plan.node.name} that is planned for {_told(plan.begins_at)}." for plan in plans]
+    sentences += [f"It takes the place of the drain of {plan.node.name} that is planned for {moment_told(plan.begins_at)}." for plan in plans]
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 
@@ -125,7 +125,7 @@ def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[G
 
 def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome], gpus: int) -> list[str]:
     where = nodes[0].name if len(nodes) == 1 else plural(len(nodes), "node")
-    begins = f"From {_told(way.begins)} on, " if way.begins is not None else ""
+    begins = f"From {moment_told(way.begins)} on, " if way.begins is not None else ""
     found = [f"{begins}{plural(gpus, 'GPU')} of {where} {'takes' if gpus == 1 else 'take'} no new jobs."]
     if begins:
         found.append("Until then jobs start there as usual.")
@@ -137,7 +137,7 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
     found.append(f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here now.")
     if way.jobs == DrainWay.FINISH:
         return [*found, "Running jobs finish here.", NOBODY_NOTIFIED]
-    when = f"at {_told(way.leave_at)}" if way.leave_at is not None else "now"
+    when = f"at {moment_told(way.leave_at)}" if way.leave_at is not None else "now"
     ends, moved, stopped, stays = (sum(one.fate == fate for one in outcomes) for fate in Fate)
     if ends:
         found.append(f"{plural(ends, 'job')} {'is' if ends == 1 else 'are'} expected to end before.")
@@ -158,7 +158,7 @@ def _drain_sentences(nodes: Sequence[Node], way: Way, outcomes: Sequence[Outcome
     return found
 
 
-def _told(at: datetime) -> str:
+def moment_told(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 

@@ -6,7 +6,7 @@ What is due at that moment is carried out by the loop (`drains_enforce`), whiche
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -22,6 +22,7 @@ from scheduler.hardware.draining import Fate, outcome_of
 from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement, PlannedDrain
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
+from scheduler.services.beginnings import FARTHEST
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of, names_by_job
 from scheduler.services.hardware.hardware import (
     Undone,
@@ -40,7 +41,6 @@ from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 MOST_NODES = 100
 DRAINED_FROM = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING)
-FARTHEST = timedelta(days=366)
 MOST = 1000
 _BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isnull=True, share_class=ShareClass.BORROWED)
 # Asked in every tick: what still runs on a draining node whose moment has come, and may be sent away in the way that was chosen.

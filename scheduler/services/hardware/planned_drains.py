@@ -12,7 +12,8 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_ids
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import IN_SERVICE, DrainWay, Health, Node, PlannedDrain
-from scheduler.services.hardware.draining import FARTHEST, MOST_NODES, drain_checked, drain_plan_record, nodes_drain
+from scheduler.services.beginnings import begins_checked
+from scheduler.services.hardware.draining import MOST_NODES, drain_checked, drain_plan_record, nodes_drain
 from scheduler.services.hardware.hardware import check_reason, jobs_of_nodes_locked, locked_node
 from scheduler.services.loop.usage import usage_moment
 
@@ -23,10 +24,7 @@ log = logging.getLogger(__name__)
 
 def plan_checked(*, begins_at: datetime, way: str, at: datetime | None, now: datetime) -> None:
     """A `ValidationError` where its moments make no sense. `at` None: as it begins."""
-    if begins_at <= now:
-        raise ValidationError({"begins": ["The time must be in the future."]})
-    if begins_at > now + FARTHEST:
-        raise ValidationError({"begins": [f"The time is at most {FARTHEST.days} days ahead."]})
+    begins_checked(begins_at=begins_at, now=now)
     if at is not None and at < begins_at and way != DrainWay.FINISH:
         raise ValidationError({"at": ["Jobs can leave when the drain begins or later."]})
     drain_checked(way=way, at=at, now=now)
