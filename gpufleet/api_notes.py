@@ -25,6 +25,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "imports": ("Id of the import, as its preview has it.", "i-3"),
     "jobs": ("Id of the job.", "j-417"),
     "nodes": ("Id of the node.", "n-17"),
+    "planned-changes": ("Id of the planned change, as the answer to `POST /jobs/bulk` has it.", "pc-3"),
     "people": ("Id of the person.", "u-12"),
     "plans": ("Number of the plan.", 88120),
     "quota-changes": ("Id of the change.", "qc-3"),
@@ -68,7 +69,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze job_connected"
     " jobs_bulk job_view_update job_change job_change_look job_end job_save job_queued job_held job_released job_again job_said job_output"
-    " job_output_search"
+    " job_output_search job_plan_call_off"
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"
     " webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again",

@@ -36,6 +36,7 @@ app.conf.beat_schedule = {
     "tick": {"task": "scheduler.tasks.tick", "schedule": 1.0, "options": {"expires": 1, "queue": "scheduler"}},
     "forecast": {"task": "scheduler.tasks.forecast", "schedule": 10.0, "options": {"expires": 10}},
     "planned-drains": {"task": "scheduler.tasks.planned_drains", "schedule": 15.0, "options": {"expires": 15}},
+    "planned-changes": {"task": "scheduler.tasks.planned_changes", "schedule": 15.0, "options": {"expires": 15}},
     "slurm-nodes": {"task": "scheduler.tasks.slurm_nodes", "schedule": 15.0, "options": {"expires": 15}},
     "slurm-imports": {"task": "scheduler.tasks.slurm_imports", "schedule": 60.0, "options": {"expires": 60}},
     "tell": {"task": "scheduler.tasks.tell", "schedule": 2.0, "options": {"expires": 2}},

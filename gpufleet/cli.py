@@ -42,6 +42,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "hold": "gpufleet.client.commands:hold",
     "priority": "gpufleet.client.commands:priority",
     "release": "gpufleet.client.commands:release",
+    "planned": "gpufleet.client.commands:planned",
     "checkpoint": "gpufleet.client.commands:checkpoint",
     "restart": "gpufleet.client.commands:restart",
     "webhooks": "gpufleet.client.telling:webhooks",

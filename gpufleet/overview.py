@@ -31,6 +31,7 @@ GROUPS: dict[str, Sequence[str]] = {
             "priority",
             "checkpoint",
             "restart",
+            "planned",
         ),
         *("enqueue", "schedule", "notices", "completion"),
     ),

@@ -81,6 +81,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.GpuSplit", timedelta(days=400), "settled_at", "As for inventory events: it names the user that repartitioned a GPU."),
     Kind("scheduler.Defragmentation", timedelta(days=400), "ended_at", "As for inventory events: it names the user that had jobs moved."),
     Kind("scheduler.PlannedDrain", None, why="Goes when the drain begins or is called off."),
+    Kind("scheduler.PlannedJobChange", None, why="Goes when the change begins or is called off."),
     Kind("scheduler.UsageStep", timedelta(days=7), "at", "Only the newest is gone on from; as for plans."),
     Kind("scheduler.ShareStep", timedelta(days=31), "at", "A row an hour, for the plot of fairness over a month."),
     Kind("scheduler.SubmissionKey", timedelta(days=7), "at", "A client that tries a submission again does so within minutes."),

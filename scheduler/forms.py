@@ -50,12 +50,17 @@ class HealthForm(UndoableForm):
     seen = forms.CharField(max_length=20, required=False)
 
 
-class DrainForm(UndoableForm):
+class BeginsForm(forms.Form):
+    """`begins`: empty means at once."""
+
+    begins = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty to begin now."})
+
+
+class DrainForm(UndoableForm, BeginsForm):
     """`begins`: empty means at once. `jobs` is what becomes of running jobs, `at` when; where they finish it says nothing."""
 
     jobs = forms.ChoiceField(choices=DrainWay.choices, initial=DrainWay.FINISH, required=False)
     at = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty for now."})
-    begins = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty to begin now."})
 
     def clean_jobs(self) -> str:
         return self.cleaned_data["jobs"] or DrainWay.FINISH.value

@@ -25,6 +25,7 @@ from scheduler.services.hardware.planned_drains import planned_drains_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
+from scheduler.services.jobs.planned_changes import planned_changes_begin
 from scheduler.services.loop.lease import tick_call
 from scheduler.services.loop.measuring import measures_write, tally, tick_finished
 from scheduler.services.loop.pace import Pace
@@ -151,6 +152,11 @@ def _tidied(cluster: int, backend: Backend) -> int:
 @shared_task
 def planned_drains() -> int:
     return planned_drains_begin(now=now())
+
+
+@shared_task
+def planned_changes() -> int:
+    return planned_changes_begin(now=now())
 
 
 @shared_task

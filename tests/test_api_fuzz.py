@@ -68,8 +68,8 @@ UNSAID = [
     ),
     Unsaid(
         "job_batch_told|jobs_bulk|array_act",
-        "jobs|matching.*|priority",
-        "Jobs are named or matched, by parameters of the list, and only one action takes a priority.",
+        "jobs|matching.*|priority|begins",
+        "Jobs are named or matched, by parameters of the list, only one action takes a priority, and a moment lies ahead.",
     ),
     Unsaid(
         "job_view_create|job_view_update",

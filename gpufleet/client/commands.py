@@ -428,12 +428,16 @@ def _many(name: str, text: str, said: str) -> Command:
         parser.add_argument("--dry-run", action="store_true", help="say what would become of each, and change nothing")
         parser.add_argument("--yes", action="store_true", help="with --matching: don't ask first")
         parser.add_argument("--reason", default="", help="kept in the jobs' history and in the audit log")
+        parser.add_argument("--begins", metavar="TIME", help="plan it for then, such as 2026-11-20T18:00:00Z; without, at once")
         asked = parser.parse_args(arguments)
         if bool(asked.jobs) == bool(asked.matching):
             parser.error("name jobs, or say with --matching which are meant, not both")
         body = {"action": name, "reason": asked.reason} | ({"priority": asked.priority} if name == "priority" else {})
+        body |= {"begins": asked.begins} if asked.begins else {}
         console = console_meant()
         arrays = [one for one in asked.jobs if is_array(one)]
+        if arrays and asked.begins:
+            parser.error("with --begins name jobs: an array is changed as a whole at once only")
         asked.jobs = [one for one in asked.jobs if not is_array(one)]
         steered = [array_steered(console, one, body, dry_run=asked.dry_run, quiet=asked.json) for one in arrays]
         if arrays and not asked.jobs:
@@ -443,7 +447,8 @@ def _many(name: str, text: str, said: str) -> Command:
             changing, left = _shown(console, body | _matching(asked.matching), parser)
             if changing and not _agreed():
                 return DONE
-            groups = [{"jobs": [{"id": row["id"], "revision": row["revision"]} for row in changing]}] if changing else []
+            seen = [{"id": row["id"]} | ({} if asked.begins else {"revision": row["revision"]}) for row in changing]
+            groups = [{"jobs": seen}] if changing else []
         elif asked.matching:
             groups = [_matching(asked.matching)]
         else:
@@ -452,13 +457,18 @@ def _many(name: str, text: str, said: str) -> Command:
         answers = [
             console.post("/jobs/bulk", body | meant, key="" if asked.dry_run else uuid.uuid4().hex, dry_run=asked.dry_run or None) for meant in groups
         ]
-        verdicts = [verdict for answer in answers for verdict in answer["verdicts"]] + left
+        plans = [answer["planned"] for answer in answers if answer["planned"]]
+        parts = {job for plan in plans for job in plan["jobs"]}
+        verdicts = [verdict for answer in answers for verdict in answer["verdicts"] if verdict["id"] not in parts] + left
         if asked.json:
             more = {"previews": [foreseen_of(answer) for answer in answers]} if asked.dry_run else {}
             more |= {"arrays": steered} if arrays else {}
+            more |= {"planned": plans} if plans else {}
             print_json({"batches": [answer["batch"] for answer in answers if answer["batch"]], "jobs": verdicts} | more)
         elif asked.dry_run:
             _print_preview(answers)
+        elif asked.begins:
+            print("".join(f"Planned {plan['id']}: {plural(len(plan['jobs']), 'job')}, {exact(plan['begins'])}\n" for plan in plans), end="")
         else:
             for verdict in verdicts:
                 if verdict["effect"] in ("changes", "same"):
@@ -467,6 +477,42 @@ def _many(name: str, text: str, said: str) -> Command:
 
     command.__doc__ = text
     return command
+
+
+@ends_well
+def planned(arguments: Sequence[str]) -> int:
+    """List planned changes of jobs, those that begin next first. Or call some off."""
+    parser = parser_of("planned", planned.__doc__)
+    parser.add_argument("--job", default="", metavar="JOB", help="only those of this job; with --call-off, only for it")
+    parser.add_argument("--call-off", action="append", metavar="ID", help="a planned change that is not to begin, such as pc-3; may be repeated")
+    parser.add_argument("--reason", default="", help="kept in the audit log, with --call-off")
+    asked = parser.parse_args(arguments)
+    console = console_meant()
+    if asked.call_off:
+        for name in asked.call_off:
+            console.delete(f"/jobs/planned-changes/{name}", job=asked.job or None, reason=asked.reason or None)
+        if asked.json:
+            return print_json({"called_off": asked.call_off})
+        print("".join(f"{plain(name)}  called off\n" for name in asked.call_off), end="")
+        return DONE
+    told = console.get("/jobs/planned-changes", job=asked.job or None)
+    if asked.json:
+        return print_json(told)
+    rows = [
+        (row["id"], exact(row["begins"]), _action_of(row), _jobs_of(row), plain(row["author"]), plain(row["reason"]) or "-") for row in told["items"]
+    ]
+    print("\n".join(table(("ID", "BEGINS", "ACTION", "JOBS", "AUTHOR", "REASON"), rows)) if rows else "No change is planned.")
+    return DONE
+
+
+def _action_of(row: dict[str, Any]) -> str:
+    return str(row["action"]) if row["priority"] is None else f"{row['action']} {row['priority']}"
+
+
+def _jobs_of(row: dict[str, Any]) -> str:
+    """The first by name, and how many there are."""
+    count = len(row["jobs"]) + row["others"]
+    return " ".join(row["jobs"][:3]) + (f" ({plural(count, 'job')})" if count > 3 or row["others"] else "")
 
 
 @ends_well

@@ -40,10 +40,12 @@ class Affected:
 
 @dataclass(frozen=True, slots=True)
 class LeftAlone:
-    """What was chosen and is not changed, for one reason. Each is an id, a name ("" where the reader may not know it), a state and why."""
+    """What was chosen and is not changed, for one reason. Each is an id, a name ("" where the reader may not know it), a state and why.
+    `again`: it is looked at again when the change begins."""
 
     title: str
     jobs: Sequence[tuple[str, str, str, str]]
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

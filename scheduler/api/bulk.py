@@ -7,10 +7,10 @@ from typing import Any, Literal
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, QueryDict
-from ninja import Query, Router, Schema
+from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import AskedMoment, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import IdempotencyKey, answered
@@ -20,6 +20,8 @@ from scheduler.models import JobBatch
 from scheduler.presenters.bulk import preview_sentences, weightiest_first
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
+from scheduler.selectors.planned_changes import PlannedSeen, plan_for, plans_seen
+from scheduler.services.beginnings import begins_checked
 from scheduler.services.jobs.bulk import (
     LEAST_PRIORITY,
     MOST,
@@ -34,6 +36,7 @@ from scheduler.services.jobs.bulk import (
     must_steer_something,
     verdict_told,
 )
+from scheduler.services.jobs.planned_changes import jobs_plan, plan_call_off
 
 router = Router(tags=["Jobs"])
 
@@ -51,6 +54,9 @@ class BulkIn(Taken):
     )
     priority: int | None = Field(None, ge=LEAST_PRIORITY, le=MOST_PRIORITY, description="With the action priority.")
     reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")
+    begins: AskedMoment | None = Field(
+        None, description="When it begins; null: at once. Each job is looked at again then, with the rights that the caller has by then."
+    )
 
 
 class BulkVerdict(Schema):
@@ -105,10 +111,41 @@ class ForeseenOut(Schema):
     more_effects: int | None = Field(description="Further effects that are not listed.")
 
 
+class PlannedChangeOut(Schema):
+    """An action on jobs that begins later."""
+
+    id: str
+    begins: datetime = Field(description="When it is done to the jobs that take it then.")
+    action: str
+    priority: int | None = Field(description="The new one, with the action priority.")
+    reason: str
+    author: str = Field(description="Whose rights it begins with.")
+    made_at: datetime
+    jobs: list[str] = Field(description="Ids of its jobs, as far as the caller may see them.")
+    others: int = Field(description="Jobs of teams that the caller cannot see.")
+
+
+class PlannedChangesOut(Schema):
+    """Those that begin next come first."""
+
+    items: list[PlannedChangeOut]
+    more: bool = Field(description="There are later ones that are not listed.")
+
+
+class PlannedQuery(Schema):
+    job: str = Field("", max_length=24, description="Only those of this job.")
+
+
+class CallOffQuery(Schema):
+    job: str = Field("", max_length=24, description="Only for this job; the change begins for the others.")
+    reason: str = Field("", max_length=280, description="Kept in the audit log.")
+
+
 class BulkOut(ForeseenOut):
-    """`counts` has how many verdicts there are of each effect."""
+    """`counts` has how many verdicts there are of each effect. With `begins` they say what would become of each job now."""
 
     batch: str | None
+    planned: PlannedChangeOut | None = Field(description="What was planned, where it begins later.")
     dry_run: bool
     repeated: bool
     action: str
@@ -144,7 +181,8 @@ def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: 
     """Up to 500 jobs, each with its own verdict: one that may not be touched, or has changed, keeps none of the others back.
 
     With `?dry_run=true` it says what would happen: to which jobs, what it costs, and how many owners are notified. With an `Idempotency-Key` it may
-    be repeated after a time-out: it is done once, and the same is answered again.
+    be repeated after a time-out: it is done once, and the same is answered again. With `begins` nothing is done yet: what is planned is answered as
+    `planned`, with the jobs that have not ended and that the caller may change.
     """
     access = access_of(request)
     must_steer_something(access)
@@ -153,8 +191,14 @@ def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: 
         return answered(_told(known, verdicts_seen(access, known), repeated=True))
     named, more = _meant(access, body)
     meant = asked_checked(action=body.action, jobs=named, priority=body.priority)
+    if body.begins is not None:
+        begins_checked(begins_at=body.begins, now=now())
     if asked.dry_run:
-        return answered(_previewed(jobs_preview(access=access, asked=meant, now=now()), more))
+        return answered(_previewed(jobs_preview(access=access, asked=meant, now=now()), more, begins=body.begins))
+    if body.begins is not None:
+        planned = jobs_plan(access=access, asked=meant, begins_at=body.begins, reason=body.reason, now=now(), key=key, said=said)
+        told = _answer(planned.plan.action, [verdict_told(one) for one in planned.verdicts], more)
+        return answered(told | {"planned": _planned(plan_for(access, planned.plan.public_id)), "repeated": planned.repeated})
     steered = jobs_steer(access=access, asked=meant, reason=body.reason, now=now(), key=key, said=said)
     verdicts = verdicts_seen(access, steered.batch) if steered.repeated else steered.batch.verdicts
     return answered(_told(steered.batch, verdicts, more=more, repeated=steered.repeated))
@@ -169,6 +213,35 @@ def job_batch_told(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     batch = batch_for(access, public_id)
     return answered(_told(batch, verdicts_seen(access, batch)))
+
+
+@router.get("/jobs/planned-changes", response=PlannedChangesOut, url_name="job_plans", summary="Planned changes of jobs")
+def job_plans(request: HttpRequest, query: Query[PlannedQuery]) -> HttpResponse:
+    """Actions on jobs that begin later, as far as the caller may see their jobs; the next 100."""
+    found, more = plans_seen(access_of(request), job=query.job)
+    return answered({"items": [_planned(one) for one in found], "more": more})
+
+
+@router.get("/jobs/planned-changes/{public_id}", response=PlannedChangeOut, url_name="job_plan", summary="A planned change of jobs")
+def job_plan(request: HttpRequest, public_id: str) -> HttpResponse:
+    """404 once it has begun or was called off."""
+    return answered(_planned(plan_for(access_of(request), public_id)))
+
+
+@router.delete("/jobs/planned-changes/{public_id}", response={204: None}, url_name="job_plan", summary="Call a planned change of jobs off")
+def job_plan_call_off(request: HttpRequest, public_id: str, query: Query[CallOffQuery]) -> Status[None]:
+    """Its author calls off all of it; owners of its jobs and managers of a team's jobs do so for these jobs."""
+    access = access_of(request)
+    plan = plan_for(access, public_id).plan
+    plan_call_off(access=access, plan=plan.public_id, jobs=[query.job] if query.job else None, reason=query.reason, now=now())
+    return Status(204, None)
+
+
+def _planned(found: PlannedSeen) -> dict[str, Any]:
+    plan = found.plan
+    facts = {"id": plan.public_id, "begins": plan.begins_at, "action": plan.action, "priority": plan.priority, "reason": plan.reason}
+    jobs = {"jobs": [job.public_id for job in found.jobs], "others": found.others}
+    return facts | {"author": plan.author.username, "made_at": plan.made_at} | jobs
 
 
 def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], bool]:
@@ -192,19 +265,19 @@ def _meant(access: Access, body: BulkIn) -> tuple[list[tuple[str, int | None]], 
     return [(job.public_id, job.revision) for job in rows], more
 
 
-def _previewed(preview: Preview, more: bool) -> dict[str, Any]:
+def _previewed(preview: Preview, more: bool, *, begins: datetime | None) -> dict[str, Any]:
     told = _answer(preview.asked.action, [verdict_told(one) for one in preview.verdicts], more)
-    return told | foreseen(preview) | {"dry_run": True}
+    return told | foreseen(preview, begins=begins) | {"dry_run": True}
 
 
-def foreseen(preview: Preview | None) -> dict[str, Any]:
+def foreseen(preview: Preview | None, *, begins: datetime | None = None) -> dict[str, Any]:
     """What is told besides the verdicts of a preview; None: something was done, and nothing is foreseen."""
     if preview is None:
         return dict.fromkeys(ForeseenOut.model_fields) | {"currency": settings.CURRENCY}
     following = preview.following
     starts = {"as_of": following.as_of, "jobs": [job.public_id for job in following.jobs], "others": following.others} if following else None
     return {
-        "sentences": preview_sentences(preview),
+        "sentences": preview_sentences(preview, begins=begins),
         "freed_milli": preview.freed,
         "freed_micros_per_hour": preview.freed_micros,
         "currency": settings.CURRENCY,
@@ -229,5 +302,5 @@ def _told(batch: JobBatch, verdicts: Iterable[Mapping[str, Any]], *, more: bool 
 
 def _answer(action: str, verdicts: Iterable[Mapping[str, Any]], more: bool) -> dict[str, Any]:
     told = list(verdicts)
-    empty: dict[str, Any] = {"batch": None, "dry_run": False, "repeated": False, **foreseen(None)}
+    empty: dict[str, Any] = {"batch": None, "planned": None, "dry_run": False, "repeated": False, **foreseen(None)}
     return empty | {"action": str(action), "more": more, "counts": effects_counted(told), "verdicts": told}

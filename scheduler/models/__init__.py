@@ -54,6 +54,7 @@ from scheduler.models.notices import (
     WebhookState,
 )
 from scheduler.models.outside import OutsideJob, OutsideSeat
+from scheduler.models.planned_changes import PlannedJobChange
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
@@ -116,6 +117,7 @@ __all__ = [
     "Placement",
     "PlanRecord",
     "PlannedDrain",
+    "PlannedJobChange",
     "Pool",
     "Prediction",
     "Promise",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from gpufleet.core.previews import Affected, JobEffect, LeftAlone
@@ -10,9 +11,10 @@ from gpufleet.core.previews import Effect as CoreEffect
 from gpufleet.core.previews import Preview as Told
 from gpufleet.core.templatetags.shell import gpus, gpus_told, money, plural
 from scheduler.models import HOLDING, Job, JobBatch, JobState
-from scheduler.presenters.node_changes import LEAST_HOURS, work_lost
+from scheduler.presenters.node_changes import LEAST_HOURS, moment_told, work_lost
 from scheduler.services.jobs.bulk import CAUSES, LATER, Action, Consequence, Effect, Following, Preview, Verdict
 from scheduler.services.jobs.edit_previews import Restart
+from scheduler.services.jobs.planned_changes import may_be_planned
 from scheduler.services.jobs.prices import Price, Repeated
 
 TEAMS_SHOWN = 8
@@ -70,33 +72,37 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class BulkView:
-    """`told` is the preview as templates/_change.html shows it; `sent` are the jobs that the form names."""
+    """`told` is the preview as templates/_change.html shows it; `sent` are the jobs that the form names, `later` those that it names as well for a
+    change that begins later."""
 
     preview: Preview
     heading: str
     button: str
     told: Told
     sent: tuple[Verdict, ...]
+    later: tuple[Verdict, ...] = ()
 
     @property
     def changing(self) -> list[Job]:
         return self.preview.changing
 
 
-def bulk_view(preview: Preview, *, faults: Sequence[str] = ()) -> BulkView:
-    """With `faults` nothing is foreseen: the preview says them."""
+def bulk_view(preview: Preview, *, faults: Sequence[str] = (), may_plan: bool = False, begins: datetime | None = None) -> BulkView:
+    """With `faults` nothing is foreseen: the preview says them. `may_plan`: the change can begin later; at `begins`, where that is known."""
     asked = preview.asked
     # Whose priority is the new one already is sent as well: it may be another one by the time it is applied.
     kept = (Effect.CHANGES, Effect.SAME) if asked.action == Action.PRIORITY else (Effect.CHANGES,)
     sent = tuple(verdict for verdict in preview.verdicts if verdict.effect in kept)
-    heading, button, _ = words_of(asked.action, len(sent))
+    later = tuple(verdict for verdict in preview.verdicts if verdict not in sent and may_be_planned(verdict)) if may_plan else ()
+    heading, button, _ = words_of(asked.action, len(sent or later))
     number = sent[0].job.name if len(asked.jobs) == len(sent) == 1 and sent[0].job is not None else plural(len(sent), "job")
     return BulkView(
         preview=preview,
-        heading=heading.format(number) if sent else "Nothing would change",
-        button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent), "job")),
-        told=Told(sentences=(), faults=faults) if faults else steer_told(preview),
+        heading=heading.format(number) if sent else "Nothing would change now" if later else "Nothing would change",
+        button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent or later), "job")) + ("" if sent or not later else " later"),
+        told=Told(sentences=(), faults=faults) if faults else steer_told(preview, begins=begins),
         sent=sent,
+        later=later,
     )
 
 
@@ -104,18 +110,32 @@ def words_of(action: Action, count: int) -> tuple[str, str, str]:
     return WORDS_OF_ONE.get(action, WORDS[action]) if count == 1 else WORDS[action]
 
 
-def preview_sentences(preview: Preview) -> list[str]:
-    """What the change comes to, as the page, the API and the command line tell it."""
+def preview_sentences(preview: Preview, *, begins: datetime | None = None) -> list[str]:
+    """What the change comes to, as the page, the API and the command line tell it. `begins`: when it is to begin, if not now."""
     jobs = preview.changing
-    sentences = [*_lines(preview, jobs), *_price_said(preview.price), *_then_said(preview, jobs), *_notified_said(preview, jobs)]
+    sentences = [
+        *_later_said(preview, begins),
+        *_lines(preview, jobs),
+        *_price_said(preview.price),
+        *_then_said(preview, jobs),
+        *_notified_said(preview, jobs),
+    ]
     if preview.asked.action == Action.CANCEL and jobs:
         sentences.append("A cancelled job can't be resumed.")
-    if count := sum(verdict.effect != Effect.CHANGES for verdict in preview.verdicts):
+    if count := sum(verdict.effect != Effect.CHANGES and not (begins and may_be_planned(verdict)) for verdict in preview.verdicts):
         sentences.append(f"{plural(count, 'job')} {'is' if count == 1 else 'are'} left alone.")
     return sentences
 
 
-def steer_told(preview: Preview) -> Told:
+def _later_said(preview: Preview, begins: datetime | None) -> Iterable[str]:
+    if begins is None:
+        return
+    yield f"It begins at {moment_told(begins)} and is looked at again then. This is what it would do now."
+    if count := sum(verdict.effect != Effect.CHANGES and may_be_planned(verdict) for verdict in preview.verdicts):
+        yield f"{plural(count, 'job')} would not change now and {'is' if count == 1 else 'are'} part of it all the same."
+
+
+def steer_told(preview: Preview, *, begins: datetime | None = None) -> Told:
     """The preview as templates/_change.html shows it."""
     jobs, following = preview.changing, preview.following
     left = _left([(verdict.effect, verdict) for verdict in preview.verdicts])
@@ -131,14 +151,16 @@ def steer_told(preview: Preview) -> Told:
     others = [one for one in weightiest_first(following) if one.job.pk not in named]
     shown = [_row(one.job, (_then(one), CoreEffect(one.detail))) for one in others[:OTHERS_SHOWN]]
     return Told(
-        sentences=preview_sentences(preview),
+        sentences=preview_sentences(preview, begins=begins),
         ways=("What happens", "Then") if then else ("What happens",),
         jobs=rows,
         more=max(0, len(changing) - JOBS_SHOWN),
         others=[Affected("Other jobs", ("What happens", "Why"), shown, max(0, len(others) - OTHERS_SHOWN))] if shown else [],
         left=[
             LeftAlone(
-                group.title, [(row.name, row.job.name if row.job else "", str(row.job.state) if row.job else "", row.detail) for row in group.rows]
+                group.title,
+                [(row.name, row.job.name if row.job else "", str(row.job.state) if row.job else "", row.detail) for row in group.rows],
+                again=begins is not None and all(may_be_planned(row) for row in group.rows),
             )
             for group in left
         ],

@@ -31,6 +31,7 @@ from scheduler.models import (
     JobState,
     Outlook,
     Placement,
+    PlannedJobChange,
     Promise,
     Wait,
 )
@@ -306,17 +307,26 @@ def job_waited_for_by(access: Access, job: Job) -> list[Neighbour]:
 
 
 def job_state_counts(access: Access) -> dict[str, int]:
-    """How many jobs wait and how many hold something, up to one more than `MOST_COUNTED`. Ended ones are not counted: there is no end of them."""
+    """How many jobs wait and how many hold something, up to one more than `MOST_COUNTED`, and how many changes of jobs are `planned`. Ended ones are
+    not counted: there is no end of them."""
     visible = Job.objects.filter(access.visible(Can.SEE, "quota__path")).order_by().values("pk")
     counts: list[str] = []
     params: list[Any] = []
-    for phase in COUNTED:
-        sql, given = visible.filter(state__in=PHASES[phase])[: MOST_COUNTED + 1].query.sql_with_params()
-        counts.append(f"(SELECT COUNT(*) FROM ({sql}) AS {phase})")  # noqa: S608 - made by the ORM
+    plans = PlannedJobChange.objects.filter(planned_with(access)).order_by().values("pk")
+    rows = {phase: visible.filter(state__in=PHASES[phase]) for phase in COUNTED} | {"planned": plans}
+    for name, found in rows.items():
+        sql, given = found[: MOST_COUNTED + 1].query.sql_with_params()
+        counts.append(f"(SELECT COUNT(*) FROM ({sql}) AS {name})")  # noqa: S608 - made by the ORM
         params += given
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {', '.join(counts)}", params)
-        return dict(zip(COUNTED, cursor.fetchone(), strict=True))
+        return dict(zip(rows, cursor.fetchone(), strict=True))
+
+
+def planned_with(access: Access, job: str = "") -> Q:
+    """A filter for planned changes: of jobs that the reader may see; of one job, where it is named."""
+    parts = PlannedJobChange.jobs.through.objects.filter(access.visible(Can.SEE, "job__quota__path"), **({"job__public_id": job} if job else {}))
+    return Q(pk__in=parts.values("plannedjobchange_id"))
 
 
 def drafts_of(access: Access, limit: int = 8) -> list[Job]:

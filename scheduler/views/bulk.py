@@ -1,8 +1,9 @@
 """One action on many jobs: the rows that were chosen in the list, what it would come to, and what became of each."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -16,14 +17,19 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo, undone_said
 from gpufleet.web import Access, Can, access_of, requires
+from scheduler.forms import BeginsForm
 from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
+from scheduler.presenters.node_changes import moment_told
+from scheduler.presenters.planned_changes import plan_title
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
+from scheduler.services.beginnings import begins_checked
 from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, asked_checked, jobs_judged, jobs_preview, jobs_steer, must_steer_something
+from scheduler.services.jobs.planned_changes import jobs_plan
 from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.jobs.undoing import batch_undo, may_undo
-from scheduler.views.nodes import messages_by_field
+from scheduler.views.nodes import form_values, messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
 OF_THE_PAGE = ("after", "before", "size", "rows", "format")
@@ -51,7 +57,7 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
                 raise ValidationError({"jobs": problems})
             jobs = [(job.public_id, job.revision) for job in rows]
         else:
-            jobs = [*((name, None) for name in data.getlist("row")), *(_seen(text) for text in data.getlist("job"))]
+            jobs = [*((name, None) for name in (*data.getlist("row"), *data.getlist("later"))), *(_seen(text) for text in data.getlist("job"))]
         asked = _asked(data, jobs)
     except ValidationError as fault:
         return _not_asked(request, access, jobs, matching, messages_by_field(fault), more=more)
@@ -67,7 +73,12 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
     matching = _matching(request)
     asked = None
     jobs = [_seen(text) for text in request.POST.getlist("job")]
+    later: list[tuple[str, int | None]] = [(name, None) for name in request.POST.getlist("later")]
     try:
+        if request.POST.get("begins") or (later and not jobs):
+            jobs = [*((name, None) for name, _ in jobs), *later]
+            asked = _asked(request.POST, jobs)
+            return job_changes_plan(request, access, asked)
         asked = _asked(request.POST, jobs)
         key = request.POST.get("key", "")
         steered = jobs_steer(access=access, asked=asked, reason=request.POST.get("reason", ""), now=now(), key=key)
@@ -85,6 +96,28 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
         done_with_undo(request, f"{batch.verdicts[0]['name']}: {batch.verdicts[0]['detail']}", undo)
         return redirect("job", batch.verdicts[0]["id"])
     return redirect("job_batch", batch.public_id)
+
+
+def job_changes_plan(request: HttpRequest, access: Access, asked: Asked) -> HttpResponse:
+    """Have it begin at the moment that the form names. Whatever the revision that was seen of a job: it is looked at again then."""
+    begins = begins_of(request)
+    if begins is None:
+        raise ValidationError({"begins": ["Nothing would change now. Say when it begins."]})
+    meant = replace(asked, jobs=tuple((name, None) for name, _ in asked.jobs))
+    given = {"reason": request.POST.get("reason", ""), "key": request.POST.get("key", "")}
+    plan = jobs_plan(access=access, asked=meant, begins_at=begins, **given, now=now()).plan
+    names = list(plan.jobs.order_by("pk").values_list("public_id", flat=True))
+    said = f"Planned for {moment_told(plan.begins_at)}: {plan_title(plan, len(names))}."
+    done_with_undo(request, said, Undo(reverse("job_plan_call_off"), {"plan": plan.public_id, "reason": "Undo of a planned change."}))
+    return redirect("job", names[0]) if len(names) == len(asked.jobs) == 1 else redirect("job_plans")
+
+
+def begins_of(request: HttpRequest) -> datetime | None:
+    """When the change of the form begins; None: at once."""
+    found: datetime | None = form_values(BeginsForm(request.POST))["begins"]
+    if found is not None:
+        begins_checked(begins_at=found, now=now())
+    return found
 
 
 @require_safe
@@ -178,7 +211,8 @@ def _page(
     back = _back(matching)
     unclear = asked.action == Action.PRIORITY and asked.priority is None
     judged = jobs_judged(access=access, asked=asked) if unclear else jobs_preview(access=access, asked=asked, now=now())
-    view = bulk_view(judged, faults=(faults or {})["priority"] if unclear else ())
+    begins, told = begins_told(request, faults or {})
+    view = bulk_view(judged, faults=(faults or {})["priority"] if unclear else told, may_plan=True, begins=begins)
     return steer_page(
         *(request, asked, view),
         status=status,
@@ -193,6 +227,16 @@ def _page(
     )
 
 
+def begins_told(request: HttpRequest, faults: Mapping[str, Sequence[str]]) -> tuple[datetime | None, Sequence[str]]:
+    """When the change of the form begins, and what is wrong with that."""
+    if "begins" in faults:
+        return None, faults["begins"]
+    try:
+        return begins_of(request), ()
+    except ValidationError as fault:
+        return None, [text for told in messages_by_field(fault).values() for text in told]
+
+
 def steer_page(request: HttpRequest, asked: Asked, view: BulkView, *, status: int, **given: Any) -> HttpResponse:
     """The change beside what becomes of it, for many jobs and for one."""
     context = {
@@ -200,8 +244,11 @@ def steer_page(request: HttpRequest, asked: Asked, view: BulkView, *, status: in
         "view": view,
         "preview": view.told,
         "reason": request.POST.get("reason", ""),
-        "idle": not (view.sent if asked.action == Action.PRIORITY else view.changing),
-        "own_faults": ("priority",),
+        "idle": not (view.later or (view.sent if asked.action == Action.PRIORITY else view.changing)),
+        "own_faults": ("priority", "begins"),
+        "begins": request.POST.get("begins", "")[:20],
+        "begins_preview": reverse("jobs_bulk"),
+        "begins_must": not view.sent,
         "priority": (request.POST or request.GET).get("priority", "")[:20],
         "reason_optional": True,
         "reason_most": REASON_LENGTH,

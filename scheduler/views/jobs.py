@@ -41,6 +41,7 @@ from scheduler.presenters.jobs import (
     would_start_if,
 )
 from scheduler.presenters.launching import launch_told
+from scheduler.presenters.planned_changes import planned_line
 from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
 from scheduler.selectors.discretion import Discretion
@@ -67,6 +68,7 @@ from scheduler.selectors.jobs import (
 from scheduler.selectors.logs import job_writers
 from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.notices import follows_job
+from scheduler.selectors.planned_changes import plans_seen
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import filter_suggestions
@@ -76,7 +78,7 @@ from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.views.bulk import steer_page
+from scheduler.views.bulk import begins_told, job_changes_plan, steer_page
 from scheduler.views.nodes import messages_by_field
 from scheduler.views.view_tabs import opened_with, views_shown
 
@@ -109,16 +111,18 @@ def jobs_suggest(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"values": filter_suggestions(access_of(request), asked.get("field", ""), asked.get("typed", "")[:200])})
 
 
-def job_tabs(access: Access, asked: list[str], *, queue: bool = False) -> list[dict[str, Any]]:
-    """The tabs above the list, and above the queue, which is a page of its own."""
+def job_tabs(access: Access, asked: list[str], *, queue: bool = False, planned: bool = False) -> list[dict[str, Any]]:
+    """The tabs above the list, the queue and the planned changes, which are pages of their own; the last only where there is one."""
     counts, jobs = job_state_counts(access), reverse("jobs")
-    found: list[dict[str, Any]] = [{"label": "All", "href": f"{jobs}?phase=", "count": None, "current": not asked and not queue}]
+    found: list[dict[str, Any]] = [{"label": "All", "href": f"{jobs}?phase=", "count": None, "current": not asked and not queue and not planned}]
     for key, label in PHASE_CHOICES:
         count = counts.get(key)
         told = None if count is None else f"{count:,}" if count <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
         found.append({"label": label, "href": f"{jobs}?phase={key}", "count": told, "current": asked == [key]})
         if key == "waiting":
             found.append({"label": "Queue", "href": reverse("queue"), "count": None, "current": queue})
+    if counts["planned"] or planned:
+        found.append({"label": "Planned", "href": reverse("job_plans"), "count": f"{counts['planned']:,}", "current": planned})
     return found
 
 
@@ -136,6 +140,8 @@ def job_cancel_page(request: HttpRequest, public_id: str) -> HttpResponse:
     job = job_for(access, public_id)
     if request.method != "POST":
         return _change_page(request, access, job, Action.CANCEL)
+    if request.POST.get("begins"):
+        return _planned(request, access, job, Action.CANCEL)
     try:
         cancelled = job_cancel(access=access, job=job, reason=request.POST.get("reason", ""), now=now(), revision=_revision_seen(request))
     except ValidationError as fault:
@@ -153,7 +159,8 @@ def _change_page(
     """An action on one job, and what becomes of it."""
     must_steer(access, job)
     asked = asked_checked(action=action, jobs=[(job.public_id, None)])
-    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()))
+    begins, told = begins_told(request, faults or {})
+    view = bulk_view(jobs_preview(access=access, asked=asked, now=now()), faults=told, may_plan=True, begins=begins)
     page = reverse("job", args=[job.public_id])
     return steer_page(
         *(request, asked, view),
@@ -166,6 +173,17 @@ def _change_page(
         leave="Back to the job",
         faults=faults or {},
     )
+
+
+def _planned(request: HttpRequest, access: Access, job: Job, action: Action) -> HttpResponse:
+    """An action on one job that begins later."""
+    must_steer(access, job)
+    try:
+        return job_changes_plan(request, access, asked_checked(action=action, jobs=[(job.public_id, None)]))
+    except ValidationError as fault:
+        return _change_page(request, access, job, action, faults=messages_by_field(fault), status=422)
+    except Conflict as fault:
+        return _change_page(request, access, job, action, faults={"all": [str(fault)]}, status=409)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -191,6 +209,9 @@ def job_hold_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.HOLD)
+    if request.POST.get("begins"):
+        access = access_of(request)
+        return _planned(request, access, job_for(access, public_id), Action.HOLD)
     back = Undo(reverse("job_release", args=[public_id]), {"reason": "Undo of a hold.", "undo": "yes"})
     return _steer(request, public_id, job_hold_back, "{} is held back. It keeps its place in the queue.", back)
 
@@ -201,6 +222,9 @@ def job_release_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.method != "POST":
         access = access_of(request)
         return _change_page(request, access, job_for(access, public_id), Action.RELEASE)
+    if request.POST.get("begins"):
+        access = access_of(request)
+        return _planned(request, access, job_for(access, public_id), Action.RELEASE)
     back = Undo(reverse("job_hold", args=[public_id]), {"reason": "Undo of a release.", "undo": "yes"})
     service = partial(job_release_hold, undoes="undo" in request.POST)
     return _steer(request, public_id, service, "{} may start again.", back)
@@ -320,6 +344,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "checkpoints": job_checkpoints(job),
         "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
+        "planned": [] if job.state in ENDED else [planned_line(one) for one in plans_seen(access, job=job.public_id)[0]],
         "schedule": schedule_of(access, job),
         "origin": template_of(access, job),
         "shape": shape_of(job.spec),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpufleet.core.models import User
 from gpufleet.core.times import now
-from scheduler.models import PlannedDrain
+from scheduler.models import PlannedDrain, PlannedJobChange
 from tests import builders
 
 if TYPE_CHECKING:
@@ -25,6 +25,14 @@ def team(world: World) -> dict[str, Any]:
 def drain_planned(world: World) -> PlannedDrain:
     plan = {"public_id": "dp-1", "begins_at": now() + timedelta(hours=2), "way": "finish", "reason": "Test", "author_name": "Test"}
     return PlannedDrain.objects.get_or_create(node=world.node, defaults=plan)[0]
+
+
+def change_planned(world: World) -> PlannedJobChange:
+    author = world.personas.users["operator"]
+    plan = {"author": author, "action": "hold", "begins_at": now() + timedelta(hours=2), "reason": "Test"}
+    found = PlannedJobChange.objects.get_or_create(public_id="pc-1", defaults=plan)[0]
+    found.jobs.add(world.job)
+    return found
 
 
 def node_form(world: World) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Submitting, following and ending jobs from the command line."""
 
 import json
+import re
 from datetime import timedelta
 
 import pytest
@@ -12,7 +13,7 @@ from gpufleet.client.place import place_now
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.backends.registry import backend_for
-from scheduler.models import Job, JobState, SavedView
+from scheduler.models import Job, JobState, PlannedJobChange, SavedView
 from scheduler.services.jobs.jobs import job_hold
 from scheduler.services.loop.tick import tick_run
 from tests.builders import NOON, cluster, gpu_type, job, node, rate
@@ -361,6 +362,26 @@ def test_holding_and_letting_go(run, personas):
     assert only_job().held_at is not None
     assert run("release", mine.public_id, "--json", **SUBMIT)[0] == 0
     assert only_job().held_at is None
+
+
+def test_a_hold_is_planned_listed_and_called_off(run, personas):
+    mine, other = (job(name, on=personas.nodes[TEAM], owner=personas.users["submitter"]) for name in ("mine", "other"))
+    begins = f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+
+    status, out, err = run("hold", mine.public_id, other.public_id, "j-999999", "--begins", begins, "--reason", "night", **SUBMIT)
+    assert status == 4 and "j-999999" in err and re.match(r"Planned pc-\d+: 2 jobs, 20", out), (out, err)
+    assert not Job.objects.filter(held_at__isnull=False).exists()
+    name = PlannedJobChange.objects.get().public_id
+    status, out, _ = run("planned", **SUBMIT)
+    assert status == 0 and re.search(rf"{name} +20\S+ \S+ UTC +hold +{mine.public_id} {other.public_id} +submitter +night", out), out
+    assert "again then" in run("hold", mine.public_id, "--begins", begins, "--dry-run", **SUBMIT)[1]
+    assert run("hold", "a-1", "--begins", begins, **SUBMIT)[0] == 2, "an array is changed at once"
+
+    assert run("planned", "--call-off", name, "--job", mine.public_id, **SUBMIT)[:2] == (0, f"{name}  called off\n")
+    assert mine.public_id not in run("planned", **SUBMIT)[1]
+    assert run("planned", "--call-off", name, **SUBMIT)[0] == 0
+    assert run("planned", **SUBMIT)[1] == "No change is planned.\n"
+    assert run("planned", "--call-off", name, **SUBMIT)[0] == 4
 
 
 def test_waiting_ends_as_the_job_does(run, personas, monkeypatch):
