@@ -1,6 +1,7 @@
 """The pages of jobs with hands on them: what changes by itself, what waits for the reader, and that they read without scripts."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -430,6 +431,43 @@ def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     expect(page.get_by_role("heading", level=1)).to_have_text("Changed the priority of 2 jobs")
     assert visitor.axe() == []
     assert list(Job.objects.order_by("id").values_list("priority", flat=True)) == [85, 50, 85, 50]
+    assert visitor.watch.faults == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_change_of_jobs_is_planned_with_its_effect_shown_and_called_off(visit, jobs, width):
+    visitor = visit("/jobs/?phase=waiting", viewport={"width": width, "height": 844})
+    page, begins = visitor.page, now() + timedelta(hours=3)
+    for chosen in jobs[:2]:
+        page.get_by_role("checkbox", name=f"Choose {chosen.public_id}").check()
+    bar = page.get_by_role("form", name="Chosen jobs")
+    bar.get_by_label("What to do with them").select_option("hold")
+    bar.get_by_role("button", name="Preview", exact=True).click()
+
+    preview = page.locator("#change-preview")
+    page.get_by_label("Begins (UTC)").fill("2020-01-01T00:00")
+    page.get_by_label("Reason").focus()
+    expect(preview).to_contain_text("The time must be in the future.")
+    page.get_by_label("Begins (UTC)").fill(f"{begins:%Y-%m-%dT%H:%M}")
+    page.get_by_label("Reason").fill("night window")
+    expect(preview).to_contain_text(f"It begins at {begins:%Y-%m-%d %H:%M} UTC and is looked at again then.")
+    assert visitor.axe() == []
+    page.get_by_role("button", name="Hold 2 jobs").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Planned changes")
+    expect(page.get_by_role("main")).to_contain_text("night window")
+    assert not Job.objects.filter(held_at__isnull=False).exists()
+    assert visitor.axe() == []
+
+    page.get_by_role("main").get_by_role("link", name=jobs[0].public_id).click()
+    panel = page.locator("[data-part=planned]")
+    expect(panel).to_contain_text("Hold 2 jobs")
+    assert visitor.axe() == []
+    panel.get_by_role("button", name="Call off").click()
+    expect(page.get_by_role("main")).to_contain_text("1 other job stays planned.")
+    expect(panel).to_be_hidden()
+    visitor.open("/jobs/")
+    page.get_by_role("link", name="Planned").click()
+    expect(page.get_by_role("main")).to_contain_text("Hold 1 job")
     assert visitor.watch.faults == []
 
 
