@@ -579,8 +579,10 @@ def _shown(console: Console, body: dict[str, Any], parser: Arguments) -> tuple[l
         parser.error("say --yes to do it to all that match, or --dry-run to see what would happen")
     answer = console.post("/jobs/bulk", body, dry_run=True)
     _print_preview([answer])
-    changing = [row for row in answer["verdicts"] if row["effect"] == "changes"]
-    return changing, [row for row in answer["verdicts"] if row["effect"] != "changes"]
+    # What is planned concerns all that have not ended: they are looked at again when it begins.
+    wanted = ("changes", "same", "refused") if body.get("begins") else ("changes",)
+    changing = [row for row in answer["verdicts"] if row["effect"] in wanted and (row["effect"] == "changes" or row["state"] not in ENDED)]
+    return changing, [row for row in answer["verdicts"] if row not in changing]
 
 
 def _agreed() -> bool:

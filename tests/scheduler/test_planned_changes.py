@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
@@ -229,6 +231,27 @@ def test_a_planned_change_is_told_as_far_as_its_jobs_may_be_seen(personas, ours)
     assert viewer.get(f"/api/v1/jobs/planned-changes/{hidden.public_id}").status_code == 404
     told = viewer.get("/api/v1/jobs/planned-changes").json()["items"]
     assert [(row["jobs"], row["others"]) for row in told] == [([mine.public_id], 1)]
+
+
+def test_pages_cost_the_same_for_few_plans_and_for_many(personas, ours):
+    mine = job(on=ours)
+    client = personas.client("submitter")
+
+    def queries() -> list[int]:
+        counts = []
+        for address in (reverse("job_plans"), reverse("job", args=[mine.public_id]), "/api/v1/jobs/planned-changes"):
+            with CaptureQueriesContext(connection) as seen:
+                assert client.get(address).status_code == 200
+            counts.append(len(seen))
+        return counts
+
+    plan(personas, mine)
+    queries()
+    few = queries()
+    for number in range(6):
+        plan(personas, mine, *(job(on=ours) for _ in range(number)))
+    assert queries() == few
+    assert few[0] <= 8 and few[2] <= 7, few
 
 
 def sent_by(html: str) -> dict[str, Any]:

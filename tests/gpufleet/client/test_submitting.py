@@ -527,6 +527,22 @@ def test_who_would_change_nothing_is_not_asked(run, personas, monkeypatch):
     assert "0 of 1 would change." in out and others.public_id in err
 
 
+def test_what_is_planned_for_all_that_match_concerns_those_too_that_would_not_change_now(run, personas, monkeypatch):
+    team, submitter = personas.nodes[TEAM], personas.users["submitter"]
+    held, free = (job(name, on=team, owner=submitter) for name in ("held", "free"))
+    others = job("others", on=team)
+    job_hold(job=held, now=now())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    begins = f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+
+    status, out, err = run("release", "--matching", "phase=waiting", "--begins", begins, **SUBMIT)
+
+    assert status == 3 and f"{others.public_id}: Only the owner" in err, (out, err)
+    assert "1 job would not change now and is part of it all the same." in out
+    assert list(PlannedJobChange.objects.get().jobs.order_by("pk")) == [held, free]
+
+
 def test_a_saved_view_is_listed_by_its_name(run, personas):
     team = personas.nodes[TEAM]
     job("first", on=team), job("second", on=team, state=JobState.COMPLETED)
