@@ -13,6 +13,7 @@ PARTS = {
     "loop": ["tests/scheduler/loop"],
     "jobs": [
         "tests/scheduler/test_bulk.py",
+        "tests/scheduler/test_planned_changes.py",
         "tests/scheduler/test_submitting_api.py",
         "tests/scheduler/test_saved_views.py",
         "tests/scheduler/schedules",

@@ -1,13 +1,16 @@
 """Actions on jobs that begin later: planned with their effect shown, begun with the rights that their author has by then, called off until then."""
 
+import contextlib
 import re
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
 from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connection
+from django.db import connection, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -171,6 +174,44 @@ def test_one_that_breaks_keeps_no_other_from_beginning_and_is_tried_again(person
     monkeypatch.undo()
     assert planned_changes_begin(now=found.begins_at) == 1
     assert fresh(first).held_at is not None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_turns_at_the_same_time_begin_each_once_or_find_it_called_off(personas, ours):
+    """Whoever calls one off while it begins is told so, and then it has begun; or it has not."""
+    jobs = [job(f"j{number}", on=ours) for number in range(4)]
+    plans = [plan(personas, one) for one in jobs]
+    access, start, begun, off, faults = personas.access("team_lead"), threading.Barrier(4), [], [], []
+
+    def turn() -> None:
+        begun.append(planned_changes_begin(now=plans[-1].begins_at))
+
+    def call_off() -> None:
+        for found in plans[:2]:
+            with contextlib.suppress(Conflict):
+                off.extend(plan_call_off(access=access, plan=found.public_id, reason="", now=now()).jobs)
+
+    def run(what: Callable[[], None]) -> None:
+        try:
+            start.wait(10)
+            what()
+        except Exception as fault:
+            faults.append(fault)
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=[what]) for what in (turn, turn, turn, call_off)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    begun.append(planned_changes_begin(now=plans[-1].begins_at))
+
+    assert faults == []
+    held = set(Job.objects.filter(held_at__isnull=False))
+    assert held | set(off) == set(jobs) and not held & set(off)
+    assert sum(begun) == len(held) == JobBatch.objects.count()
+    assert not PlannedJobChange.objects.exists()
 
 
 def test_only_jobs_that_have_not_ended_and_are_the_callers_to_change_are_planned(personas, ours):
