@@ -23,10 +23,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm.client import SlurmSilent
-from scheduler.backends.slurm.outcomes import (
-    forget_code,
-    log_name,
-)
+from scheduler.backends.slurm.outcomes import log_name
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import Part, Places, is_single, keeps_logs_on_its_node, parts_of, saves, script_of
 from scheduler.backends.slurm.site import Site
@@ -338,7 +335,6 @@ class Orders(Site):
             name = (seat.role, seat.index)
             part = parts_of(replace(order, workers=(seat,)), self._gres, first=sequence * NUMBERS + place)[0]
             run.parts.append(part_of(order, part) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
-            forget_code(run, name)
         run.parts.sort(key=seat_of)
 
     def _stands(self, run: Run, part: Mapping[str, Any]) -> bool:

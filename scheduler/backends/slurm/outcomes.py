@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -87,9 +87,14 @@ def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
 def _left(run: Run, part: Mapping[str, Any], word: int) -> list[int] | None:
     """A number of what each of its workers left when it ended: its exit code and, in seconds since 1970, when its script began."""
     try:
-        return [int(text_of(Path(run.folder), f"{seat['role']}-{seat['index']}.exit").split()[word]) for seat in part["seats"]]
+        return [int(text_of(Path(run.folder), exit_name(seat, part)).split()[word]) for seat in part["seats"]]
     except (OSError, ValueError, IndexError):
         return None
+
+
+def exit_name(seat: Mapping[str, Any], part: Mapping[str, Any]) -> str:
+    """Of each part its own: one that was given up may end when another has taken its place already."""
+    return f"{seat['role']}-{seat['index']}.{part['number']}.exit"
 
 
 def left_since(run: Run, part: Mapping[str, Any]) -> datetime | None:
@@ -106,7 +111,7 @@ def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
     ends = []
     for seat in part["seats"]:
         try:
-            with opened(Path(run.folder), f"{seat['role']}-{seat['index']}.exit") as file:
+            with opened(Path(run.folder), exit_name(seat, part)) as file:
                 ends.append(os.fstat(file).st_mtime)
         except OSError:
             return None
@@ -165,20 +170,6 @@ def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
 def log_name(*, single: bool, seat: str, part: int) -> str:
     """The file that a node makes when it starts the script."""
     return f"{seat}.log" if single else f"batch-{part}.log"
-
-
-def forget_code(run: Run, worker: tuple[str, int]) -> None:
-    """The exit code that an earlier worker of that name has left says nothing of the one that takes its place."""
-    role, index = worker
-    try:
-        descriptor = os.open(run.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        return  # there is no folder, and so no code
-    try:
-        with suppress(OSError):
-            os.unlink(f"{role}-{index}.exit", dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

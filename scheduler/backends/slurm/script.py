@@ -128,11 +128,11 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     workdir = str(order.launch.get("workdir") or "")
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
-    lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)}; gf_logs=$gf_folder"]
+    lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)} gf_part={part.number}; gf_logs=$gf_folder"]
     seats = shlex.join(f"{seat.role}-{seat.index}" for seat in part.seats)
     lines += [f"for gf_seat in {seats}; do", *_COMPLETED]
     if keeps_logs_on_its_node(order, places.node_logs):
-        lines += [f"gf_part={part.number} gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
+        lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
         lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel)  # before the job's own PATH, which may not have them")
     lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
@@ -151,7 +151,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
-    lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.exit' for seat in part.seats)))
+    lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)))
     lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
@@ -173,7 +173,7 @@ ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says bo
 
 # A controller that was killed may have forgotten that a part was completed, and start it again.
 _COMPLETED = (
-    '  { read -r gf_left _ < "$gf_folder/$gf_seat.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
+    '  { read -r gf_left _ < "$gf_folder/$gf_seat.$gf_part.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
     "done",
     '[ -z "$gf_left" ] || exit 0',
     "printf -v gf_began '%(%s)T' -1",
@@ -215,7 +215,7 @@ _KEEPER = (
     '  if [ -z "$gf_lost" ]; then',
     '    gf_said=; [ "$gf_code" -eq 0 ] || { read -r gf_said < "$gf_failed"; } 2>/dev/null',
     '    case "$gf_said" in ""|0*|*[!0-9]*) ;; *) gf_code=$gf_said;; esac',
-    '    echo "$gf_code $gf_began" > "$gf_folder/$gf_name.exit"',
+    '    echo "$gf_code $gf_began" > "$gf_folder/$gf_name.$gf_part.exit"',
     "  fi",
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
@@ -250,12 +250,12 @@ _ALONE = (
     "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
     '  ( echo "$BASHPID" >&3; exec 3>&- 2>&4 4>&-; exec -- "${gf_program[@]}" )',
     "  gf_code=$?; echo >&3  # should it not have come so far",
-    '  echo "$gf_code $gf_began" > "$gf_folder/$gf_name.exit"; exit "$gf_code"',
+    '  echo "$gf_code $gf_began" > "$gf_folder/$gf_name.$gf_part.exit"; exit "$gf_code"',
     ") &",
     "gf_keeper=$!",
     "read -r gf_pid <&3; exec 3>&-",
     'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
-    'read -r gf_left _ < "$gf_folder/$gf_name.exit"; exit "${gf_left:-$gf_code}"',
+    'read -r gf_left _ < "$gf_folder/$gf_name.$gf_part.exit"; exit "${gf_left:-$gf_code}"',
 )
 
 

@@ -175,7 +175,7 @@ def test_a_gang_whose_path_has_nothing_in_it_runs_and_ends_with_its_code(site):
 
     assert (run.exit_code, site.log(1)) == (5, "ran\n")
     folder = Path(SlurmRun.objects.get().state["folder"])
-    assert (folder / "worker-1.exit").read_text().split()[0] == "5"
+    assert (folder / "worker-1.0.exit").read_text().split()[0] == "5"
 
 
 def test_the_first_task_of_a_worker_that_fails_says_its_code_and_its_last_line(site):
@@ -196,7 +196,7 @@ def test_what_a_start_left_that_slurm_has_forgotten_says_nothing_of_the_next(sit
 
     def after_one_start(ids: Sequence[int]) -> None:
         folder = Path(SlurmRun.objects.get().state["folder"])
-        for name in [*(f"{kind}.{one}" for kind in ("first", "lost", "worker-0.failed") for one in ids), "worker-0.exit"]:
+        for name in [*(f"{kind}.{one}" for kind in ("first", "lost", "worker-0.failed") for one in ids), "worker-0.0.exit"]:
             (folder / name).write_text("137\n")
             (folder / name).chmod(0o666)
         release(ids)
@@ -368,6 +368,23 @@ def test_a_worker_joins_once_leaves_alone_and_is_cancelled_where_it_was_given_up
     assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
 
 
+def test_what_a_worker_leaves_that_was_given_up_says_nothing_of_the_one_in_its_place(site, monkeypatch):
+    """It may end, and well, when the other is submitted already and waits."""
+    told = replace(start_order("j-1.1"), launch=shell("trap 'exit 0' TERM; while :; do sleep 0.1; done", in_place=True), spec={})
+    first, second, elsewhere = seat(0, "gpu001", 4), seat(1, "gpu002", 4), seat(1, "gpu004", 4)
+    site.backend.start(replace(told, workers=(first, second)), now=now())
+    site.until(RunState.RUNNING)
+    folder = Path(SlurmRun.objects.get().state["folder"])
+    with monkeypatch.context() as held:
+        held.setattr(site.client, "release", lambda ids: None)
+        site.backend.resize(key="j-1.1", sequence=2, add=[elsewhere], leave=[], now=now(), order=replace(told, workers=(first, elsewhere)))
+        wait_until(lambda: list(folder.glob("worker-1*.exit")), what="the worker that was given up to leave its code")
+
+        assert [worker.state for worker in site.seen().workers] == [RunState.RUNNING, RunState.STARTING]
+    site.until(RunState.RUNNING)
+    assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
+
+
 def test_a_worker_that_waits_for_a_drained_node_is_asked_for_nothing_and_given_up_and_one_that_somebody_cancels_ends_no_other(site):
     text = "trap 'echo saved' USR1; echo up; for i in $(seq 600); do sleep 0.1; done"
     told = replace(start_order("j-1.1"), launch=shell(text, in_place=True), spec={"checkpoint": {"interval_s": 60}})
@@ -424,8 +441,8 @@ def test_a_worker_that_somebody_cancels_is_the_jobs_and_the_date_of_a_file_hides
     site.start("j-2.1", on=[seat(0, "gpu003", 1)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING, "j-2.1")
     for index in range(2):
-        (folder / f"worker-{index}.exit").write_text("0\n")
-        os.utime(folder / f"worker-{index}.exit", (300_000_000_000, 300_000_000_000))
+        (folder / f"worker-{index}.{index}.exit").write_text("0\n")
+        os.utime(folder / f"worker-{index}.{index}.exit", (300_000_000_000, 300_000_000_000))
         row.state["parts"][index]["id"] = UNKNOWN + index
     row.save()
     try:
