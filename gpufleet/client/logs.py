@@ -26,6 +26,7 @@ def logs(arguments: Sequence[str]) -> int:
     parser.add_argument("--attempt", type=int, help="which attempt (default: the latest)")
     parser.add_argument("--role", help="which role (default: that of the first worker)")
     parser.add_argument("--index", type=int, default=0, help="which worker of the role (default: 0)")
+    parser.add_argument("--rank", type=int, metavar="N", help="only lines of this rank of the gang, in place of --role and --index")
     parser.add_argument("--tail", type=int, help="begin so many bytes before the end")
     parser.add_argument(
         "--search", "--grep", metavar="TEXT", help="only lines that contain this text, ignoring case, with their numbers; not a pattern"
@@ -33,6 +34,8 @@ def logs(arguments: Sequence[str]) -> int:
     parser.add_argument("--context", type=int, default=0, metavar="LINES", help=f"with --search: so many lines around each, {MOST_CONTEXT} at most")
     parser.add_argument("--json", action="store_true", help="with --search: the lines as the API has them, one a line")
     asked = parser.parse_args(arguments)
+    if asked.rank is not None and (asked.role or asked.index):
+        parser.error("--rank names its worker; --role and --index do not go with it")
     if asked.search is None:
         if asked.context or asked.json:
             parser.error("--context and --json go with --search")
@@ -49,12 +52,12 @@ def logs(arguments: Sequence[str]) -> int:
 def _read(console: Console, asked: argparse.Namespace) -> int:
     offset, attempt = -asked.tail if asked.tail else 0, asked.attempt
     while True:
-        part = console.get(f"/jobs/{asked.job}/logs", attempt=attempt, role=asked.role, index=asked.index, offset=offset, limit=LOG_PART)
+        part = console.get(f"/jobs/{asked.job}/logs", **_writer(asked), attempt=attempt, offset=offset, limit=LOG_PART)
         attempt = part["attempt"]
         _print(part["text"])
         moved = part["next_offset"] != offset
         offset = part["next_offset"]
-        if moved and part["text"]:
+        if moved and (part["text"] or asked.rank is not None):
             continue
         if part["note"]:
             print(plain(part["note"]), file=sys.stderr)
@@ -63,7 +66,7 @@ def _read(console: Console, asked: argparse.Namespace) -> int:
 
 def _follow(console: Console, asked: argparse.Namespace) -> int:
     offset, status, came = -asked.tail if asked.tail else 0, DONE, False
-    query = {"attempt": asked.attempt, "role": asked.role, "index": asked.index, "offset": offset}
+    query = {**_writer(asked), "attempt": asked.attempt, "offset": offset}
     for kind, part in console.events(f"/jobs/{asked.job}/logs/stream", **query):
         if kind:
             continue  # the end, or what a newer console tells besides
@@ -74,6 +77,10 @@ def _follow(console: Console, asked: argparse.Namespace) -> int:
         # Where a run is over its log may go at once: who has read it to there has read it.
         status = DONE if came else STATUSES.get(part["state"], DONE)
     return status
+
+
+def _writer(asked: argparse.Namespace) -> dict[str, Any]:
+    return {"role": asked.role, "index": asked.index, "rank": asked.rank}
 
 
 def _print(text: str) -> None:
@@ -105,7 +112,7 @@ def _answers(console: Console, asked: argparse.Namespace) -> Iterator[dict[str, 
     """One stretch of the log after the other; with --follow also what is written meanwhile, until nothing can be added."""
     attempt, offset, line = asked.attempt, 0, 1
     while True:
-        query = {"q": asked.search, "attempt": attempt, "role": asked.role, "index": asked.index, "offset": offset, "line": line}
+        query = {**_writer(asked), "q": asked.search, "attempt": attempt, "offset": offset, "line": line}
         found = console.get(f"/jobs/{asked.job}/logs/search", **query)
         yield found
         attempt, offset, line = found["attempt"] or attempt, found["next_offset"], found["next_line"]

@@ -18,9 +18,10 @@ from ninja.errors import Throttled
 
 from gpufleet.core.faults import Missing
 from gpufleet.web import access_of
+from scheduler.api.logs import RANK
 from scheduler.models import Job
 from scheduler.selectors.jobs import job_for, must_steer
-from scheduler.selectors.logs import MOST_BYTES, job_log
+from scheduler.selectors.logs import MOST_BYTES, LogState, job_log
 
 router = Router(tags=["Jobs"])
 
@@ -66,34 +67,42 @@ _places = Places()
 class Followed:
     """One reader's place in one log. `step` looks once; it is read again only when what it told has been taken."""
 
-    def __init__(self, job: Job, *, attempt: int | None, role: str, index: int, offset: int) -> None:
-        self.job, self.attempt, self.role, self.index, self.offset = job, attempt, role, index, offset
+    def __init__(self, job: Job, *, attempt: int | None, role: str, index: int, offset: int, rank: int | None = None) -> None:
+        self.job, self.attempt, self.role, self.index, self.offset, self.rank = job, attempt, role, index, offset, rank
         self.note = ""
         self.ended = False
+        self.told_where = rank is None
 
     def step(self) -> tuple[bytes, bool]:
-        """The events that are to be sent now, and whether any text was among them."""
+        """The events that are to be sent now, and whether there may be more at once."""
         if self.attempt is None:
             self.job.refresh_from_db(fields=["ended_at"])
-        part = job_log(self.job, attempt=self.attempt, role=self.role, index=self.index, offset=self.offset, limit=PART_BYTES)
+        part = job_log(self.job, attempt=self.attempt, role=self.role, index=self.index, rank=self.rank, offset=self.offset, limit=PART_BYTES)
         told = b""
         if part.attempt:
             self.attempt, self.role = part.attempt, part.role
-        if part.text:
+        # Of one rank, a part that others wrote has no text and is passed over.
+        moved = part.state == LogState.TEXT and part.next_offset != part.offset
+        if moved:
             self.offset = part.next_offset
-        if part.text or part.note != self.note:
-            told = self._event("", asdict(part))
+        if part.text or part.note != self.note or (moved and not self.told_where):
+            told, self.told_where = self._event("", asdict(part)), self.told_where or moved
+        elif moved:
+            told = self._place() + b"\n"
         self.note = part.note
         if part.ended:
             self.ended = True
             told += self._event("end", {"attempt": part.attempt, "next_offset": max(0, self.offset)})
-        return told, bool(part.text)
+        return told, moved
 
     def _event(self, kind: str, value: dict[str, Any]) -> bytes:
         # As JSON in one line, whatever a job writes stays data: an event ends where a line is empty.
         name = f"event: {kind}\n".encode() if kind else b""
-        place = f"id: {self.attempt}:{self.offset}\n".encode() if self.attempt and self.offset >= 0 else b""
-        return name + place + b"data: " + orjson.dumps(value) + b"\n\n"
+        return name + self._place() + b"data: " + orjson.dumps(value) + b"\n\n"
+
+    def _place(self) -> bytes:
+        """Alone it is an event without data: whoever comes back goes on from there."""
+        return f"id: {self.attempt}:{self.offset}\n".encode() if self.attempt and self.offset >= 0 else b""
 
 
 class Stream:
@@ -143,6 +152,7 @@ class StreamQuery(Schema):
     attempt: int | None = Field(None, ge=1, le=2**31 - 1, description="Default: the latest; of a job that waits, the one that comes.")
     role: str = Field("", max_length=40, description="Default: that of the first worker.")
     index: int = Field(0, ge=0, le=2**31 - 1, description="Which worker of the role.")
+    rank: int | None = Field(None, ge=0, le=2**31 - 1, description=RANK)
     offset: int = Field(0, ge=-MOST_BYTES, le=2**53, description="In bytes; a negative one counts from the end.")
 
 
@@ -155,8 +165,8 @@ EVENTS: dict[str, Any] = {
             "content": {
                 "text/event-stream": {
                     "schema": {"type": "string"},
-                    "example": 'id: 1:6\ndata: {"attempt":1,"role":"worker","index":0,"text":"step 1","offset":0,"next_offset":6,"ended":false,'
-                    '"state":"text","note":""}\n\n',
+                    "example": 'id: 1:6\ndata: {"attempt":1,"role":"worker","index":0,"rank":null,"text":"step 1","offset":0,"next_offset":6,'
+                    '"ended":false,"state":"text","note":""}\n\n',
                 }
             },
         }
@@ -174,7 +184,7 @@ def job_output_stream(
     """Server-Sent Events. Each holds a part of the log in `data`, as `GET …/logs` answers it; the event `end` says that nothing will be added.
 
     An answer lasts half a minute: ask again with the last event's id as `Last-Event-ID`, as browsers do by themselves, and nothing is lost or told
-    twice. Text goes only to those who may steer the job.
+    twice. Text goes only to those who may steer the job. With `rank`, what other ranks of its worker write moves the id on by events without data.
     """
     access = access_of(request)
     found = job_for(access, public_id)
@@ -182,7 +192,7 @@ def job_output_stream(
     attempt, offset = asked.attempt, asked.offset
     if last:
         attempt, offset = (int(part) for part in last.split(":"))
-    followed = Followed(found, attempt=attempt, role=asked.role, index=asked.index, offset=offset)
+    followed = Followed(found, attempt=attempt, role=asked.role, index=asked.index, offset=offset, rank=asked.rank)
     told, _ = followed.step()  # what can't be told is refused, which it can't be once an answer has begun
     give_back = _places.take(f"{access.actor.via} {access.actor.user and access.actor.user.pk}")
     if give_back is None:

@@ -14,6 +14,8 @@ from scheduler.selectors.logs import MOST_BYTES, job_log
 
 router = Router(tags=["Jobs"])
 State = Literal["text", "not_started", "held_nothing", "empty", "gone", "unreachable"]
+RANK = "RANK of a process of the gang, in place of `role` and `index`; only its lines. Default: all of the worker."
+LINES_OF = "Whose lines these are; null: all of the worker's."
 
 
 class LogOut(Schema):
@@ -22,6 +24,7 @@ class LogOut(Schema):
     attempt: int
     role: str
     index: int
+    rank: int | None = Field(description=LINES_OF)
     text: str
     offset: int = Field(description="Where the text begins: after the requested offset where older text is no longer kept.")
     next_offset: int
@@ -34,6 +37,7 @@ class Which(Schema):
     attempt: int | None = Field(None, ge=1, le=2**31 - 1, description="Default: the latest.")
     role: str = Field("", max_length=40, description="Default: the first that has such a worker.")
     index: int = Field(0, ge=0, le=2**31 - 1, description="Which worker of the role.")
+    rank: int | None = Field(None, ge=0, le=2**31 - 1, description=RANK)
 
 
 class LogQuery(Which):
@@ -43,7 +47,10 @@ class LogQuery(Which):
 
 @router.get("/jobs/{public_id}/logs", response=LogOut, url_name="job_logs", summary="What a worker of a job has written")
 def job_output(request: HttpRequest, public_id: str, asked: Query[LogQuery]) -> HttpResponse:
-    """Text goes only to those who may steer the job. Ask again from `next_offset` to follow it."""
+    """Text goes only to those who may steer the job. Ask again from `next_offset` to follow it.
+
+    Offsets are those of the worker's log: with `rank` a part may have no text where the next one has some.
+    """
     access = access_of(request)
     found = job_for(access, public_id)
     must_steer(access, found)
@@ -68,10 +75,11 @@ class LogFoundOut(Schema):
     attempt: int
     role: str
     index: int
+    rank: int | None = Field(description=LINES_OF)
     hits: list[HitOut]
     next_offset: int
     next_line: int
-    begins_at: int = Field(description="Older text is no longer kept. Lines are counted from here.")
+    begins_at: int = Field(description="Older text is no longer kept. Lines are counted from here, those of the rank where one is named.")
     size: int = Field(description="Where the log ends now.")
     done: bool
     ended: bool

@@ -17,9 +17,11 @@ from scheduler.models import Job
 from scheduler.presenters.logs import hit_lines
 from scheduler.selectors.jobs import job_attempts, job_for, must_steer
 from scheduler.selectors.log_search import LONGEST_WANTED, lines_found, log_search
-from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers
+from scheduler.selectors.logs import MOST_BYTES, job_log, job_writers, log_source
 
 LOG_TAIL = 64 * 1024
+# Of one rank more is looked at: others of its worker wrote most of it.
+RANK_TAIL = 3 * LOG_TAIL
 # Of a place that is looked at, so much in front of it.
 LOG_BEFORE = 8 * 1024
 
@@ -32,11 +34,7 @@ def job_log_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
     job = job_for(access, public_id)
     must_steer(access, job)
     asked = request.GET
-    which: dict[str, Any] = {
-        "attempt": _number(asked.get("attempt", ""), digits=6),
-        "role": asked.get("role", "")[:40],
-        "index": _number(asked.get("index", ""), digits=6) or 0,
-    }
+    which = _which(job, asked)
     wanted = _wanted(asked)
     if asked.get("format") == "text":
         return _file(request, job, which, _all_parts(job, **which), "")
@@ -45,22 +43,39 @@ def job_log_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
             raise BadRequest("q says nothing to look for.")
         return _file(request, job, which, (part.encode() for part in lines_found(job, wanted=wanted, **which)), "-found")
     at = _number(asked.get("at", ""))
-    log = job_log(job, offset=-LOG_TAIL if at is None else max(0, at - LOG_BEFORE), limit=LOG_TAIL, **which)
+    tail = LOG_TAIL if which["rank"] is None else RANK_TAIL
+    log = job_log(job, offset=-tail if at is None else max(0, at - LOG_BEFORE), limit=tail, **which)
     offset, line = _number(asked.get("offset", "")) or 0, _number(asked.get("line", "")) or 1
     found = log_search(job, wanted=wanted, offset=offset, line=line, **which) if wanted else None
     attempts = job_attempts(job)
     shown = next((one for one in attempts if one.number == log.attempt), None)
+    writers = job_writers(job, shown) if shown else []
     context = {
         "job": job,
         "log": log,
         "at": at,
         "attempts": attempts,
-        "writers": job_writers(shown) if shown else [],
+        "tail": tail,
+        "writers": writers,
+        "ranks": next((writer.ranks for writer in writers if (writer.role, writer.index) == (log.role, log.index)), range(0)),
         "wanted": wanted,
         "found": found,
         "hits": hit_lines(found.hits) if found else (),
     }
     return render(request, "scheduler/job_log.html", context)
+
+
+def _which(job: Job, asked: QueryDict) -> dict[str, Any]:
+    """A rank that is not of the worker that is named with it is left over from another one, and not meant."""
+    attempt, index, rank = (_number(asked.get(name, ""), digits=6) for name in ("attempt", "index", "rank"))
+    role = asked.get("role", "")[:40]
+    found: dict[str, Any] = {"attempt": attempt, "role": role, "index": index or 0, "rank": rank}
+    if rank is not None and (role or index is not None):
+        log = log_source(job, attempt=attempt, role=role, index=index or 0)
+        run = next((one for one in job_attempts(job) if one.number == log.attempt), None)
+        writers = job_writers(job, run) if run else []
+        found["rank"] = rank if any(rank in one.ranks for one in writers if (one.role, one.index) == (log.role, log.index)) else None
+    return found
 
 
 def _number(text: str, *, digits: int = 15) -> int | None:
@@ -75,7 +90,8 @@ def _wanted(asked: QueryDict) -> str:
 
 def _file(request: HttpRequest, job: Job, which: dict[str, Any], parts: Iterator[bytes], kind: str) -> StreamingHttpResponse:
     """Part by part, whatever serves it: a plain iterator would be read to its end where the server is asynchronous."""
-    name = slugify(f"{job.public_id}-{which['role'] or 'worker'}-{which['index']}{kind}")
+    writer = f"{which['role'] or 'worker'}-{which['index']}" if which["rank"] is None else f"rank-{which['rank']}"
+    name = slugify(f"{job.public_id}-{writer}{kind}")
     headers = {"Content-Disposition": f'attachment; filename="{name}.log"'}
     first = next(parts, b"")  # what can't be told is refused, which it can't be once an answer has begun
 
@@ -91,11 +107,11 @@ def _file(request: HttpRequest, job: Job, which: dict[str, Any], parts: Iterator
     return StreamingHttpResponse(body, content_type="text/plain; charset=utf-8", headers=headers)
 
 
-def _all_parts(job: Job, *, attempt: int | None, role: str, index: int) -> Iterator[bytes]:
+def _all_parts(job: Job, **which: Any) -> Iterator[bytes]:
     offset = 0
     while True:
-        part = job_log(job, attempt=attempt, role=role, index=index, offset=offset, limit=MOST_BYTES)
+        part = job_log(job, offset=offset, limit=MOST_BYTES, **which)
         yield (part.text or (f"{part.note}\n" if part.note and not offset else "")).encode()
-        if not part.text or part.next_offset <= offset:
+        if part.next_offset <= offset:
             return
         offset = part.next_offset

@@ -41,6 +41,7 @@ from scheduler.presenters.jobs import (
     would_start_if,
 )
 from scheduler.presenters.launching import launch_told
+from scheduler.presenters.logs import writer_choices
 from scheduler.presenters.planned_changes import planned_line
 from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
@@ -355,7 +356,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "may_submit": access.can_somewhere(Can.SUBMIT),
         "may_follow": job.owner_id != (access.actor.user.pk if access.actor.user else None) and job.state not in ENDED,
         "follows": cache(partial(follows_job, access, job)),
-        "writers": job_writers(shown) if shown and steers else [],
+        "writers": writer_choices(job_writers(job, shown)) if shown and steers else [],
         **extra,
     }
     return render(request, "scheduler/job.html", context, status=status)

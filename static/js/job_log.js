@@ -1,7 +1,7 @@
 // The log of a job's worker: its end and what is added to it, as long as it is looked at; what is before; and lines that the console finds in all of it.
 //
-// `data-log` names the job, `data-attempt` the attempt (none where it has not begun); the worker is chosen in `data-log-writer` or stated in `data-role`
-// and `data-index`. A part of the page that is kept up to date may name a later attempt in `data-attempt-now`. Whatever a job writes stays text: it only
+// `data-log` names the job, `data-attempt` the attempt (none where it has not begun); the worker, and the rank where only its lines are shown, is
+// chosen in `data-log-writer` or stated in `data-role`, `data-index` and `data-rank`. Offsets are those of the worker's log. A part of the page that is kept up to date may name a later attempt in `data-attempt-now`. Whatever a job writes stays text: it only
 // ever becomes text nodes.
 (() => {
   "use strict";
@@ -18,6 +18,7 @@
   const EARLIER_BYTES = 65536;
   const AROUND = { before: 8192, behind: 24576 };
   const KEPT = 400000;
+  const RANK_TAIL_BYTES = 196608;
   const MOST_MARKS = 2000;
   const MOST_SHOWN = 500;
   const job = `/api/v1/jobs/${encodeURIComponent(panel.dataset.log)}/logs`;
@@ -26,14 +27,17 @@
   let source = null;
   let ended = false;
   let tryAt = 0;
-  let offset = -TAIL_BYTES;
+  let offset = 0;
   let whole = "";
   let first = null; // where `whole` begins
+  let pieces = []; // of a rank: where each piece of `whole` begins in the worker's log, and its length
   let search = null; // what is looked for, and what was found
   let there = null; // what is shown instead of the end, around a line
 
   const atEnd = () => text.scrollHeight - text.scrollTop - text.clientHeight < 24;
-  const worker = () => (writer ? writer.value.split("|") : [panel.dataset.role || "", panel.dataset.index || "0"]);
+  const worker = () => (writer ? writer.value.split("|") : [panel.dataset.role || "", panel.dataset.index || "0", panel.dataset.rank || ""]);
+  const rank = () => worker()[2] || "";
+  const tail = () => (rank() ? RANK_TAIL_BYTES : TAIL_BYTES);
   const bytes = (string) => new TextEncoder().encode(string).length;
 
   function sized(count) {
@@ -44,7 +48,7 @@
 
   function address(path, more) {
     const [role, index] = worker();
-    return `${path}?${new URLSearchParams({ ...(attempt ? { attempt } : {}), role, index, ...more })}`;
+    return `${path}?${new URLSearchParams({ ...(attempt ? { attempt } : {}), role, index, ...(rank() ? { rank: rank() } : {}), ...more })}`;
   }
 
   async function ask(path, more, signal) {
@@ -85,15 +89,21 @@
       return;
     }
     text.replaceChildren(marked(whole));
-    if (first) live.setText(size, `${sized(first)} are before.`);
+    if (first) live.setText(size, isBefore());
   }
 
-  function add(more) {
+  const isBefore = () => `${sized(first)}${rank() ? " of the worker's log" : ""} are before.`;
+
+  function add(more, at) {
     if (!more) return;
     const follow = atEnd();
     whole += more;
+    if (rank()) pieces.push({ at, length: more.length });
     const cut = whole.length > KEPT;
-    if (cut) {
+    if (cut && rank()) {
+      while (whole.length > KEPT && pieces.length > 1) whole = whole.slice(pieces.shift().length);
+      first = pieces[0].at;
+    } else if (cut) {
       const from = whole.indexOf("\n", whole.length - KEPT) + 1;
       first += bytes(whole.slice(0, from));
       whole = whole.slice(from);
@@ -121,7 +131,10 @@
       if (from < found.offset && found.offset < first) found = await ask(job, { offset: found.offset, limit: first - found.offset });
       const gone = found.offset > from || found.state !== "text";
       const held = text.scrollHeight - text.scrollTop;
-      if (found.offset < first) whole = found.text + whole;
+      if (found.offset < first) {
+        whole = found.text + whole;
+        if (rank()) pieces.unshift({ at: found.offset, length: found.text.length });
+      }
       first = gone ? 0 : from;
       show();
       if (gone) live.setText(note, "What is older is no longer kept.");
@@ -146,15 +159,16 @@
       if (mine !== source) return;
       const said = JSON.parse(event.data);
       attempt = said.attempt ? String(said.attempt) : attempt;
-      if (said.text) {
+      if (said.state === "text") {
         offset = said.next_offset;
         if (first === null) first = said.offset;
-        add(said.text);
+        add(said.text, said.offset);
         if (!there) before.hidden = !first;
-        if (first) live.setText(size, `${sized(first)} are before.`);
+        if (first) live.setText(size, isBefore());
       }
       panel.dataset.state = said.state;
-      live.setText(note, said.note + (said.state === "unreachable" ? " Retrying." : ""));
+      const nothing = rank() && !whole && said.state === "text" ? `No line of rank ${rank()} in the last ${sized(tail())}.` : "";
+      live.setText(note, said.note + nothing + (said.state === "unreachable" ? " Retrying." : ""));
     });
     mine.addEventListener("end", () => {
       if (mine !== source) return;
@@ -171,12 +185,19 @@
     });
   }
 
+  // What leads to the log elsewhere leads to that of the same worker.
+  function links() {
+    for (const [name, more] of [["page", {}], ["all", { format: "text" }]])
+      for (const link of panel.querySelectorAll(`[data-log-${name}]`)) link.href = address(form.action, more);
+  }
+
   function begin() {
     close();
-    offset = -TAIL_BYTES;
+    offset = -tail();
     ended = false;
     whole = "";
     first = null;
+    pieces = [];
     there = null;
     tryAt = 0;
     live.setText(note, "");
@@ -350,6 +371,7 @@
   part("end").addEventListener("click", toEnd);
   part("earlier").addEventListener("click", earlier);
   writer?.addEventListener("change", () => {
+    links();
     const wanted = search?.wanted;
     end(true);
     begin();
@@ -357,6 +379,7 @@
   });
 
   text.replaceChildren();
+  offset = -tail();
   setInterval(look, EVERY_MS);
   look();
   if (find.value.trim() && attempt) begun(find.value.trim());

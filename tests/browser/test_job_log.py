@@ -159,3 +159,40 @@ def test_the_search_reads_without_scripts(visit: Callable[..., Visitor], running
     expect(page.locator("[data-log-text]")).to_contain_text("the last NEEDLE")
     wait_for(page, lambda: "at=" in page.url)
     assert visitor.watch.faults == []
+
+
+@pytest.mark.parametrize("path", ["/jobs/{}/", "/jobs/{}/log/?rank=1"])
+def test_one_rank_is_chosen_followed_and_searched(visit: Callable[..., Visitor], running: Job, kept: Kept, path: str) -> None:
+    Job.objects.filter(pk=running.pk).update(launch={"command": ["python", "train.py"], "per": "gpu"})
+    builders.placement(running, builders.gpu(), attempt=running.attempts.get())
+    lines = [b"[%d] %d needle\n" % (number % 2, number) for number in range(30_000)]
+    kept.data = b"".join(lines)
+    visitor = visit(path.format(running.public_id))
+    page = visitor.page
+    text, found = page.locator("[data-log-text]"), page.locator("[data-log-found]")
+    if "rank" not in path:
+        expect(text).to_contain_text("[1] 29999 needle")
+        page.get_by_label("Worker or rank").select_option("worker 0, rank 1")
+        expect(page.get_by_role("link", name="On its own page")).to_have_attribute("href", re.compile("role=worker&index=0&rank=1$"))
+    expect(text).not_to_contain_text("[")
+    expect(text).to_contain_text("29999 needle")
+    expect(text).not_to_contain_text("29998 needle")
+    kept.data += b"[0] not mine\n[1] mine\n"
+    expect(text).to_contain_text("mine")
+    expect(text).not_to_contain_text("not")
+
+    more = page.get_by_role("button", name="Show what is before")
+    while more.is_visible():
+        before = len(text.inner_text())
+        more.click()
+        wait_for(page, lambda before=before: len(text.inner_text()) > before)
+    assert text.inner_text().splitlines() == [f"{number} needle" for number in range(1, 30_000, 2)] + ["mine"]
+
+    page.get_by_role("searchbox", name="Search the whole log").fill("101 needle")
+    page.keyboard.press("Enter")
+    expect(found).to_have_text("30 lines.")
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-log-where]")).to_contain_text("Around line 51.")
+    expect(text.locator(".log-hit")).to_have_text("101 needle\n")
+    assert visitor.axe() == []
+    assert visitor.watch.faults == []

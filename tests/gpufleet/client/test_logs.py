@@ -12,7 +12,7 @@ from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, LogPart, NotFound
 from scheduler.models import Attempt, Job, JobState
 from scheduler.selectors import log_search
-from tests.builders import attempt, gpu, job, placement
+from tests.builders import attempt, gpu, job, node, placement
 from tests.scheduler.test_log_search import Kept
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,3 +93,19 @@ def test_a_log_that_cannot_be_had_is_no_empty_one(run: Run, running: Job, kept: 
     status, _, err = run("logs", running.public_id, *words, **SUBMIT)
     assert status == 4
     assert "no longer kept" in err
+
+
+def test_one_rank_of_a_gang_is_read_followed_and_searched(run: Run, personas: Any, kept: Kept) -> None:
+    of = job("train", on=personas.nodes["acme/research/nlp"], owner=personas.users["submitter"], state=JobState.RUNNING, launch={"per": "gpu"})
+    one = attempt(of)
+    for device in node(gpus=2).gpus.all():
+        placement(of, device, attempt=one)
+    kept.data, kept.ended = b"[1] first\n" + b"[0] noise\n" * 20_000 + b"[1] last\n", True
+
+    assert run("logs", of.public_id, "--rank", "1", **SUBMIT) == (0, "first\nlast\n", "")
+    assert run("logs", of.public_id, "--rank", "1", "-f", **SUBMIT) == (0, "first\nlast\n", "")
+    assert run("logs", of.public_id, "--rank", "1", "--search", "last", **SUBMIT) == (0, "2:last\n", "")
+    assert run("logs", of.public_id, "--rank", "1", "--tail", "100", **SUBMIT) == (0, "last\n", "")
+    status, out, err = run("logs", of.public_id, "--rank", "2", **SUBMIT)
+    assert (status, out, "it had ranks 0 to 1" in err) == (4, "", True)
+    assert run("logs", of.public_id, "--rank", "1", "--index", "1", **SUBMIT)[0] == 2

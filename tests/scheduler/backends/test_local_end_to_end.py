@@ -4,6 +4,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
 from scheduler.backends.registry import Backends
 from scheduler.models import HOLDING, Attempt, Checkpoint, Health, Job, JobState, Node, Order, Placement
+from scheduler.selectors.logs import job_log
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
@@ -167,6 +169,44 @@ def test_two_ranks_run_are_put_out_save_their_work_resume_and_complete(console: 
     assert not Placement.objects.filter(until__isnull=True).exists()
     assert not Order.objects.filter(done_at__isnull=True).exists()
     assert not fleet_faults()
+
+
+# Two processes of one worker, each of which says a word when it is told to.
+SPEAKS = """
+    import os, sys, time
+    rank = os.environ["RANK"]
+    print(f"rank {rank} begins", flush=True)
+    for word in ("one", "two"):
+        while not os.path.exists(f"{sys.argv[1]}/{word}"):
+            time.sleep(0.02)
+        print(f"rank {rank} says {word}", flush=True)
+"""
+
+
+def test_each_rank_of_a_gang_is_followed_alone_and_is_there_when_all_is_over(console: Console, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("scheduler.selectors.logs.backend_for", lambda _: console.local)
+    job = submit(leaf("team", 2), gpus=2, at=now(), name="gang")
+    Job.objects.filter(pk=job.pk).update(launch=command(SPEAKS, str(tmp_path)) | {"per": "gpu"})
+    job.refresh_from_db()
+    console.until(job, JobState.RUNNING)
+    offset = 0
+
+    def goes_on(words: str) -> bool:
+        nonlocal offset
+        part = job_log(job, attempt=None, role="", index=0, rank=1, offset=offset, limit=4096)
+        offset = part.next_offset
+        return part.text == words
+
+    wait_until(lambda: goes_on("rank 1 begins\n"), seconds=20, what="rank 1 to begin")
+    for word in ("one", "two"):
+        (tmp_path / word).touch()
+        wait_until(partial(goes_on, f"rank 1 says {word}\n"), seconds=20, what=f"rank 1 to say {word}")
+    console.until(job, JobState.COMPLETED)
+
+    for rank in (0, 1):
+        log = job_log(job, attempt=None, role="", index=0, rank=rank, offset=0, limit=4096)
+        assert (log.text, log.ended) == (f"rank {rank} begins\nrank {rank} says one\nrank {rank} says two\n", True)
+    assert len(job_log(job, attempt=None, role="", index=0, offset=0, limit=4096).text.splitlines()) == 6
 
 
 def test_a_console_that_comes_back_finds_what_ran_on_and_what_ended_meanwhile(console: Console, tmp_path: Path) -> None:

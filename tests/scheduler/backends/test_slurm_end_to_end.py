@@ -7,6 +7,7 @@ import signal
 import subprocess
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import Backends, slurm_settings
+from scheduler.backends.slurm import logs
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings, SlurmClient
-from scheduler.models import HOLDING, Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster
+from scheduler.models import HOLDING, Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster, SlurmRun
+from scheduler.selectors.logs import job_log
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.jobs.submission import submission_create
 from scheduler.services.loop.runs import Stop, attempts_stop
@@ -109,6 +112,35 @@ def test_a_higher_class_preempts_it_and_it_comes_back(console):
     assert Attempt.objects.get(job=low, number=1).outcome == "preempted"
     assert Attempt.objects.filter(job=low).count() == 2
     assert not fleet_faults()
+
+
+@pytest.mark.parametrize("where", ["shared", "on its node"])
+def test_each_rank_of_a_gang_is_followed_alone_and_is_there_when_all_is_over(console, monkeypatch, where):
+    """Its lines are numbered by the ranks' own shells, or by srun, where another node keeps the log."""
+    monkeypatch.setattr("scheduler.selectors.logs.backend_for", lambda _: console.slurm_backend)
+    monkeypatch.setattr(logs, "GATHERED_EACH", 0.0)
+    if where != "shared":
+        local = console.slurm.dir / "rank logs"
+        local.mkdir(exist_ok=True)
+        local.chmod(0o1777)
+        console.settings = console.client.settings = replace(console.settings, node_logs=str(local))
+        console.restart()
+    text = 'echo "rank $RANK begins"; until [ -e "$GPUFLEET_CHECKPOINT_DIR/go" ]; do sleep 0.1; done; echo "rank $RANK ends"'
+    job = job_on(text, workers=2, gpus=2)
+    Job.objects.filter(pk=job.pk).update(launch={"shell": text, "per": "gpu"})
+    job.refresh_from_db()
+    console.until(job, JobState.RUNNING)
+
+    def said(rank: int) -> str:
+        return job_log(job, attempt=None, role="", index=0, rank=rank, offset=0, limit=4096).text
+
+    wait_until(lambda: [said(rank) for rank in range(4)] == [f"rank {rank} begins\n" for rank in range(4)], what="all ranks to begin")
+    (Path(SlurmRun.objects.get().state["checkpoints"]) / "go").touch()
+    console.until(job, JobState.COMPLETED)
+
+    assert [said(rank) for rank in range(4)] == [f"rank {rank} begins\nrank {rank} ends\n" for rank in range(4)]
+    whole = [job_log(job, attempt=None, role="", index=index, offset=0, limit=4096).text for index in (0, 1)]
+    assert [len(text.splitlines()) for text in whole] == [4, 4]
 
 
 # Saves when it is asked to, and at once where it has been resumed before; the third attempt has nothing left to do.
