@@ -31,17 +31,17 @@ class Deleter:
         self._thread: Thread | None = None
         self._late: dict[OldCheckpoint, Future[int]] = {}  # the one that took longer than anybody waited
 
-    def delete(self, root: Path, old: OldCheckpoint) -> int:
-        """Bytes that became free, also by a call for it that took too long."""
+    def delete(self, root: Path, old: OldCheckpoint, *, given_up: Path | None = None) -> int:
+        """Bytes that became free, also by a call for it that took too long. Where the folder `given_up` is gone, nothing is left to delete."""
         if self._thread is not None and self._thread.is_alive():
             raise BackendSilent(f"{root} does not answer: an earlier deletion has not come back.")
         late = self._late.pop(old, None)
         before = late.result() if late is not None and late.exception() is None else 0
-        return before + self._delete(root, old)
+        return before + self._delete(root, old, given_up)
 
-    def _delete(self, root: Path, old: OldCheckpoint) -> int:
+    def _delete(self, root: Path, old: OldCheckpoint, given_up: Path | None) -> int:
         answer: Future[int] = Future()
-        self._thread = Thread(target=_answer, args=(answer, root, old), name="old-checkpoints", daemon=True)
+        self._thread = Thread(target=_answer, args=(answer, root, old, given_up), name="old-checkpoints", daemon=True)
         self._thread.start()
         try:
             return answer.result(PATIENCE)
@@ -50,9 +50,10 @@ class Deleter:
             raise BackendSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.") from None
 
 
-def _answer(answer: Future[int], root: Path, old: OldCheckpoint) -> None:
+def _answer(answer: Future[int], root: Path, old: OldCheckpoint, given_up: Path | None) -> None:
     try:
-        answer.set_result(checkpoint_delete(root, old))
+        is_gone = given_up is not None and not os.path.lexists(given_up)
+        answer.set_result(0 if is_gone else checkpoint_delete(root, old))
     except OSError as fault:
         answer.set_exception(BackendError(f"{old.location} can't be deleted: {fault.strerror or fault} ({fault.filename or root})"))
     except Exception as fault:

@@ -177,7 +177,7 @@ def _type_of(cluster: int, node: str) -> str:
 
 
 def slurm_settings(row: SlurmCluster) -> Settings:
-    return Settings(row.conf, row.partition, row.account, row.user, row.folder, row.tag, row.rest_url, row.node_logs)
+    return Settings(row.conf, row.partition, row.account, row.user, row.folder, row.tag, row.rest_url, row.node_logs, tuple(row.former_folders))
 
 
 def report_url() -> str:

@@ -142,6 +142,9 @@ class SlurmCluster(models.Model):
     account = models.CharField(max_length=60, blank=True)
     user = models.CharField(max_length=60, blank=True, help_text="User that jobs run as; empty: the console's own.")
     folder = models.CharField(max_length=300, help_text="For logs and checkpoints, at the same path on the console and on every node.")
+    former_folders = models.JSONField(
+        default=list, blank=True, help_text="Shared folders of before, the newest first: files of earlier jobs lie there."
+    )
     rest_url = models.CharField(max_length=300, blank=True, help_text="Of slurmrestd, for reading; empty: Slurm's own commands.")
     node_logs = models.CharField(max_length=300, blank=True, help_text="Folder of the nodes for logs; empty: they lie in the shared one.")
     tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's jobs in Slurm.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
@@ -9,7 +10,7 @@ from django.http import Http404
 
 from gpufleet.core.ranking import natural
 from quotas.permissions import Access, Can
-from scheduler.models import IN_SERVICE, Cluster, Domain, Gpu, Health, Node, Pool, TopologyLevel
+from scheduler.models import IN_SERVICE, Checkpoint, Cluster, Domain, Gpu, Health, Node, Pool, SlurmCluster, TopologyLevel
 from scheduler.selectors.holders import open_placements, outside_seats
 
 
@@ -126,6 +127,29 @@ def cluster_for(access: Access, name: str) -> Cluster:
     found = Cluster.objects.filter(name=name).first()
     if found is None:
         raise Http404(f"There is no cluster {name}.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormerFolder:
+    """A shared folder that a Slurm cluster had before, and what jobs may still resume from there."""
+
+    folder: str
+    checkpoints: int
+    jobs: int
+
+
+def former_folders(name: str) -> list[FormerFolder]:
+    """Those of a connected cluster, the newest first."""
+    row = SlurmCluster.objects.filter(cluster__name=name).first()
+    if row is None:
+        return []
+    found = []
+    for folder in row.former_folders:
+        below = f"{Path(folder) / f'gpufleet-{row.tag}'}/"
+        kept = Checkpoint.objects.filter(location__startswith=below, removed_at__isnull=True, job__ended_at__isnull=True)
+        counts = kept.aggregate(checkpoints=Count("pk"), jobs=Count("job", distinct=True))
+        found.append(FormerFolder(folder, **counts))
     return found
 
 

@@ -16,7 +16,7 @@ from gpufleet.web import Can, access_of, requires
 from scheduler.backends.base import BackendError
 from scheduler.forms import LocalClusterForm, SlurmForm, SlurmTypesForm
 from scheduler.hardware.slurm import KnownType
-from scheduler.selectors.clusters import cluster_for
+from scheduler.selectors.clusters import cluster_for, former_folders
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_add
 from scheduler.services.hardware.imports import import_preview
@@ -59,8 +59,10 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     chosen = replace(known, **{field: sent[field] for field in shown})
     try:
         if "keep" in request.POST:
-            slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
+            made = slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
             messages.success(request, f"{sent['cluster']} is connected.")
+            if made.told:
+                messages.warning(request, made.told)
             return redirect("cluster" if known.tag else "slurm_import", name=sent["cluster"])
         must_be_valid(sent["cluster"], chosen)
         steps = slurm_check(chosen)
@@ -170,7 +172,9 @@ def _connected_already(name: str) -> str:
 def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, status: int = 200, **more: Any) -> HttpResponse:
     is_slurm = isinstance(form, SlurmForm)
     may_run = not isinstance(form, SlurmForm) or form.may_run
-    return render(request, "scheduler/cluster_add.html", {"form": form, "is_slurm": is_slurm, "may_run": may_run, **more}, status=status)
+    former = former_folders(more["connected"]) if more.get("connected") else []
+    context = {"form": form, "is_slurm": is_slurm, "may_run": may_run, "former": former, **more}
+    return render(request, "scheduler/cluster_add.html", context, status=status)
 
 
 def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps: list[Step], **more: Any) -> HttpResponse:

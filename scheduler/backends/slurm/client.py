@@ -82,6 +82,7 @@ class Settings:
     tag: str = ""  # marks this console's jobs
     rest_url: str = ""
     node_logs: str = ""  # folder of the nodes where logs stay until they are asked for; empty: they are written to `folder`
+    former: tuple[str, ...] = ()  # shared folders of before, where files of earlier jobs lie
 
 
 @dataclass(frozen=True, slots=True)

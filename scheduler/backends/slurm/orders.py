@@ -406,4 +406,8 @@ class Orders(Site):
         return SlurmRun.objects.filter(pk__in=old).delete()[0] if old else 0
 
     def delete_checkpoint(self, old: OldCheckpoint) -> int:
-        return self._deleter.delete(self._top / "checkpoints", old)
+        """Also in a shared folder of before. One that is gone altogether was given up, and its files with it."""
+        former = next((folder for folder in self.settings.former if Path(old.location).is_relative_to(self._top_in(folder))), None)
+        if former is None:
+            return self._deleter.delete(self._top / "checkpoints", old)
+        return self._deleter.delete(self._top_in(former) / "checkpoints", old, given_up=Path(former))

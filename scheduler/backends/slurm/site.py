@@ -149,7 +149,10 @@ class Site:
 
     @property
     def _top(self) -> Path:
-        return Path(self.settings.folder) / f"gpufleet-{self.settings.tag}"
+        return self._top_in(self.settings.folder)
+
+    def _top_in(self, folder: str) -> Path:
+        return Path(folder) / f"gpufleet-{self.settings.tag}"
 
     def _folders(self, order: StartOrder) -> tuple[Path, Path]:
         """Made by the console in folders that no job can write to, so that none can put a link in the way."""

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -35,6 +36,12 @@ class Connected:
 
     row: SlurmCluster
     steps: list[Step]
+    left: str = ""  # its shared folder of before, where that was another one
+
+    @property
+    def told(self) -> str:
+        """What becomes of files that are there."""
+        return f"Logs and checkpoints of earlier jobs stay in {self.left}: keep it mounted, or move them and leave a link." if self.left else ""
 
 
 def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: datetime) -> Connected:
@@ -51,7 +58,7 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
         row, made = Cluster.objects.get_or_create(name=cluster, defaults={"public_id": public_id("c"), "backend": "slurm"})
         must_be_of(row, "slurm")
         before = SlurmCluster.objects.filter(cluster=row).first()
-        values = {name: getattr(settings, name) for name in KEPT} | {"changed_at": now}
+        values = {name: getattr(settings, name) for name in KEPT} | {"changed_at": now, "former_folders": _former(before, settings.folder)}
         kept, _ = SlurmCluster.objects.update_or_create(cluster=row, defaults=values, create_defaults=values | {"tag": secrets.token_hex(4)})
         audit_record(
             actor=access.actor,
@@ -61,7 +68,17 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
             before={} if before is None else {name: getattr(before, name) for name in KEPT},
             after={name: getattr(kept, name) for name in KEPT} | ({"cluster": cluster} if made else {}),
         )
-    return Connected(kept, steps)
+    left = before.folder if before is not None and before.folder in kept.former_folders else ""
+    return Connected(kept, steps, left)
+
+
+def _former(before: SlurmCluster | None, folder: str) -> list[str]:
+    """Shared folders other than the one from now on, the newest first."""
+    found: dict[Path, str] = {}
+    for one in [] if before is None else [before.folder, *before.former_folders]:
+        found.setdefault(Path(one), one)
+    found.pop(Path(folder), None)
+    return list(found.values())
 
 
 def must_be_valid(cluster: str, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.doctor import examine
@@ -23,12 +24,13 @@ from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings
-from scheduler.models import Attempt, Checkpoint, JobState, Order, OrderKind
+from scheduler.models import Attempt, Checkpoint, JobState, Order, OrderKind, SlurmCluster, SlurmRun
 from scheduler.selectors.jobs import job_checkpoints
 from scheduler.services.jobs.checkpoints import Shard, Told, checkpoint_newest, checkpoints_tell
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
 from tests import builders
 from tests.builders import NOON
+from tests.personas import Personas
 from tests.scheduler.backends.scenes import open_folder
 
 NOBODY = 65_534
@@ -261,6 +263,73 @@ class Saving:
 @pytest.fixture(params=["local", "slurm"])
 def saving(request: pytest.FixtureRequest, root: Path) -> Saving:
     return Saving(request.param, root)
+
+
+@pytest.mark.django_db
+class TestASharedFolderThatWasChanged:
+    """Files of the time before lie in the folder of that time."""
+
+    def change(self, saving: Saving, root: Path) -> Path:
+        former = root / "before"
+        saving.root = former / "gpufleet-tag" / "checkpoints"
+        saving.save(*range(10, 60, 10))
+        (root / "now").mkdir()
+        saving.backend = SlurmBackend(saving.cluster.pk, Settings(folder=str(root / "now"), tag="tag", former=(str(root / "other"), str(former))))
+        return former
+
+    def test_its_old_checkpoints_go_too(self, root: Path) -> None:
+        saving = Saving("slurm", root)
+        self.change(saving, root)
+
+        assert saving.turn() == 2
+        assert saving.on_disk() == saving.rows() == ["1/step-30", "1/step-40", "1/step-50"]
+        assert entries()[0]["checkpoints"] == 2
+
+    def test_one_that_is_not_mounted_is_asked_again_and_one_that_was_given_up_is_not(self, root: Path) -> None:
+        saving = Saving("slurm", root)
+        former = self.change(saving, root)
+        mounted = former.rename(root / "aside")
+        former.mkdir()
+        assert saving.turn() == 0
+        assert len(saving.rows()) == 5, "without its files nobody knows what is gone"
+
+        former.rmdir()
+        former.symlink_to(mounted)
+        assert saving.turn() == 2, "moved, with a link to where it lies now"
+        assert saving.on_disk() == ["1/step-30", "1/step-40", "1/step-50"]
+
+        saving.save(60)
+        former.unlink()
+        assert saving.turn() == 1
+        assert saving.rows() == ["1/step-40", "1/step-50", "1/step-60"]
+        assert (mounted / "gpufleet-tag" / "checkpoints" / saving.job.public_id / "1" / "step-30").exists()
+
+    def test_no_other_folder_is_touched(self, root: Path) -> None:
+        saving = Saving("slurm", root)
+        self.change(saving, root)
+        saving.backend = SlurmBackend(saving.cluster.pk, Settings(folder=str(root / "now"), tag="tag", former=(str(root / "other"),)))
+        (root / "now" / "gpufleet-tag" / "checkpoints").mkdir(parents=True)
+        assert saving.turn() == 2
+        assert len(saving.on_disk()) == 5
+
+    def test_logs_of_the_time_before_are_read_where_they_lie(self, root: Path) -> None:
+        saving = Saving("slurm", root)
+        former = self.change(saving, root)
+        folder = former / "gpufleet-tag" / "runs" / "j-1.1"
+        folder.mkdir(parents=True)
+        (folder / "worker-0.log").write_text("as ever\n")
+        SlurmRun.objects.create(cluster=saving.cluster, attempt_key="j-1.1", state={"at": "", "folder": str(folder)}, forgotten_at=NOON)
+        assert saving.backend.logs(key="j-1.1", role="worker", index=0, offset=0, limit=100).text == "as ever\n"
+
+    def test_the_page_of_the_connection_says_what_may_still_be_resumed_from(self, root: Path, personas: Personas) -> None:
+        saving = Saving("slurm", root)
+        former = self.change(saving, root)
+        fields = {"folder": str(root / "now"), "tag": "tag", "former_folders": [str(root / "other"), str(former)]}
+        SlurmCluster.objects.create(cluster=saving.cluster, **fields)
+
+        page = personas.client("operator").get(reverse("cluster_add"), {"cluster": "here"}).content.decode()
+        assert f"<code>{former}</code></dt><dd>3 checkpoints of 1 job that may resume</dd>" in page
+        assert f"<code>{root / 'other'}</code></dt><dd>No job resumes from here</dd>" in page
 
 
 def entries() -> list[Any]:

@@ -46,6 +46,24 @@ def test_a_cluster_is_connected_and_imported_by_its_pages(connection, personas):
     assert Gpu.objects.filter(node__cluster__name="hpc").count() == 32
 
 
+def test_a_shared_folder_that_is_changed_is_remembered_and_told(connection, personas):
+    operator, first = personas.client("operator"), connection["folder"]
+    second = os.path.join(os.path.dirname(first), "second")
+    os.makedirs(second, exist_ok=True)
+    operator.post(reverse("cluster_add"), connection | {"keep": "1"})
+    address = reverse("cluster_add") + "?cluster=hpc"
+    said = f"Logs and checkpoints of earlier jobs stay in {first}: keep it mounted, or move them and leave a link."
+
+    changed = operator.post(address, connection | {"folder": second, "keep": "1"}, follow=True).content.decode()
+    assert said in changed
+    assert SlurmCluster.objects.get().former_folders == [first]
+    assert f"<code>{first}</code>" in operator.get(address).content.decode()
+    same = operator.post(address, connection | {"folder": f"{second}/", "keep": "1"}, follow=True).content.decode()
+    assert "earlier jobs" not in same
+    operator.post(address, connection | {"keep": "1"})
+    assert SlurmCluster.objects.get().former_folders == [f"{second}/"], "what is the folder again is no former one"
+
+
 @pytest.mark.parametrize(("wrong", "words"), [({"partition": "none"}, "no partition none"), ({"folder": "/none"}, "/none")])
 def test_a_step_that_fails_is_shown_and_nothing_is_kept(connection, personas, wrong, words):
     page = personas.client("operator").post(reverse("cluster_add"), connection | wrong | {"keep": "1"}).content.decode()

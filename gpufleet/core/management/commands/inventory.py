@@ -131,13 +131,16 @@ class Command(BaseCommand):
         names = ("conf", "partition", "account", "user", "folder", "rest_url", "node_logs")
         chosen = Settings(**{name: options[name] for name in names})
         try:
-            self._steps(slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now()).steps)
+            made = slurm_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now())
         except ValidationError as fault:
             told = [f"--{name.replace('_', '-')}: {' '.join(messages)}" for name, messages in fault.message_dict.items()]
             raise CommandError("\n".join(told), returncode=2) from fault
         except StepsFailed as fault:
             self._steps(fault.steps)
             raise CommandError("Nothing was changed.", returncode=3) from fault
+        self._steps(made.steps)
+        if made.told:
+            self.stdout.write(made.told)
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory slurm --cluster {options['cluster']}")
 
     def _steps(self, steps: list[Step]) -> None:
