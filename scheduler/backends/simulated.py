@@ -290,10 +290,11 @@ class SimulatedBackend:
     def logs(self, *, key: str, role: str, index: int, offset: int, limit: int) -> LogPart:
         with self._turn() as turn:
             life = turn.get(key) or turn.past(key)
-        if life is None or not any(member.name == (role, index) for member in life.members):
+        member = next((one for one in life.members if one.name == (role, index)), None) if life is not None else None
+        if life is None or member is None:
             raise NotFound(f"No log of {role} {index} of {key}.")
         until = millis(self._clock()) if self._clock is not None else life.progress.since
-        written = log_text(life, index, until).encode()
+        written = log_text(life, index, until, ranks=max(1, len(member.gpus)) if life.nature.per_gpu else 1).encode()
         offset = max(0, len(written) + offset) if offset < 0 else offset
         part = whole_characters(written[offset : offset + limit]) if offset + limit < len(written) else written[offset:]
         return LogPart(offset, part, life.phase == Phase.ENDED and offset + len(part) >= len(written))
@@ -334,11 +335,12 @@ def _seat(member: Member) -> WorkerSeat:
     return WorkerSeat(member.role, member.index, member.node, tuple(member.gpus), tuple(member.uuids), tuple(member.migs), member.milli)
 
 
-def log_text(life: Life, rank: int, until: int) -> str:
-    """What a worker would have written by then. It only ever grows."""
+def log_text(life: Life, index: int, until: int, *, ranks: int = 1) -> str:
+    """What a worker would have written by then. It only ever grows. Each of several ranks begins its lines with its number."""
 
     def line(at: int, words: str) -> str:
-        return f"{moment_of(at):%Y-%m-%d %H:%M:%S} [{rank}] {words}\n"
+        text = f"{moment_of(at):%Y-%m-%d %H:%M:%S} [{index}] {words}\n"
+        return text if ranks == 1 else "".join([f"[{rank}] {text}" for rank in range(ranks)])
 
     lines = [line(life.began, f"simulated run {life.key}: loading")]
     end = until if life.ended_at is None else min(life.ended_at, until)

@@ -112,6 +112,7 @@ class Nature:
     rhythm: str = Rhythm.STARVED
     busy: tuple[float, float] = (0.30, 0.60)
     memory: tuple[float, float] = (0.30, 0.70)
+    per_gpu: bool = False  # a process for each GPU of a worker, as its log shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def nature_of(
         rhythm=Rhythm(play.get("rhythm", Rhythm.STARVED)),
         busy=(float(low), float(high)),
         memory=(float(little), float(much)),
+        per_gpu=launch.get("per") == "gpu",
     )
 
 

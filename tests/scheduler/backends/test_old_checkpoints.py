@@ -328,8 +328,8 @@ class TestASharedFolderThatWasChanged:
         SlurmCluster.objects.create(cluster=saving.cluster, **fields)
 
         page = personas.client("operator").get(reverse("cluster_add"), {"cluster": "here"}).content.decode()
-        assert f"<code>{former}</code></dt><dd>3 checkpoints of 1 job that may resume</dd>" in page
-        assert f"<code>{root / 'other'}</code></dt><dd>No job resumes from here</dd>" in page
+        assert f"<code>{former}</code>: 3 checkpoints of 1 job that may resume</li>" in page
+        assert f"<code>{root / 'other'}</code>: no job resumes from here</li>" in page
 
 
 def entries() -> list[Any]:

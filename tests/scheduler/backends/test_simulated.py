@@ -235,6 +235,17 @@ def test_a_log_grows_and_is_read_in_parts(make: Make) -> None:
     assert "exit code 0" in whole.text
 
 
+def test_each_rank_of_a_worker_begins_its_lines_with_its_number(make: Make) -> None:
+    backend = make(clock=lambda: at(200))
+    seat = replace(start_order().workers[0], gpus=(0, 1))
+    order = replace(start_order(spec={"roles": [{"min": 1}], "work_s": 600}, workers=1, launch={"per": "gpu"}), workers=(seat,))
+    backend.start(order, now=at(0))
+    backend.observe(now=at(200))
+    lines = backend.logs(key="j-1.1", role="worker", index=0, offset=0, limit=9999).text.splitlines()
+    assert [line[:4] for line in lines] == ["[0] ", "[1] "] * (len(lines) // 2)
+    assert [line[4:] for line in lines[::2]] == [line[4:] for line in lines[1::2]]
+
+
 @pytest.mark.parametrize("play", [{"load_s": "soon"}, {"busy": 3}, {"rhythm": "jazz"}, {"fails": {}}, {"fails": 1, "fails_with": 7}, [1]])
 def test_what_cannot_be_played_is_refused_in_words(make: Make, play: object) -> None:
     with pytest.raises(BackendRefused, match="simulated"):
