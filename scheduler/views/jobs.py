@@ -1,8 +1,9 @@
 """Jobs: the list, one job, and what its people do with it."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -297,6 +298,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     if shown and shown.ended_at is None:
         sittings = [sitting for sitting in sittings if sitting.until is None]
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
+    kinds = {one.kind for one in nodes.values()}
     steers = may_steer(access, job)
     ranges = job_ranges(attempts, now=moment)
     chosen = job_range(request.GET.get("range", ""), ranges)
@@ -311,6 +313,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "life": life_of(job, attempts, moment, job_wait(job)),
         "waits": job.state in WAITING,
         "pause": standstill_now(moment) if job.state in WAITING else None,
+        "silent": min(filter(None, (one.silent for one in nodes.values())), default=None) if running else None,
         "is_draft": job.state == JobState.DRAFT,
         "can_connect": steers and may_connect(job),
         "holds": job.state in HOLDING,
@@ -318,7 +321,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),
         "can_save": not save_refused(job, running),
         "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
-        "deadline": deadline_told(row, {kind for _, kind in nodes.values()} if running else (), moment),
+        "deadline": deadline_told(row, kinds if running else (), moment),
         "would_start_if": would_start_if(row.outlook, discretion),
         "outlook": row.outlook,
         "foreseen": foreseen,
@@ -340,8 +343,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "range": chosen if len(ranges) > 1 else None,
         "ranges": ranges,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
-        "seats": seats_by_node(sittings, {name: size for name, (size, _) in nodes.items()}),
-        "expected_seconds": seconds_at(slowest_on(job.spec, {kind for _, kind in nodes.values()}), job.estimate_seconds, None),
+        "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),
+        "expected_seconds": seconds_at(slowest_on(job.spec, kinds), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
         "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
@@ -362,7 +365,15 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     return render(request, "scheduler/job.html", context, status=status)
 
 
-def _nodes_of(public_ids: set[str]) -> dict[str, tuple[int, str]]:
-    """How many GPUs each has, and of which type."""
+class _NodeTold(NamedTuple):
+    """`silent`: the name of its cluster and since when that has not responded, where it does not."""
+
+    gpus: int
+    kind: str
+    silent: tuple[str, datetime] | None
+
+
+def _nodes_of(public_ids: set[str]) -> dict[str, _NodeTold]:
     rows = Node.objects.filter(public_id__in=public_ids).annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True)))
-    return {name: (size, kind or "") for name, size, kind in rows.values_list("public_id", "size", "gpu_type_id")}
+    told = rows.values_list("public_id", "size", "gpu_type_id", "cluster__name", "cluster__silent_since")
+    return {node: _NodeTold(size, kind or "", (cluster, since) if since else None) for node, size, kind, cluster, since in told}

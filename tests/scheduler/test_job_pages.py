@@ -14,6 +14,7 @@ from scheduler.jobs.filters import BLOCKERS
 from scheduler.models import (
     Checkpoint,
     CheckpointShard,
+    Cluster,
     Dependency,
     GpuMode,
     JobEvent,
@@ -212,6 +213,17 @@ def running_on(quota, gpus, *, kind="H100-SXM-80GB", **fields):
     for device in node(gpus=gpus, type_name=kind).gpus.all():
         placement(made, device)
     return made
+
+
+def test_a_job_on_a_cluster_that_does_not_respond_says_what_that_means(personas, ours):
+    running, ended = running_on(ours, 1), job("over", on=ours, state=JobState.COMPLETED)
+    assert "has not responded" not in page(personas.client("viewer"), running)
+    Cluster.objects.update(silent_since=NOON)
+
+    told = page(personas.client("viewer"), running)
+    assert ">north</a> has not responded since" in told
+    assert "A cancel or a change takes effect when the cluster responds." in told
+    assert "has not responded" not in page(personas.client("viewer"), ended)
 
 
 def test_who_waits_for_a_limit_is_told_who_holds_it_and_when_enough_is_given_back(personas, ours, theirs):
