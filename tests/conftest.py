@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -22,34 +23,55 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 HERE = Path(__file__).parent
 # What they remember of rows is of a database that goes on: with another test the same keys are other rows.
 SNAPSHOTS_KEPT = ("scheduler.services.forecasts.previews", "dashboards.fragmentation.defragmenting")
-# They start servers, browsers and whole fleets, or plan thousands of scenarios.
+# They plan thousands of scenarios, or keep a browser and whole fleets busy. The longest first.
 TAKE_LONG = (
-    "browser/",
-    "gpufleet/demo/",
+    "browser/test_every_page",
     "gpufleet/storm/",
-    "scheduler/loop/",
-    "scheduler/notices/",
+    "test_on_postgres",
     "scheduler/twin/",
+    "gpufleet/demo/",
     "test_api_fuzz",
-    "test_doctor",
-    "test_kill",
-    "test_live",
+    "test_hostile_bodies",
+    "browser/",
+    "scheduler/loop/",
     "test_migrations",
+    "test_doctor",
+    "scheduler/notices/",
+)
+# They wait for servers more than they compute.
+WAIT_LONG = (
+    "test_kill",
     "test_production",
     "test_submit_local",
+    "scheduler/backends/test_slurm",
+    "attacks/",
     "test_up",
+    "scheduler/loop/test_lease",
+    "dashboards/telemetry/test_prometheus",
+    "scheduler/backends/test_two_clusters",
+    "test_live",
 )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Long tests run when they are asked for: `-m soak`, as `make soak` does. Files that take minutes for a few tests come first: at the end one
-    worker would be at the last of them while the others have nothing left."""
-    items.sort(key=lambda item: not item.path.relative_to(HERE).as_posix().startswith(TAKE_LONG))
-    if "soak" in config.getoption("-m"):
-        return
-    kept = [item for item in items if "soak" not in item.keywords]
-    config.hook.pytest_deselected(items=[item for item in items if "soak" in item.keywords])
-    items[:] = kept
+    worker would be at the last of them while the others have nothing left. Those that compute and those that wait take turns, so that few
+    at a time share the processor or leave it idle."""
+    soak = "soak" in config.getoption("-m")
+    left_out = [] if soak else [item for item in items if "soak" in item.keywords]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if "soak" not in item.keywords]
+    files = dict.fromkeys(_file(item) for item in items if not soak or "soak" in item.keywords)
+    waiting = [file for prefix in WAIT_LONG for file in files if file.startswith(prefix)]
+    computing = [file for prefix in TAKE_LONG for file in files if file.startswith(prefix) and file not in waiting]
+    turns = [file for pair in zip_longest(waiting, computing) for file in pair if file is not None]
+    place = {file: number for number, file in enumerate(dict.fromkeys(turns))}
+    items.sort(key=lambda item: place.get(_file(item), len(place)))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).as_posix()
 
 
 @pytest.fixture(autouse=True)
