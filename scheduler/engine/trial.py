@@ -151,7 +151,7 @@ class Ground:
         tree = cycle.tree
         division = tree.divisions[tree.division_of[quota_type]]
         held = work.milli if work.seats else 0
-        milli = held or cycle.least_milli(work.kind, quota_type)
+        milli = held or work.form.least_milli(quota_type)
         levels = tuple(
             Level(tree.names[place], division.used[place] - held, division.guaranteed[place], tree.limit_for(division, place), division.fair[place])
             for place in tree.path[work.home]

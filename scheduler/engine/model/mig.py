@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from .values import Role
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -219,3 +221,14 @@ def stranded(board: Board, instances: Iterable[Instance]) -> tuple[int, int]:
         board.compute_slices - sum(kind.compute for kind in kinds if kind),
         board.memory_slices - sum(kind.memory for kind in kinds if kind),
     )
+
+
+def fitting_profiles(role: Role, board: Board) -> list[tuple[str, int]]:
+    """(profile, charge) of the instances that serve a role on a board, the smallest first."""
+    found = []
+    for profile in board.profiles:
+        named = role.mig is not None and profile.name == role.mig
+        roomy = role.memory_mib is not None and profile.usable_mib >= role.memory_mib and not profile.media
+        if named or roomy:
+            found.append((board.charge_milli(profile), profile.compute, profile.name))
+    return [(name, charge) for charge, _, name in sorted(found)]

@@ -11,7 +11,7 @@ from ..place.seating import fit
 from ..rules.gates import closed_gate, hold_of, used_before
 from ..rules.order import QueueOrder
 from ..rules.times import overdue
-from ..search.evicting import delaying_none, request
+from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..state.fleet import Seat
 from ..state.form import Form
@@ -215,7 +215,7 @@ class Walk:
 
     def milli(self, work: Work) -> int:
         types = self.cycle.tried_types(work, self.choice) if work.seats else work.types[self.choice :]
-        return request(self.cycle, work, types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
+        return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         if self.by_right and not self._has_right(work, quota_type):
@@ -293,7 +293,7 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
 
 def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     cluster = cycle.cluster
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
     banned = 0
     if refused is None and cluster.windows.upcoming:
@@ -330,7 +330,7 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
 
 def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether `try_start` would start a waiting job now; nothing is changed."""
-    milli = cycle.least_milli(work.kind, quota_type)
+    milli = work.form.least_milli(quota_type)
     if _charged_leaf(cycle, work, quota_type, milli)[1] is not None:
         return False
     refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
@@ -405,7 +405,7 @@ def _binds_less(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether some of what is kept does not hold it back, as it stays within its guarantees and the holder does not."""
     if all(entry.guaranteed for entry in cycle.book.entries):
         return False
-    return cycle.tree.within_guarantee(work.charged_leaf, quota_type, request(cycle, work, quota_type))
+    return cycle.tree.within_guarantee(work.charged_leaf, quota_type, work.missing_milli(quota_type))
 
 
 def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
@@ -460,7 +460,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
     """
     book, tree = cycle.book, cycle.tree
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
     stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within

@@ -13,7 +13,7 @@ from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
 from ..rules.times import overdue
 from ..search.clearable import Need, Weight, weight_of
-from ..search.evicting import Target, delaying_none, place_in, request, targets
+from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
 from ..state.form import Wants
@@ -45,7 +45,7 @@ NO_MORE = Sieve("consolidate", no_more)
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """For preemptible work, or work within its guarantees, that would fit into the sum of what is idle."""
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     if not 0 < milli <= cycle.idle_milli(quota_type):
         return False
     if not work.seats and cycle.refused.get(_alike(cycle, work, quota_type)) == cycle.placed:
@@ -76,7 +76,7 @@ def _moves_for(cycle: Cycle, work: Work) -> int:
 
 
 def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     refused = closed_gate(cycle, work, work.charged_leaf if work.seats else work.home, quota_type, milli)
     if refused is not None:
         return refused
@@ -162,7 +162,7 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Targ
 def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Target]]:
     """Sets for a gang of several roles or with levels of its own, for which only trying tells: all of one job first, then of two, and so on."""
     grid, soon = cycle.grid, cycle.fleet.soon
-    needed = request(cycle, work, quota_type) // 1000
+    needed = work.missing_milli(quota_type) // 1000
     here = [one for one in cycle.cluster.works if one.movable and one is not work and one.quota_type == quota_type]
     found: list[tuple[Target, int, list[tuple[int, Work]]]] = []  # domain, GPUs short, (GPUs there, job)
     for target in targets(cycle, work, quota_type, counted=False):
@@ -211,7 +211,7 @@ def _weight(cycle: Cycle, one: Work) -> Weight:
 
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:
     cluster = cycle.cluster
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     why = reason("consolidate", f"{work.job.name} needs a block of {counted(milli)}")
     before = cluster.mark()
     if not _all_placed(cycle, work, quota_type, milli, target, moved, why):
@@ -253,7 +253,7 @@ def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: T
 def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[Seat, ...] | None:
     """A place for a job that is moved, idle or freed by an earlier decision, in nobody's way: neither a window's nor that of a reservation."""
     cluster = cycle.cluster
-    milli = cluster.wants_milli(one.kind, wants, quota_type)
+    milli = one.form.wants_milli(wants, quota_type)
     kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
     if kept_clear is not None:
         return None

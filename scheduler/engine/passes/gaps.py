@@ -9,7 +9,7 @@ from operator import attrgetter
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import overdue
-from ..search.evicting import request, take_units
+from ..search.evicting import take_units
 from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
 from ..search.victims import Found
@@ -29,7 +29,7 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     units, leaving = cycle.units(), [one for one in lenders(cycle, work, quota_type) if one not in stay]
     lent = sorted((unit for other in leaving for unit in units.units_of(other.order)), key=attrgetter("key"))
     leaf = work.charged_leaf if work.seats else work.home
-    rules = Reclaim(cycle, work, quota_type, leaf, request(cycle, work, quota_type))
+    rules = Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type))
 
     def legal(unit: Unit, taken: dict[int, int]) -> int | None:
         return unit.leaf
@@ -112,7 +112,7 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
 
     Beside them the reservation is computed anew. To others who do not leave for it now it stays due, so that nobody is a reason for a later date.
     """
-    tree, least = cycle.tree, request(cycle, work, quota_type)
+    tree, least = cycle.tree, work.missing_milli(quota_type)
     above = not tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, least)
     return [
         one
@@ -134,7 +134,7 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
     """Who stands before it in its own queue ran in no gap behind it; others would be served before it again, and could take the place back."""
     tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
     division = tree.divisions[tree.division_of[quota_type]]
-    leaf, milli = work.charged_leaf if work.seats else work.home, request(cycle, work, quota_type)
+    leaf, milli = work.charged_leaf if work.seats else work.home, work.missing_milli(quota_type)
     spared = overdue(cycle, work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []
@@ -151,6 +151,6 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
         holds, they_hold = division.used[mine] - gone[mine] + milli, division.used[theirs] - one.milli
         if not _may_be_taken(division, mine, holds, theirs, they_hold, spared=spared):
             continue
-        if tree.key(mine, division, milli, gone[mine]) > tree.key(theirs, division, cycle.least_milli(one.kind, quota_type), one.milli):
+        if tree.key(mine, division, milli, gone[mine]) > tree.key(theirs, division, one.form.least_milli(quota_type), one.milli):
             found.append(one)
     return found

@@ -52,7 +52,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
 
     def milli(work: Work) -> int:
         step = next_step(work)
-        return 0 if step is None else cycle.cluster.wants_milli(work.kind, (step,), work.quota_type)
+        return 0 if step is None else work.form.wants_milli((step,), work.quota_type)
 
     order = QueueOrder(cycle.tree, division, queues, milli)
     in_turn = True  # nobody who comes first has to wait for the next plan
@@ -111,7 +111,7 @@ class Growth:
         self.wants: Wants = (step,)
         self.leaf = work.charged_leaf
         self.quota_type = work.quota_type
-        self.milli = cycle.cluster.wants_milli(work.kind, self.wants, work.quota_type)
+        self.milli = work.form.wants_milli(self.wants, work.quota_type)
 
     def stays_within_share(self) -> bool:
         division = self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
@@ -267,7 +267,7 @@ class Growth:
 
     def _could_start(self, work: Work) -> bool:
         cycle = self.cycle
-        milli = cycle.cluster.wants_milli(work.kind, work.missing(), self.quota_type)
+        milli = work.missing_milli(self.quota_type)
         if not work.seats and not cycle.capacity(cycle.fleet.soon).could_fit(work.form, self.quota_type, suspect=work.kind.tolerates_suspect):
             return False
         if all(closed_gate(cycle, work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):

@@ -2,7 +2,7 @@
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
-from ..search.evicting import NOTHING, at_limits, cleared, fits_already, request, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_cheaply, take_units, tell, told_before
 from ..search.victims import Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle, Sieve
 from ..state.work import Work
@@ -45,7 +45,7 @@ HIGH_ENOUGH = Sieve("preempt", high_enough)
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """The cheap half: what is lower in the leaf would be enough, in sum and beside the share that is left."""
     leaf = work.charged_leaf if work.seats else work.home
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
@@ -86,7 +86,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return known
     if fits_already(cycle, work, quota_type) or not room_without_all(cycle, work, quota_type, leaf):
         return NOTHING
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     large = max(8000, 2 * milli)
     rules = Inside(cycle, work, quota_type, leaf, milli)
     ranked = rules.units(large)

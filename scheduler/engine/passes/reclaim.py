@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from ..model.reasons import Reason, reason
 from ..rules.legality import rules_of
 from ..rules.order import QueueOrder
-from ..search.evicting import NOTHING, fits_already, is_backed_off, request, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, fits_already, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import FAIR, Cycle, Sieve
 from ..state.tree import Division
@@ -136,7 +136,7 @@ class Test:
 
     def of_type(self, work: Work, quota_type: int) -> bool:
         cycle = self.cycle
-        return (self.everyone or cycle.has_turn(work, quota_type, request(cycle, work, quota_type))) and self.hopeful(cycle, work, quota_type)
+        return (self.everyone or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The next one of a queue who may try."""
@@ -146,7 +146,7 @@ class Test:
 
     def milli(self, work: Work) -> int:
         types = self.cycle.tried_types(work, self.choice)
-        return request(self.cycle, work, types[0]) if types else 0  # as in a walk along the queue
+        return work.missing_milli(types[0]) if types else 0  # as in a walk along the queue
 
 
 def may_evict(cycle: Cycle, work: Work) -> bool:
@@ -157,7 +157,7 @@ def may_evict(cycle: Cycle, work: Work) -> bool:
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
     division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     if not cycle.cluster.windows.lasting:
         leaf = work.charged_leaf if work.seats else work.home
         return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
@@ -172,7 +172,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     leaf = claimant(cycle, work, quota_type)
     if leaf is None:
         return False
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
         return False
     rules = rules_of(cycle, work, quota_type, leaf, milli)
@@ -207,7 +207,7 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 
 
 def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     rules = rules_of(cycle, work, quota_type, leaf, milli)
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     if not work.seats and cycle.refused.get(key) == cycle.placed:

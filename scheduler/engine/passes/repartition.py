@@ -14,7 +14,7 @@ from ..place.seating import fit
 from ..reading.checkers import spell_instant
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
-from ..search.evicting import release, request, some_of, targets, tell, told_before
+from ..search.evicting import release, some_of, targets, tell, told_before
 from ..search.reservations import delays, held_back
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, no_larger, search
@@ -118,7 +118,7 @@ class Anew:
         self.work = work
         self.quota_type = quota_type
         self.budget = budget
-        self.milli = request(cycle, work, quota_type)
+        self.milli = work.missing_milli(quota_type)
         self.large = max(8000, 2 * self.milli)
         self.claim: int | None = None  # the leaf in whose name it takes from others
         grid = cycle.grid

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, reason
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
-from ..search.evicting import NOTHING, place_in, request, take_units
+from ..search.evicting import NOTHING, place_in, take_units
 from ..search.reservations import delays
 from ..search.units import Unit
 from ..state.planning import Cycle
@@ -39,7 +39,7 @@ def _to_what_is_desired(cycle: Cycle) -> None:
 
 def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     own = {id(unit) for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level <= work.kind.level and unit.work is not work}
     claim = claimant(cycle, work, quota_type)
     rules: Reclaim | Inside = Inside(cycle, work, quota_type, leaf, milli)
@@ -96,7 +96,7 @@ def _highest_that_make_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> 
 
 def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
     """Whether the workers that a gang lacks fit without some of its surplus."""
-    quota_type, milli = work.quota_type, request(cycle, work, work.quota_type)
+    quota_type, milli = work.quota_type, work.missing_milli(work.quota_type)
     with cycle.cluster.attempt():
         cycle.cluster.unseat(work, [seat for unit in units for seat in unit.seats], reason("shrink", "a trial"), None)
         if closed_gate(cycle, work, work.charged_leaf, quota_type, milli) is not None:

@@ -99,11 +99,11 @@ class Capacity:
 
 def widest(cluster: Cluster, kind: Kind) -> int:
     """The level in one domain of which the whole job must stand."""
-    return cluster.form_of(kind).width
+    return cluster.forms.of(kind).width
 
 
 def plain(cluster: Cluster, kind: Kind) -> bool:
-    return cluster.form_of(kind).plain
+    return cluster.forms.of(kind).plain
 
 
 def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool) -> bool:

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..model.mig import BOARDS, Instance, board_of, room_for
+from ..model.mig import BOARDS, Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
-from ..state.cluster import Cluster, fitting_profiles
+from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, Split, View, bits_of
 from ..state.grid import ascending, bits_of_large, flags_of
 from ..state.work import Work
@@ -191,7 +191,7 @@ class Parts:
             may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
             if split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1):
                 continue
-            option = self._instance_on(gpu, split, fitting_profiles(role, board.name), board.name, may_split)
+            option = self._instance_on(gpu, split, fitting_profiles(role, board), board.name, may_split)
             if option is not None:
                 options.append(option)
         return options

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model.mig import board_of
+from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Kind, Node, Role
 from ..place.capacity import Capacity, plain, widest
 from ..place.placement import Placer
 from ..reading.checkers import thousandths
-from ..state.cluster import Cluster, fitting_profiles
+from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View
 from ..state.form import Wants
 from ..state.grid import Eligible, Grid, Ints
@@ -27,9 +27,8 @@ Verdict = tuple[tuple[Reason, ...], tuple[int, ...]]  # why jobs count in no req
 class Verdicts:
     """What does not depend on who stands where."""
 
-    def __init__(self, cluster: Cluster, least_milli: Callable[[Kind, int], int]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._least_milli = least_milli
         self._fits_empty = cluster.kept.fits_empty
         self._alike: dict[tuple[int, int, tuple[int, ...]], Verdict] = {}
         self._everywhere: dict[tuple[int, tuple[int, ...]], Verdict] = {}  # of those that may wait, where no queue has a limit
@@ -53,12 +52,12 @@ class Verdicts:
             return (self._never_fits(work),), ()
         within = tuple(quota_type for quota_type in fitting if self._within_limits(work, quota_type))
         if not within:
-            refused = self.cluster.tree.limit_gate(work.home, fitting[0], self._least_milli(work.kind, fitting[0]))
+            refused = self.cluster.tree.limit_gate(work.home, fitting[0], work.form.least_milli(fitting[0]))
             return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
         return (), within
 
     def _within_limits(self, work: Work, quota_type: int) -> bool:
-        milli = self._least_milli(work.kind, quota_type)
+        milli = work.form.least_milli(quota_type)
         return all(milli <= most for _, _, most in self.cluster.tree.limits(work.home, quota_type))
 
     def _no_type(self, work: Work) -> Reason:
@@ -232,7 +231,7 @@ def _known(cluster: Cluster, work: Work, role: Role, quota_type: int) -> bool:
     """Whether a board on which the role may stand has instances as it asks for."""
     nodes, allowed = cluster.grid.nodes, eligible_for(cluster, work, role, quota_type).flags
     boards = [board_of(name) for name in {node.gpu_type for place, node in enumerate(nodes) if allowed[place]}]
-    return any(fitting_profiles(role, board.name) for board in boards if board is not None)
+    return any(fitting_profiles(role, board) for board in boards if board is not None)
 
 
 def part_of(role: Role) -> str:

@@ -232,7 +232,7 @@ class Reclaim:
         for leaf, victim in found.minima():
             if leaf == self.leaf:
                 continue  # in one leaf class and number decide, and those were compared
-            least = self.cycle.least_milli(victim.kind, self.quota_type)
+            least = victim.form.least_milli(self.quota_type)
             mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
             my_key = tree.key(mine, division, self.milli, self.within(mine, found.charged))
             their_key = tree.key(theirs, division, least, self.within(theirs, found.charged))

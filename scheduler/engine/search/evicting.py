@@ -125,18 +125,10 @@ def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: in
     return room
 
 
-def request(cycle: Cycle, work: Work, quota_type: int) -> int:
-    """What is missing of a job up to its minimum."""
-    if work.seats:
-        return cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
-    known = work.form.least.get(quota_type)
-    return cycle.least_milli(work.kind, quota_type) if known is None else known
-
-
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     """What must leave below which nodes of the tree so that their limits admit the job."""
     tree = cycle.tree
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     leaf = work.charged_leaf if work.seats else work.home
     limits = tree.limits(leaf, quota_type) if tree.limited else ()
     over = [(place, tree.end[place], tree.used_of(place, of_type) + milli - most) for place, of_type, most in limits]
@@ -307,7 +299,7 @@ def take_units(
             return None
     if refused is NOTHING and cycle.cluster.windows.upcoming:
         # What makes room in the block of a window to come makes none for who has to stay off it.
-        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, cycle.cluster.wants_milli(work.kind, work.missing(), quota_type))[1]
+        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))[1]
         for one in _sets(cycle, work, quota_type, ranked, legal, more, off) if off else ():
             refused = try_set(cycle, work, quota_type, one, why, guard, claim)
             if refused is None:
@@ -361,7 +353,7 @@ def try_set(
         if refused is not None:
             return refused
     cluster = cycle.cluster
-    milli = request(cycle, work, quota_type)
+    milli = work.missing_milli(quota_type)
     code = why(found)
     later = cycle.book.set_aside() if cycle.waiting_by_leaf() == {work.home: [work]} else None
     before = cluster.mark()

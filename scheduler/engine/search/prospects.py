@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from ..model.values import Kind, Preemptible, Settings
+from ..model.values import Preemptible, Settings
 from ..place.capacity import widest
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
@@ -32,8 +32,6 @@ class Surroundings(Protocol):
     now: int
     who_waits: Queues
     has_backfilled: bool
-
-    def least_milli(self, kind: Kind, quota_type: int) -> int: ...
 
     def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
 
@@ -323,7 +321,7 @@ class Prospects(ABC):
         """
         cluster, now = self.cycle.cluster, self.cycle.now
         windows = cluster.windows
-        milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+        milli = work.missing_milli(quota_type)
         if not windows.lets(cluster, work, quota_type, milli, now + soonest.at):
             return None
         banned = windows.kept_off(cluster, work, quota_type, milli, now + soonest.at)

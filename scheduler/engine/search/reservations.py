@@ -208,7 +208,7 @@ class Book(Prospects):
         return self._keep(work, quota_type, found)
 
     def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
-        inside = self.cycle.tree.within_guarantee(work.home, quota_type, self.cycle.least_milli(work.kind, quota_type))
+        inside = self.cycle.tree.within_guarantee(work.home, quota_type, work.form.least_milli(quota_type))
         entry = Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
         self.ahead.reserve(entry.at, entry.length, entry.places)
         self._entries.append(entry)

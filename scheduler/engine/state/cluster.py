@@ -14,14 +14,14 @@ from typing import Any
 
 from ..model.mig import board_of
 from ..model.reasons import Reason
-from ..model.values import QUEUED, Job, Kind, Placed, Role, Scenario
+from ..model.values import QUEUED, Job, Kind, Placed, Scenario
 from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
 from ..rules.claims import claims
 from ..rules.windows import Windows
 from .difference import MANY, Difference, compared
 from .fleet import NO_PARTS, Attempt, Fleet, Part, Seat, bits_of, new_seat
-from .form import Form, Wants
+from .form import Form
 from .kept import Kept
 from .tree import Tree
 from .work import Work
@@ -72,7 +72,6 @@ class Cluster:
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.made_whole: set[int] = set()  # by order: who gets what its minimum lacks, so that nothing is taken from it but all of it
         self.giving: set[int] = set()  # from whom something is taken, so that it gets nothing
-        self._milli: dict[tuple[int, int], int] = {}
         self.timed: list[Work] | None = None  # jobs with times of their own, or more to them than running; where all were taken up anew
         self.goes_on = between is not None  # from the state of the plan before
         self.gone: Collection[Work] = ()  # since then
@@ -106,13 +105,6 @@ class Cluster:
 
     # Building
 
-    def form_of(self, kind: Kind) -> Form:
-        form = self.forms.get(id(kind))
-        if form is None:
-            form = Form(kind, self.grid, self.forms.shapes)
-            self.forms.add(form)
-        return form
-
     def _seat_workers(self) -> None:
         fleet, tree = self.fleet, self.tree
         fleet.hold_geometry()
@@ -120,7 +112,7 @@ class Cluster:
         known = self.kept.sitting
         index, type_of, hold = self.grid.index, self.grid.type_of, fleet.hold
         free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
-        position, forms, form_of = tree.position, self.forms, self.form_of
+        position, forms, form_of = tree.position, self.forms, self.forms.of
         works = self.works
         # Milli-GPU that are held: by whether they are fixed, by quota type and by leaf.
         held = [[[0] * len(tree.names) for _ in self.grid.types] for _ in (False, True)]
@@ -233,7 +225,7 @@ class Cluster:
     def _is_by_places(self, job: Job) -> bool:
         """Whether nothing but its own GPUs and shares of them depends on where a job stands, or leaves."""
         run = job.run
-        if run is QUEUED or not (run.workers or run.leaving) or not self.form_of(job.kind).parted:
+        if run is QUEUED or not (run.workers or run.leaving) or not self.forms.of(job.kind).parted:
             return True
         return job.kind.sharing != "mig" and run.state != "stopping" and not run.leaving
 
@@ -258,7 +250,7 @@ class Cluster:
         come: list[Work] = []
         for one in fresh:
             job, order = one.job, one.order
-            now[order - first] = works[order] = work = Work(job, order, position[job.quota], self.form_of(job.kind))
+            now[order - first] = works[order] = work = Work(job, order, position[job.quota], self.forms.of(job.kind))
             come.append(work)
             run = job.run
             if run is QUEUED:
@@ -338,41 +330,6 @@ class Cluster:
         if work.kind.sharing == "timeslice" or self.settings.sharing_trust == "any":
             return "*"
         return work.job.name if self.settings.sharing_trust == "job" else work.job.quota
-
-    # Amounts
-
-    def worker_milli(self, kind: Kind, role: Role, quota_type: int) -> int:
-        """What one worker is charged in a quota type, before it has a place."""
-        if role.gpus:
-            return role.gpus * 1000
-        if not role.parted:
-            return 0
-        key = (id(role), quota_type)
-        known = self._milli.get(key)
-        if known is None:
-            known = self._milli[key] = self._part_milli(kind, role, quota_type) * role.devices
-        return known
-
-    def _part_milli(self, kind: Kind, role: Role, quota_type: int) -> int:
-        if role.share_milli is not None:
-            return role.share_milli
-        if kind.sharing == "mig":
-            charges: list[int] = []
-            for node, of_type in zip(self.grid.nodes, self.grid.type_of, strict=True):
-                board = board_of(node.gpu_type) if of_type == quota_type else None
-                fitting = [] if board is None else fitting_profiles(role, board.name)
-                charges.extend(charge for _, charge in fitting[:1])
-            return min(charges, default=0)  # on boards without such instances it asks for nothing
-        assert role.memory_mib is not None
-        memory = self.grid.smallest_memory(quota_type, role.memory_mib)
-        return max(1, 1000 * role.memory_mib // memory) if memory else 1000
-
-    def wants_milli(self, kind: Kind, wants: Wants, quota_type: int) -> int:
-        form = self.form_of(kind)
-        known = form.least.get(quota_type) if wants is form.wants else None
-        if known is None:
-            known = sum([len(ranks) * self.worker_milli(kind, kind.roles[place], quota_type) for place, ranks in wants])
-        return known
 
     # Changing
 
@@ -589,17 +546,3 @@ def on_gpus(seat: Seat) -> int:
     for part in seat.parts:
         mask |= 1 << part.gpu
     return mask
-
-
-def fitting_profiles(role: Role, board_name: str) -> list[tuple[str, int]]:
-    """(profile, charge) of the instances that serve a role on a board, the smallest first."""
-    from ..model.mig import BOARDS
-
-    board = BOARDS[board_name]
-    found = []
-    for profile in board.profiles:
-        named = role.mig is not None and profile.name == role.mig
-        roomy = role.memory_mib is not None and profile.usable_mib >= role.memory_mib and not profile.media
-        if named or roomy:
-            found.append((board.charge_milli(profile), profile.compute, profile.name))
-    return [(name, charge) for charge, _, name in sorted(found)]

@@ -1,6 +1,7 @@
-"""What is worth computing once about a kind of job: jobs of one kind share one `Form` while a plan is made."""
+"""What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
-from ..model.values import Kind, Preemptible
+from ..model.mig import fitting_profiles
+from ..model.values import Kind, Preemptible, Role
 from ..place.blocks import breakable
 from .grid import Eligible, Grid
 
@@ -13,20 +14,21 @@ _PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.A
 class Form:
     __slots__ = (
         "_eligible",
+        "_least",
+        "_request",
         "all_least",
         "block",
         "each",
         "elastic",
         "fixed",
+        "grid",
         "kind",
-        "least",
         "level",
         "lowest",
         "order",
         "parted",
         "plain",
         "protected",
-        "request",
         "shape",
         "sole",
         "types",
@@ -36,6 +38,7 @@ class Form:
 
     def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
         self.kind = kind
+        self.grid = grid
         self.elastic = kind.elastic
         self.fixed = kind.preemptible is Preemptible.NEVER
         self.parted = any(role.parted for role in kind.roles)
@@ -55,10 +58,10 @@ class Form:
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         self.shape = shapes.setdefault(_shape(kind), len(shapes))
-        self.least: dict[int, int] = {}  # milli-GPU of the minimum, by quota type
-        self.lowest = -1  # the least of them, once it was looked at
-        self.request: dict[int, int] = {}  # milli-GPU of the most it may have
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
+        self._least: dict[int, int] = {}
+        self._request: dict[tuple[int, bool], int] = {}
+        self.lowest = min(map(self.least_milli, self.types), default=0)
 
     def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
@@ -67,26 +70,85 @@ class Form:
             known = self._eligible[key] = grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
         return known
 
+    # What it is charged in a quota type, before it has a place
+
+    def worker_milli(self, place: int, quota_type: int) -> int:
+        """One worker of a role."""
+        role = self.kind.roles[place]
+        if role.gpus or not role.parted:
+            return role.gpus * 1000
+        return role.devices * self._part_milli(role, quota_type)
+
+    def _part_milli(self, role: Role, quota_type: int) -> int:
+        grid = self.grid
+        if role.share_milli is not None:
+            return role.share_milli
+        if self.kind.sharing == "mig":
+            charges = [charge for board in grid.boards[quota_type] for _, charge in fitting_profiles(role, board)[:1]]
+            return min(charges, default=0)  # on boards without such instances it asks for nothing
+        assert role.memory_mib is not None
+        memory = grid.smallest_memory(quota_type, role.memory_mib)
+        return max(1, 1000 * role.memory_mib // memory) if memory else 1000
+
+    def least_milli(self, quota_type: int) -> int:
+        """Its minimum."""
+        known = self._least.get(quota_type)
+        if known is None:
+            known = self._least[quota_type] = sum([role.least * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
+        return known
+
+    def most_milli(self, quota_type: int) -> int:
+        """All the workers that it may have."""
+        return sum([role.ceiling * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
+
+    def wants_milli(self, wants: Wants, quota_type: int) -> int:
+        if wants is self.wants:
+            return self.least_milli(quota_type)
+        return sum([len(ranks) * self.worker_milli(place, quota_type) for place, ranks in wants])
+
+    def request_milli(self, quota_type: int, by_type: bool) -> int:
+        """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types.
+
+        Where each type is divided `by_type`, that goes for memory alone: an instance is as large as it is there.
+        """
+        known = self._request.get((quota_type, by_type))
+        if known is None:
+            roles, sharing = self.kind.roles, self.kind.sharing
+            if sharing == "exclusive" or (by_type if sharing == "mig" else all(role.memory_mib is None for role in roles)):
+                known = self.most_milli(quota_type)
+            else:
+                least = max(role.memory_mib or 0 for role in roles)
+                types = tuple(each for each in self.types if self.grid.smallest_memory(each, least)) or self.types  # in others it asks for nothing
+                known = sum(role.ceiling * max(self.worker_milli(place, each) for each in types) for place, role in enumerate(roles))
+            self._request[quota_type, by_type] = known
+        return known
+
 
 class Forms(dict[int, Form]):
     """Forms by the identity of their kinds, and what is true of any of them: there are many, and few are added from plan to plan."""
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Grid) -> None:
         super().__init__()
+        self.grid = grid
         self.shapes: dict[tuple[object, ...], int] = {}
         # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
-        self.new: list[Form] = []  # of which the least that they ask for was not looked at yet
         self.elastic = self.parted = self.delay = self.desired = self.instances = False
         self.gpuless = False  # ask for no whole GPU
         self.choosy = self.by_memory = False  # accept several types; ask for a part by memory
         self.least_level = (0, 0)  # of class and number: nobody stands below it
         self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
 
-    def add(self, form: Form) -> None:
+    def of(self, kind: Kind) -> Form:
+        form = self.get(id(kind))
+        if form is None:
+            form = Form(kind, self.grid, self.shapes)
+            self._add(form)
+        return form
+
+    def _add(self, form: Form) -> None:
         self.least_level = min(self.least_level, form.level) if self else form.level
         self[id(form.kind)] = form
-        self.new.append(form)
         self.elastic |= form.elastic
         self.parted |= form.parted
         self.delay |= form.kind.preemption_delay_ms > 0

@@ -13,6 +13,7 @@ from operator import ne
 import numpy as np
 import numpy.typing as npt
 
+from ..model.mig import Board, board_of
 from ..model.values import Kind, Node, Role, Scenario, Topology
 
 Ints = npt.NDArray[np.int64]
@@ -135,6 +136,14 @@ class Grid:
     def narrow_islands(self) -> frozenset[int]:
         """Nodes that hold several islands of their own."""
         return frozenset(place for place, node in enumerate(self.nodes) if len(node.islands) > 1)
+
+    @cached_property
+    def boards(self) -> list[list[Board]]:
+        """What there is to be split in each quota type."""
+        names: list[dict[str, None]] = [{} for _ in self.types]
+        for node, kind in zip(self.nodes, self.type_of, strict=True):
+            names[kind][node.gpu_type] = None
+        return [[board for board in map(board_of, mine) if board is not None] for mine in names]
 
     def smallest_memory(self, quota_type: int, needed: int) -> int:
         """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""

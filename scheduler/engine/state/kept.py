@@ -51,7 +51,7 @@ class Kept:
         self._made_of: tuple[tuple[Node, ...], Topology, str, str]  # and how it is filled
         self._tree: Tree | None = None
         self._quotas: tuple[Quota, ...] | None = None
-        self.forms = Forms()
+        self.forms: Forms
         self.gradient: Gradient | None = None
         self.usual_blocks: tuple[tuple[Demand, ...], tuple[Block, ...]] | None = None  # of which usual demand
         self.fits_empty: dict[tuple[int, int], bool] = {}
@@ -111,6 +111,7 @@ class Kept:
             self.__init__()  # type: ignore[misc]
             self._made_of = made_of
             self._grid = Grid(scenario)
+            self.forms = Forms(self._grid)
         if len(self.sitting) > 4 * len(scenario.jobs) + 64:
             self.sitting.clear()
         return self._grid

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ..model.reasons import Reason
-from ..model.values import Kind, Scenario
+from ..model.values import Scenario
 from ..place.blocks import Blocks
 from ..place.capacity import Capacity
 from ..rules.claims import claims
@@ -68,7 +68,7 @@ class Cycle:
         self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
         self._claimed = -1  # as of which of them who stands beyond his guarantee is charged to windows of classes
-        self.verdicts = Verdicts(self.cluster, self.least_milli)
+        self.verdicts = Verdicts(self.cluster)
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self._asking_again: dict[int, Work] = {}
         self.gave_way: dict[int, int] = {}  # jobs whose surplus went to another's growth, with its least step: they do not grow in the same plan
@@ -81,9 +81,6 @@ class Cycle:
         self.refused: dict[tuple[Any, ...], int] = {}  # what a search refused, and in which state
         self._owed = {window.class_rank for window in self.cluster.windows.lasting if window.class_rank is not None}
         forms = self.cluster.forms
-        for form in forms.new:
-            form.lowest = min((self.least_milli(form.kind, quota_type) for quota_type in form.types), default=0)
-        forms.new.clear()
         self.least_level = forms.least_level
         self.wants_instances = forms.instances
         if self.cluster.goes_on:
@@ -185,35 +182,6 @@ class Cycle:
             else:
                 for work in works:
                     insort(queue, work, key=self.rank_in_queue)
-
-    def least_milli(self, kind: Kind, quota_type: int) -> int:
-        form = self.cluster.form_of(kind)
-        known = form.least.get(quota_type)
-        if known is None:
-            worker = self.cluster.worker_milli
-            known = form.least[quota_type] = sum(role.least * worker(kind, role, quota_type) for role in kind.roles)
-        return known
-
-    def most_milli(self, kind: Kind, quota_type: int) -> int:
-        return sum(role.ceiling * self.cluster.worker_milli(kind, role, quota_type) for role in kind.roles)
-
-    def request_milli(self, work: Work, quota_type: int) -> int:
-        """What a waiting job counts in R: up to its most workers, each part as large as on any of the accepted types.
-
-        Where each type is divided by itself, that goes for memory alone: an instance is as large as it is there.
-        """
-        known = work.form.request.get(quota_type)
-        if known is None:
-            kind = work.kind
-            if kind.sharing == "exclusive" or (self.tree.by_type if kind.sharing == "mig" else all(role.memory_mib is None for role in kind.roles)):
-                known = self.most_milli(kind, quota_type)
-            else:
-                worker = self.cluster.worker_milli
-                types, least = work.form.types, max(role.memory_mib or 0 for role in kind.roles)
-                types = tuple(each for each in types if self.grid.smallest_memory(each, least)) or types  # in others it asks for nothing
-                known = sum(role.ceiling * max(worker(kind, role, each) for each in types) for role in kind.roles)
-            work.form.request[quota_type] = known
-        return known
 
     def alike(self, work: Work) -> Verdict:
         return self.verdicts.alike(work)
@@ -389,7 +357,7 @@ class Cycle:
             type_name = self.grid.types[quota_type]
             for window in self.cluster.windows.lasting:
                 fits = window.class_rank == work.kind.class_rank and window.gpu_type == type_name
-                if fits and self.least_milli(work.kind, quota_type) <= window.gpus:
+                if fits and work.form.least_milli(quota_type) <= window.gpus:
                     leaves += [self.tree.position[WINDOW_MARK + window.name]]
         return leaves if since is None else leaves[leaves.index(since) :]
 

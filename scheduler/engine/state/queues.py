@@ -25,8 +25,6 @@ class Surroundings(Protocol):
 
     def alike(self, work: Work) -> tuple[tuple[Reason, ...], Types]: ...
 
-    def request_milli(self, work: Work, quota_type: int) -> int: ...
-
     def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
 
     def put_in_order(self, queue: list[Work]) -> None: ...
@@ -192,7 +190,7 @@ class Queues:
         if len(types) > 1:
             types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
         for quota_type in types:
-            milli = times * cycle.request_milli(work, quota_type)
+            milli = times * work.form.request_milli(quota_type, cycle.tree.by_type)
             for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
                 key = leaf, division_of[quota_type]
                 asked[key] = asked.get(key, 0) + milli

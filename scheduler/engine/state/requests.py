@@ -19,8 +19,6 @@ class Surroundings(Protocol):
     who_waits: Queues
     static: dict[int, tuple[Reason, ...]]
 
-    def request_milli(self, work: Work, quota_type: int) -> int: ...
-
     def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
 
 
@@ -96,18 +94,18 @@ class Requests:
             index = self.tree.division_of[quota_type]
             if index not in seen:
                 seen.add(index)
-                milli = self.cycle.request_milli(work, quota_type)
+                milli = work.form.request_milli(quota_type, self.tree.by_type)
                 for leaf in self.cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
                     amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
 
     def _of_running(self, work: Work, amounts: Amounts) -> None:
         if not work.form.elastic and not work.degraded:
             return
-        more, kind, worker = 0, work.kind, self.cycle.cluster.worker_milli
-        for place, role in enumerate(kind.roles):
-            lacks = role.ceiling - (work.count(place) if len(kind.roles) > 1 else len(work.seats))
+        more, roles = 0, work.kind.roles
+        for place, role in enumerate(roles):
+            lacks = role.ceiling - (work.count(place) if len(roles) > 1 else len(work.seats))
             if lacks > 0:
-                more += lacks * worker(kind, role, work.quota_type)
+                more += lacks * work.form.worker_milli(place, work.quota_type)
             elif lacks < 0:
                 self.over = True
         if more:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from ..model.values import Job, Scenario
 from ..rules.invariants import check
 from ..rules.order import QueueOrder
-from ..search.evicting import request
 from .kept import Kept
 from .planning import Cycle
 from .tree import Division
@@ -77,7 +76,7 @@ def _asked(cycle: Cycle) -> list[Turn]:
 
 
 def _milli(cycle: Cycle, choice: int, work: Work) -> int:
-    return request(cycle, work, cycle.tried_types(work, choice)[0] if work.seats else work.types[choice])
+    return work.missing_milli(cycle.tried_types(work, choice)[0] if work.seats else work.types[choice])
 
 
 def _compared(cycle: Cycle, division: Division, first: tuple[Work, int], second: tuple[Work, int]) -> tuple[str, Side | None, Side | None]:

@@ -122,6 +122,10 @@ class Work:
                 wants.append((place, tuple(sorted(self.free_ranks(place)[:short]))))
         return tuple(wants)
 
+    def missing_milli(self, quota_type: int) -> int:
+        """What is missing of it up to its minimum, as it would be charged in a quota type."""
+        return self.form.wants_milli(self.missing(), quota_type) if self.seats else self.form.least_milli(quota_type)
+
     def free_ranks(self, place: int) -> list[int]:
         """The indexes that more workers of a role may have, the lower ones first; behind them those of workers that are still on their way out."""
         taken = {seat.rank for seat in self.seats if seat.role == place}

@@ -10,7 +10,7 @@ from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
 from ..rules.legality import rules_of
 from ..rules.times import overdue
-from ..search.evicting import NOTHING, request
+from ..search.evicting import NOTHING
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -111,7 +111,7 @@ class Blockers:
         """The window that would keep it from a start now, also where there is no room for it anyway."""
         cycle = self.cycle
         for quota_type in cycle.types_of(work):
-            refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, request(cycle, work, quota_type))
+            refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))
             if refused is not None:
                 return {"window": refused}
         return {}
@@ -136,7 +136,7 @@ class Blockers:
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
-        milli = request(cycle, work, quota_type)
+        milli = work.missing_milli(quota_type)
         leaf = work.charged_leaf if work.seats else work.home
         found = list(cycle.tree.limits_refusing(leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.form.fixed:

@@ -15,7 +15,6 @@ from ..rules.order import QueueOrder
 from ..rules.times import backoff, backoff_until, duration
 from ..rules.windows import NEVER, Windows
 from ..search.entries import Date, seats_of
-from ..search.evicting import request
 from ..search.lookahead import Lookahead
 from ..search.rehearsal import Rehearsal, newly_shared
 from ..state.cluster import on_gpus
@@ -50,7 +49,7 @@ def serving(
             then.used[place] += asked
 
     def milli(work: Work) -> int:
-        return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.tried_types(work, choice)[0])
+        return work.missing_milli(cycle.tried_types(work, choice)[0])
 
     for leaf, asked in gone:
         charge(leaf, asked)
@@ -84,7 +83,7 @@ def earliest_of(
     best: Foreseen | None = None
     windows, tree = cycle.cluster.windows, then or cycle.tree
     for quota_type in types:
-        milli = cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+        milli = work.missing_milli(quota_type)
         if work.form.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
             continue  # nothing that ends by itself is sure to make room inside a guarantee
         length = cycle.book.length(work)
@@ -114,7 +113,7 @@ def behind_windows(cycle: Cycle, work: Work, quota_type: int, ahead: Lookahead, 
     """When and where there is room for a job once some of the windows to come have begun: `due`, in milliseconds from now, at the earliest."""
     cluster, windows = cycle.cluster, cycle.cluster.windows
     best: Date | None = None
-    milli = cluster.wants_milli(work.kind, work.missing(), quota_type)
+    milli = work.missing_milli(quota_type)
     found: dict[int, Date | None] = {}  # by the nodes that later windows keep clear
     for start in windows.starts():
         since = max(due, start - cycle.now)
@@ -232,7 +231,7 @@ class Forecast:
     def _take(self, allowances: Allowances, work: Work, quota_type: int, at: int, length: int) -> None:
         if not allowances.binds:
             return
-        milli = self.cycle.cluster.wants_milli(work.kind, work.missing(), quota_type)
+        milli = work.missing_milli(quota_type)
         self.taken.append(Taken(work, quota_type, milli, at, length))
         allowances.take(self.taken[-1])
 
@@ -280,7 +279,7 @@ class Forecast:
             known[key] = make(work.kind)
         kept, windows = (work.kind, work.form, work.types), cycle.cluster.windows
         kind = known[key]
-        form = cycle.cluster.form_of(kind)
+        form = cycle.cluster.forms.of(kind)
         work.kind, work.form, work.types = kind, form, form.types
         try:
             cycle.cluster.windows = self._windows_next
@@ -330,16 +329,16 @@ class Forecast:
         division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
         room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
         spared = cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
-        mine = cycle.least_milli(work.kind, quota_type)
+        mine = work.form.least_milli(quota_type)
         if "grow" in cycle.settings.passes:
-            mine = max(mine, min(cycle.most_milli(work.kind, quota_type), cycle.idle_milli(quota_type)))
+            mine = max(mine, min(work.form.most_milli(quota_type), cycle.idle_milli(quota_type)))
         for one in self._higher(work):
             kept = cycle.notes.get(one.order, {}).get("reservation")
             if kept is not None and dict(kept.facts).get("holder") == work.job.name:
                 return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other
             if quota_type not in cycle.types_of(one) or not may_evict(cycle, one):
                 continue
-            asked = request(cycle, one, quota_type)
+            asked = one.missing_milli(quota_type)
             lower = cycle.standing.freeable_below(leaf, quota_type, one.form.level)
             if lower > 0 and room < asked - lower <= mine and (asked > lower or spared):
                 return True
@@ -360,7 +359,7 @@ class Forecast:
         return self.cycle.capacity(self.cycle.fleet.soon).most(role, eligible, level)
 
     def _open(self, work: Work, quota_type: int, workers: int, *, fixed: bool = True) -> bool:
-        milli = workers * self.cycle.cluster.worker_milli(work.kind, work.kind.roles[0], quota_type)
+        milli = workers * work.form.worker_milli(0, quota_type)
         tree = self.cycle.tree
         if tree.limit_gate(work.home, quota_type, milli) is not None:
             return False

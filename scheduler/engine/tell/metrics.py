@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from ..model.mig import board_of
+from ..model.mig import board_of, fitting_profiles
 from ..place.capacity import widest
-from ..state.cluster import fitting_profiles
 from ..state.grid import Ints
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -117,6 +116,6 @@ def _idle_slices(cycle: Cycle) -> int:
         board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" and cycle.grid.usable[node] >> gpu & 1 else None
         if board is not None:
             if board.name not in asked:
-                asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board.name)}
+                asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board)}
             empty += sum(1 for one in split.instances if one not in split.taken and one.profile not in asked[board.name])
     return empty

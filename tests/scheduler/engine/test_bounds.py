@@ -71,7 +71,7 @@ def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: i
             continue
 
         def milli(work: Work, choice: int = choice) -> int:
-            return cycle.least_milli(work.kind, cycle.tried_types(work, choice)[0]) if not work.seats else 1000
+            return work.form.least_milli(cycle.tried_types(work, choice)[0]) if not work.seats else 1000
 
         order = QueueOrder(cycle.tree, division, queues, milli)
         for pick in picks:
@@ -168,7 +168,7 @@ def test_a_verdict_shared_by_queues_is_that_of_each(seed: int):
 
     for work in cycle.cluster.works:
         blocked, types = cycle.alike(work)
-        alone = Verdicts(cycle.cluster, cycle.least_milli).of(work)
+        alone = Verdicts(cycle.cluster).of(work)
         assert (bool(blocked), types) == (bool(alone[0]), alone[1]), work.job.name
 
 

@@ -356,6 +356,19 @@ def test_another_weight_of_past_usage_divides_anew_what_is_asked_for_as_before()
     assert len(shares) == 2
 
 
+def test_guarantees_by_type_ask_anew_what_an_instance_is_charged_in_each() -> None:
+    """Together an instance counts as large as on any board, by type as large as on the boards of that type."""
+    nodes = [node("n1", 1, gpu_type="A100-SXM4-40GB", gpu_memory_gb=40), node("n2", 1, gpu_type="A30", gpu_memory_gb=24)]
+    part = {"name": "part", "quota": "q", "submitted": -1, "sharing": "mig", "roles": [{"min": 1, "max": 1, "gpu_memory_gb": 4}]}
+    first = parse(scene(nodes, [quota("q", 0)], [part], settings={"passes": ["stale"]}))
+    by_type = parse(scene(nodes, [quota("q", {"A100-SXM4-40GB": 0, "A30": 0})], [part]))
+    kept, shares = Kept(), []
+    for quotas in (first.quotas, by_type.quotas):
+        found = same_as_anew(replace(first, quotas=quotas), kept)
+        shares.append([each["fair"] for each in found["shares"]])
+    assert shares[1] == [0.125, 0.25]
+
+
 def test_lists_of_jobs_are_alike_at_their_beginning_and_end_whatever_of_it_was_known() -> None:
     jobs = parse(scene([node("n1")], [quota("q", 8)], [job(f"job-{number:04}") for number in range(700)])).jobs
     other = parse(scene([node("n1")], [quota("q", 8)], [job(f"other-{number}") for number in range(3)])).jobs

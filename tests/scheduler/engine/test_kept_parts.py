@@ -101,7 +101,7 @@ def test_an_order_that_goes_on_is_that_made_anew(seed: int, size: str):
     assume(cycle.by_leaf)
 
     def milli(work):
-        return cycle.cluster.wants_milli(work.kind, work.missing(), cycle.types_of(work)[0])
+        return work.missing_milli(cycle.types_of(work)[0])
 
     for _ in range(6):
         fresh = QueueOrder(cycle.tree, cycle.tree.divisions[0], cycle.queues(cycle.tree.divisions[0], 0), milli)
