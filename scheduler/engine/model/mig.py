@@ -59,6 +59,11 @@ class Board:
     def charge_milli(self, profile: Profile) -> int:
         return profile.memory * self.slice_milli
 
+    def charge_of(self, name: str) -> int:
+        profile = self.profile(name)
+        assert profile is not None, "an instance that the board does not know was refused at the door"
+        return self.charge_milli(profile)
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Instance:

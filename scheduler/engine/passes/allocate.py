@@ -118,7 +118,7 @@ class Walk:
             return
         while (work := order.best()) is not None:
             types = cycle.tried_types(work, self.choice)
-            placed, charged = cycle.placed, len(cycle.cluster.charged)
+            placed, known = cycle.placed, len(cycle.cluster.journal)
             if not self._serve(work, types):
                 refused = True
                 if self.keep:
@@ -128,7 +128,7 @@ class Walk:
                 return
             order.drop(work.home, self.onward, calm=cycle.placed == placed)
             if cycle.placed != placed:
-                cycle.follow(order, charged, work.home)
+                cycle.follow(order, known, work.home)
 
     def _all_hopeful(self) -> bool:
         """Whether every queue is to be looked at from its head: there is room in the book for whoever may be first."""
@@ -208,7 +208,7 @@ class Walk:
 
     def _alike(self, work: Work) -> object:
         """What jobs share that fit, or do not fit, alike: their shape, and for a share of a GPU the domain of trust as well."""
-        return (work.form.shape, self.cycle.cluster.trust_of(work)) if work.kind.sharing == "mps" else work.form.shape
+        return (work.form.shape, work.trust(self.cycle.settings.sharing_trust)) if work.kind.sharing == "mps" else work.form.shape
 
     def _has_right(self, work: Work, quota_type: int) -> bool:
         return self.cycle.has_turn(work, quota_type, self.milli(work))

@@ -75,7 +75,7 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
         work = order.best() if order is not None else queue[at] if at < len(queue) else None
         if work is None:
             return
-        placed, charged = cycle.placed, len(cycle.cluster.charged)
+        placed, known = cycle.placed, len(cycle.cluster.journal)
         for quota_type in cycle.tried_types(work, choice):
             if not test.of_type(work, quota_type):
                 continue
@@ -88,7 +88,7 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
             continue
         order.drop(work.home, test.onward, calm=cycle.placed == placed)
         if cycle.placed != placed:
-            cycle.follow(order, charged, work.home)
+            cycle.follow(order, known, work.home)
 
 
 class Test:

@@ -22,7 +22,7 @@ class Parts:
         self.fleet = cluster.fleet
         self.view = view
         self.mode = work.kind.sharing
-        self.trust = cluster.trust_of(work)
+        self.trust = work.trust(cluster.settings.sharing_trust)
         self.budget = dict(budget)  # GPUs that may be split anew, by pool
         self.new_splits: list[tuple[int, int]] = []
 

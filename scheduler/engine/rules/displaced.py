@@ -137,10 +137,10 @@ class Displaced:
             return False
         self._settled = True
         cluster = self.cycle.cluster
-        for work in cluster.journal:
-            if work.seats and not work.firm and (work.evicted or not work.first_seats):
-                work.firm = True
-                cluster.touched[work.order] = work
+        fresh = [work for work in dict.fromkeys(cluster.journal) if work.seats and not work.firm and (work.evicted or not work.first_seats)]
+        for work in fresh:
+            work.firm = True
+        cluster.journal += fresh
         for known in (self._before, self._movers, self._later, self._lost):
             known.clear()
         self.cycle.changed()

@@ -31,12 +31,12 @@ class InvariantBroken(AssertionError):
 def check(cycle: Cycle) -> None:
     """Raise unless no place is held twice, gangs are whole and together, and limits and guarantees hold."""
     cluster = cycle.cluster
-    first = cluster.kept.first
+    first, state = cluster.kept.first, cluster.first_state
     if first is not None:
         first.follow(cluster)
     if not cycle.placed:
         return  # nothing was decided that could be wrong
-    if cluster.goes_on:
+    if state.goes_on:
         check_changes(cluster, first or First(cluster))
         return
     settled = Settled(cluster)
@@ -165,7 +165,7 @@ class Stood:
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.kept.first is None and cluster.by_places and not cluster.scenario.windows:
+    if cluster.kept.first is None and cluster.first_state.by_places and not cluster.scenario.windows:
         First(cluster)
 
 
@@ -181,14 +181,14 @@ class First:
         cluster.kept.first = self
 
     def follow(self, cluster: Cluster) -> None:
-        gone, come = cluster.gone, cluster.come
-        for work in gone:
+        since = cluster.first_state.since
+        for work in since.gone:
             for seat in work.first_seats:
                 self.held[seat.node] &= ~seat.mask
                 for part in seat.parts:
                     del self.shared[seat.node, part.gpu][work.job.name, seat.role, seat.rank]
             self._use(cluster, work, -1)
-        for work in come:
+        for work in since.come:
             self.stand(cluster, work)
 
     def stand(self, cluster: Cluster, work: Work) -> None:

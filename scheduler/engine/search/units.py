@@ -101,11 +101,16 @@ class Units:
         self._leaves: dict[int, list[Unit]] = {}
         self._of_work: dict[int, list[Unit]] = {}
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
+        self._read = len(cluster.journal)  # so much of it is known
         self._changes = 0
         self._changed: dict[int, int] = {}  # with which of all changes the units below a node of the tree were changed last
 
-    def renew(self, works: dict[int, Work]) -> None:
+    def follow(self) -> None:
         """Take up what has changed about some jobs; what was tried and undone has not."""
+        if self._read == len(self.cluster.journal):
+            return
+        works = {work.order: work for work in self.cluster.journal[self._read :]}
+        self._read = len(self.cluster.journal)
         leaves: dict[int, list[Unit]] = {}
         changed = {order: works[order] for order in sorted(works) if not self._is_known(works[order])}
         for order, work in changed.items():

@@ -1,6 +1,6 @@
 """What two lists of jobs have in common, from one plan to the next."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress, count, repeat
 from operator import attrgetter, is_, is_not
 from typing import Any, NamedTuple
@@ -31,41 +31,31 @@ def begins_with(jobs: Sequence[Job], beginning: tuple[Job, ...]) -> bool:
         return False  # two items differ
 
 
-class Fresh:
-    """Somebody new in a list of jobs, as long as it is not told where he will stand in it."""
-
-    __slots__ = ("job", "order")
-
-    def __init__(self, job: Job, order: int) -> None:
-        self.job = job
-        self.order = order
-
-
 class Difference(NamedTuple):
     """What two lists of jobs do not have in common: between the first so many and the last so many that are the same."""
 
-    first: int
-    last: int
-    before: list[Work]  # who stood there
-    gone: list[Work]  # of these
-    now: list[Any]  # who stands there now
-    come: list[Fresh]  # of these
-    in_place: bool  # whether who came stands where somebody went, and nobody else has moved
+    first: int = 0
+    last: int = 0
+    before: Sequence[Work] = ()  # who stood there
+    now: Sequence[Work] = ()  # who stands there now
+    gone: Sequence[Work] = ()
+    come: Sequence[Work] = ()
+    in_place: bool = True  # whether who came stands where somebody went, and nobody else has moved
 
 
-def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...]) -> Difference:
-    """The difference between the jobs of which these are the works and others."""
+def compared(
+    works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...], new: Callable[[Job, int], Work]
+) -> Difference:
+    """The difference between the jobs of which these are the works and others; `new` makes the works of those who came, each at its place."""
     first, last = alike_at_both_ends(one, other, beginning)
-    before = [*works[first : len(works) - last]]
+    before = works[first : len(works) - last]
     jobs = other[first : len(other) - last]
     known = dict(zip(map(id, one[first : len(one) - last]), before, strict=True))
     keys = [*map(id, jobs)]
     now: list[Any] = [*map(known.get, keys)]  # between two jobs that have changed most have not
     places = [*compress(count(), map(is_, now, repeat(None)))]
-    come = []
     for place in places:
-        now[place] = new = Fresh(jobs[place], first + place)
-        come.append(new)
+        now[place] = new(jobs[place], first + place)
     gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
     in_place = len(jobs) == len(before) and [work.order - first for work in gone] == places
-    return Difference(first, last, before, gone, now, come, in_place)
+    return Difference(first, last, before, now, gone, [now[place] for place in places], in_place)

@@ -3,7 +3,7 @@
 Jobs are recognised by identity: who keeps state between plans passes the same objects for what has not changed. At the end of a plan
 all that it decided is taken back, and the next one takes up only the jobs that changed. Handed on are
 
-- `Cluster`: the fleet, the tree and the jobs where they stand;
+- `FirstState`: the fleet, the tree and the jobs where they stand;
 - `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
   that changed, and looks again at those whose time was up or has not begun;
@@ -22,8 +22,9 @@ made anew.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.values import Demand, Job, Node, Quota, Scenario, Topology, Window
-from .fleet import Seat
+from ..model.values import Demand, Node, Quota, Scenario, Topology, Window
+from ..rules.windows import Windows
+from .first_state import FirstState
 from .form import Forms
 from .grid import Grid
 from .tree import Tree
@@ -35,14 +36,10 @@ if TYPE_CHECKING:
     from ..search.entries import Prospect
     from ..tell.repeated import Repeated
     from ..tell.waking import Wakes
-    from .cluster import Cluster
     from .planning import Cycle
     from .queues import Queues
     from .standing import Standing
     from .stirring import Sift, Stirred, WholeOrder
-
-
-Sitting = tuple[Job, tuple[Seat, ...], int, int]  # job, seats, milli-GPU, quota type
 
 
 class Kept:
@@ -55,9 +52,7 @@ class Kept:
         self.gradient: Gradient | None = None
         self.usual_blocks: tuple[tuple[Demand, ...], tuple[Block, ...]] | None = None  # of which usual demand
         self.fits_empty: dict[tuple[int, int], bool] = {}
-        self.sitting: dict[str, Sitting] = {}
         self.who_waits: Queues
-        self.beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
         self.repeated: Repeated | None = None
         self.wakes: Wakes | None = None
@@ -66,20 +61,22 @@ class Kept:
         self.standing: Standing | None = None
         self.sifts: dict[str, Sift] = {}
         self.whole: WholeOrder | None = None
-        self._cluster: Cluster | None = None
+        self._first_state: FirstState | None = None
 
-    def begin(self) -> None:
+    def first_state(self, scenario: Scenario) -> FirstState:
+        """What a plan begins with: the state of the plan before, where it can go on from that, or all anew. One that is broken off leaves none."""
+        grid = self._grid_of(scenario)
+        windows = Windows(scenario, grid)
+        before, self._first_state = self._first_state, None
         self.turn += 1
-
-    def taken(self) -> "Cluster | None":
-        """The state of the plan before, once: a plan that is broken off leaves none behind."""
-        cluster, self._cluster = self._cluster, None
-        return cluster
+        if before is not None and before.go_on(scenario, windows):
+            return before
+        return FirstState(scenario, grid, self.forms, self._tree_of(scenario, grid, windows.lasting), windows)
 
     def keep(self, cycle: "Cycle") -> None:
         """The state of a plan that is made, for the next one to go on from."""
         cycle.rest()
-        self._cluster = cycle.cluster
+        self._first_state = cycle.cluster.first_state
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
@@ -93,7 +90,7 @@ class Kept:
         if self.whole is not None:
             yield self.whole.stirred
 
-    def tree(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
+    def _tree_of(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
         """The tree with nothing charged to it yet."""
         if windows:
             return Tree(scenario, grid.types, grid.capacity, windows)
@@ -103,7 +100,7 @@ class Kept:
             self._tree.clear(scenario)
         return self._tree
 
-    def grid(self, scenario: Scenario) -> Grid:
+    def _grid_of(self, scenario: Scenario) -> Grid:
         """The grid of the scenario; what depended on another one is forgotten."""
         # What would fit an empty fleet depends on how it is filled.
         made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
@@ -112,6 +109,4 @@ class Kept:
             self._made_of = made_of
             self._grid = Grid(scenario)
             self.forms = Forms(self._grid)
-        if len(self.sitting) > 4 * len(scenario.jobs) + 64:
-            self.sitting.clear()
         return self._grid

@@ -50,7 +50,6 @@ class Cycle:
         self.settings = scenario.settings
         self.now = scenario.now
         self.cluster = Cluster(scenario, kept)
-        self.cluster.kept.begin()
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
@@ -83,15 +82,15 @@ class Cycle:
         forms = self.cluster.forms
         self.least_level = forms.least_level
         self.wants_instances = forms.instances
-        if self.cluster.goes_on:
+        since = self.cluster.first_state.since
+        if self.cluster.first_state.goes_on:
             self.who_waits = self.cluster.kept.who_waits
-            self.static = self.who_waits.change(self, self.cluster.gone, self.cluster.come)
+            self.static = self.who_waits.change(self, since.gone, since.come)
             if self.fleet.soon.splits:
                 self.cluster.kept.prospect = None  # it follows whole GPUs only
             prospect = self.cluster.kept.prospect
             if prospect is not None:
-                come, gone = self.cluster.come, self.cluster.gone
-                prospect.changed.update(dict.fromkeys(come, True) | dict.fromkeys(gone, False))
+                prospect.changed.update(dict.fromkeys(since.come, True) | dict.fromkeys(since.gone, False))
             if self.cluster.kept.standing is not None:
                 self.cluster.kept.standing.go_on(self.cluster)
         else:
@@ -115,7 +114,9 @@ class Cycle:
         changed = list(dict.fromkeys(self.cluster.journal))
         kept = self.cluster.kept
         prospect = self.book.prospect()
-        self.cluster.rest(changed)
+        self.cluster.undo((0, 0))
+        for work in changed:
+            work.begin_anew()
         self.who_waits.rest(changed, self._asking_again.values())
         kept.prospect = prospect or kept.prospect
         if kept.prospect is not None:
@@ -390,9 +391,8 @@ class Cycle:
     def units(self) -> Units:
         if self._units is None:
             self._units = Units(self.cluster, self.standing)
-        elif self.cluster.touched:
-            self._units.renew(self.cluster.touched)
-        self.cluster.touched.clear()
+        else:
+            self._units.follow()
         return self._units
 
     def changed(self) -> None:
@@ -432,9 +432,7 @@ class Cycle:
         if self.several_types or self.cluster.windows.lasting:
             order.refresh_all()
         else:
-            others = [leaf for leaf in self.cluster.charged[since:] if leaf != but]
-            if others:
-                order.follow(others)
+            order.follow(sorted({work.home for work in self.cluster.journal[since:]} - {but}))
 
     def begin_anew(self) -> None:
         """Take back all that was decided, and what was still to be worked out of that state."""

@@ -1,5 +1,7 @@
 """One job while a plan is made: where it stands, what it asks for, and what became of it."""
 
+from collections.abc import Sequence
+
 from ..model.reasons import Reason
 from ..model.values import Job, Kind, Preemptible, Role
 from .fleet import Seat
@@ -53,6 +55,24 @@ class Work:
         self.why: Reason | None = None
         self.for_job: str | None = None
         self.sequence = 0  # when it was last given a place, among all of this plan
+
+    def stand_at(self, seats: tuple[Seat, ...], type_of: Sequence[int]) -> None:
+        """It stands there as the plan begins."""
+        self.seats = self.first_seats = seats
+        each = self.form.each
+        if each is not None:  # all of them are alike
+            self.milli, self.quota_type = each[0] * len(seats), type_of[seats[0].node]
+            self.degraded = len(seats) < self.form.all_least
+            return
+        self.milli = sum([seat.milli for seat in seats])
+        self.quota_type = type_of[next((seat.node for seat in seats if seat.milli), seats[0].node)]
+        self.look_for_gaps()
+
+    def trust(self, among: str) -> str:
+        """The domain inside which it may share a GPU, where that may be done `among` jobs of their own kind: job, quota or any."""
+        if self.kind.sharing == "timeslice" or among == "any":
+            return "*"
+        return self.job.name if among == "job" else self.job.quota
 
     @property
     def state(self) -> str:

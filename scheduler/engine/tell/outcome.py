@@ -59,9 +59,8 @@ def _repeated(cycle: Cycle, forecast: Forecast) -> Repeated:
     kept = cluster.kept
     repeated = kept.repeated
     told = repeated is not None and repeated.turn + 1 == kept.turn and repeated.settings == cycle.settings and not cycle.fleet.soon.splits
-    if repeated is not None and told and cluster.between is not None and not forecast.advises_all:
-        repeated.follow(*cluster.between)
-        repeated.forget(cluster.gone)
+    if repeated is not None and told and cluster.first_state.goes_on and not forecast.advises_all:
+        repeated.follow(cluster.first_state.since)
     else:
         repeated = kept.repeated = Repeated(cycle.settings)
     repeated.turn = kept.turn
@@ -286,8 +285,8 @@ class Owners:
     @cached_property
     def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
-        cluster = self.cycle.cluster
-        looked_at: Iterable[Work] = dict.fromkeys((*self.touched, *cluster.leavers)) if cluster.leavers else self.touched
+        leavers = self.cycle.cluster.first_state.leavers
+        looked_at: Iterable[Work] = dict.fromkeys((*self.touched, *leavers)) if leavers else self.touched
         others: list[Work] = []
         by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for work in looked_at:
@@ -304,10 +303,7 @@ class Owners:
             left: Collection[Seat] = ()
             if work.first_seats is not work.seats:
                 left = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
-            passing = [*run.leaving, *(run.workers if run.state == "stopping" else ())]
-            if passing:
-                left = {*left, *(cluster.seat_of(work, worker) for worker in passing)}
-            for seat in left:
+            for seat in {*left, *leavers.get(work, ())}:
                 by_node[seat.node].append((on_gpus(seat), work.order))
         return by_node
 
@@ -393,10 +389,9 @@ def _waiting(cycle: Cycle, forecast: Forecast, repeated: Repeated, changed: Sequ
     else:
         for work in _to_be_told(cycle, forecast, blockers, repeated, changed):
             repeated.tell_of(work.order, _entry(cycle, forecast, blockers, work))
-        repeated.due.update(dict.fromkeys(work for work in cycle.cluster.come if work.job.deadline is not None))
+        repeated.due.update(dict.fromkeys(work for work in cycle.cluster.first_state.since.come if work.job.deadline is not None))
     repeated.rooms = blockers.rooms.told
-    if cycle.cluster.handed_on:
-        repeated.own = dict.fromkeys(_own(cycle, forecast))
+    repeated.own = dict.fromkeys(_own(cycle, forecast))
     return repeated.told()
 
 
@@ -413,7 +408,7 @@ def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
 def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: Repeated, changed: Iterable[int]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
     tree, queues = cycle.tree, cycle.leaf_queues
-    anew = dict.fromkeys((*repeated.own, *repeated.due, *cycle.cluster.come, *_own(cycle, forecast)))
+    anew = dict.fromkeys((*repeated.own, *repeated.due, *cycle.cluster.first_state.since.come, *_own(cycle, forecast)))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
     leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
     for leaf in leaves:

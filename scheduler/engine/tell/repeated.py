@@ -5,7 +5,7 @@ on the fleet for its shape. Where all of these are as they were, so are the reas
 delay that runs out, whoever was changed in it) is told anew.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from operator import ne
 
@@ -14,6 +14,7 @@ import numpy as np
 from ..model.plan import Decision, Share, Waiting
 from ..model.reasons import Reason
 from ..model.values import Settings
+from ..state.difference import Difference
 from ..state.fleet import View
 from ..state.grid import Flags
 from ..state.tree import Tree
@@ -79,8 +80,12 @@ class Repeated:
         """How many of the jobs before a place are told anything."""
         return int(np.count_nonzero(self._waits[:order]))
 
-    def follow(self, first: int, last: int, before: Sequence[Work], now: Sequence[Work]) -> None:
-        """Jobs came and went between the first so many and the last so many."""
+    def follow(self, since: Difference) -> None:
+        """Jobs came and went."""
+        for work in since.gone:
+            self.own.pop(work, None)
+            self.due.pop(work, None)
+        first, last, before, now, *_ = since
         if len(before) == len(now) == 1:  # most of all, where jobs come one by one
             if before[0] is not now[0]:
                 self.tell_of(first, None)
@@ -97,11 +102,6 @@ class Repeated:
         else:
             self._waits = np.concatenate((waits[:first], here, waits[end:]))
         self._line[at:until] = [known[id(work)] for work in now if id(work) in known]
-
-    def forget(self, works: Iterable[Work]) -> None:
-        for work in works:
-            self.own.pop(work, None)
-            self.due.pop(work, None)
 
     def told(self) -> tuple[Waiting, ...]:
         return tuple(self._line)

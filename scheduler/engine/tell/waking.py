@@ -81,7 +81,7 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     if cycle.who_waits.open:
         touched.update(dict.fromkeys(work for work in cycle.who_waits.open if work.degraded))
     untimed = wakes.untimed
-    untimed.update(dict.fromkeys(cluster.come))
+    untimed.update(dict.fromkeys(cluster.first_state.since.come))
     times: list[int] = []
     if untimed or touched:
         ahead = Ahead(cycle, wakes.protections)
@@ -125,10 +125,10 @@ def _wakes(cycle: Cycle) -> Wakes:
     cluster = cycle.cluster
     kept = cluster.kept
     wakes = kept.wakes
-    if cluster.goes_on and wakes is not None and wakes.turn + 1 == kept.turn and wakes.settings == cycle.settings:
-        wakes.forget(cluster.gone)
+    if cluster.first_state.goes_on and wakes is not None and wakes.turn + 1 == kept.turn and wakes.settings == cycle.settings:
+        wakes.forget(cluster.first_state.since.gone)
         if wakes.ends is not None:
-            wakes.ends.come(cluster.come)
+            wakes.ends.come(cluster.first_state.since.come)
     else:
         wakes = kept.wakes = Wakes(cycle.settings, dict.fromkeys(_may_wake(cycle)))
     wakes.turn = kept.turn
@@ -139,9 +139,9 @@ def _may_wake(cycle: Cycle) -> Iterable[Work]:
     """All jobs because of which alone a later plan could differ, and perhaps others."""
     cluster, settings = cycle.cluster, cycle.settings
     protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-    if cluster.timed is None or protected or cycle.tree.protects or settings.waits_end or cluster.forms.delay:
+    if cluster.first_state.timed is None or protected or cycle.tree.protects or settings.waits_end or cluster.forms.delay:
         return cluster.works
-    return [*cluster.timed, *cycle.who_waits.held]
+    return [*cluster.first_state.timed, *cycle.who_waits.held]
 
 
 class Ahead:
