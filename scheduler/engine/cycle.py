@@ -10,6 +10,7 @@ from .model.plan import Course, Plan
 from .model.values import Scenario
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .restart import has_to_begin_anew
+from .rules.claims import charge_claims
 from .rules.displaced import TakenBack, TakenInVain
 from .rules.invariants import prepare
 from .state.kept import Kept
@@ -118,7 +119,7 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
             return
         if cycle.placed != before and not in_line:
             continue  # who was put out may find another place, and that comes before anyone's growth
-        if cycle.displaced.second_chance() or (cycle.kept_share and cycle.share_in_vain()):
+        if cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
             found_nothing.clear()
             continue
         settled = cycle.placed
@@ -137,14 +138,14 @@ def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -
     in_line = not cycle.tells
     for run in runs:
         placed = cycle.placed
-        cycle.claim_windows()  # who may be taken from goes by who is charged where
+        charge_claims(cycle)  # who may be taken from goes by who is charged where
         in_line = in_line and cycle.placed == placed
         placed, cycle.book.looked_at = cycle.placed, False
         if found_nothing.get(run) == placed:
             continue
         run(cycle)
         if cycle.placed != placed:
-            in_line = in_line and run is backfill.run and cycle.served_in_line
+            in_line = in_line and run is backfill.run and cycle.waiting.served_in_line
         elif not (cycle.tells or run is backfill.run or run is allocate.run or cycle.book.looked_at):
             found_nothing[run] = placed
     return in_line

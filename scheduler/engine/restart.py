@@ -9,7 +9,7 @@ from .state.work import Work
 def has_to_begin_anew(cycle: Cycle) -> bool:
     """Whether somebody's place can't stay as the passes have left it: what is known of him is noted for the next try."""
     outside, at_odds = _outside_again(cycle), _at_odds(cycle.cluster)
-    cycle.held_off.update(outside)
+    cycle.cluster.lessons.held_off.update(outside)
     return bool(outside) or at_odds
 
 
@@ -34,7 +34,7 @@ def _at_odds(cluster: Cluster) -> bool:
     """
     if not cluster.forms.elastic:
         return False
-    made_whole, giving = cluster.made_whole, cluster.giving
+    made_whole, giving = cluster.lessons.made_whole, cluster.lessons.giving
     before = len(made_whole) + 2 * len(giving)
     for work in dict.fromkeys(cluster.journal):
         if not work.seats or not work.first_seats or work.evicted or work.order in giving:

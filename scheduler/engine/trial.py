@@ -121,7 +121,7 @@ class Ground:
             wait = max((one.grace_ms for one in others if one.action == "evict"), default=0)
             return self._at(cycle, work, work.quota_type, wait, (), stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
         reasons = Blockers(cycle, foresees=True).of(work)
-        never = work.order in cycle.static
+        never = work.order in cycle.waiting.static
         quota_type = next(iter(work.types or work.form.types), 0)
         if never or not dated:
             return self._at(cycle, work, quota_type, None, reasons, never=never)
@@ -210,7 +210,7 @@ class Line:
         forecast = Forecast(cycle)
         book = cycle.book
         ahead = book.fresh_lookahead()
-        if any(True for _ in cycle.waiting()):
+        if any(True for _ in cycle.waiting):
             forecast.everyone()
             for entry in book.entries:
                 ahead.reserve(entry.at, entry.length, entry.places)
@@ -226,7 +226,7 @@ class Line:
                 self.copies.append(ahead.copy())
             ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
         self.last = ahead
-        self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.rounds()}
+        self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
 
     def _walk(self, cycle: Cycle, choice: int, division: Division) -> "Walk":
         queues = self._queues(cycle, choice, division, None)
@@ -239,18 +239,18 @@ class Line:
         if "allocate" not in cycle.settings.passes and "backfill" not in cycle.settings.passes:
             return None
         before: set[str] = set()
-        for choice, division in cycle.rounds():
+        for choice, division in cycle.waiting.rounds():
             queues = self._queues(cycle, choice, division, work)
             if work in queues.get(work.home, ()):
                 before.update(self._before(cycle, choice, division, queues, work))
-                found = self._behind(cycle, work, cycle.tried_types(work, choice), before)
+                found = self._behind(cycle, work, cycle.waiting.tried_types(work, choice), before)
                 if found is not None:
                     return found
             before.update(other.job.name for queue in queues.values() for other in queue if other is not work)
         return None
 
     def _queues(self, cycle: Cycle, choice: int, division: Division, work: Work | None) -> dict[int, list[Work]]:
-        return cycle.queues(division, choice, lambda one: one is work or one.job.name not in self.reserved)
+        return cycle.waiting.of_round(division, choice, lambda one: one is work or one.job.name not in self.reserved)
 
     def _before(self, cycle: Cycle, choice: int, division: Division, queues: dict[int, list[Work]], work: Work) -> list[str]:
         """Who is served before the job in one round.

@@ -32,8 +32,8 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
     cycle.book.clear()
     cycle.forget()
-    cycle.served_in_line = not [*cycle.asking_again()]
-    if not cycle.anybody_waits():
+    cycle.waiting.served_in_line = not [*cycle.waiting.asking_again()]
+    if not cycle.waiting.anybody():
         return
     if keep and _only_keeps(cycle):
         cycle.book.keep_later(partial(_walk, cycle, keep=keep, free_start=free_start))
@@ -44,8 +44,8 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
 def _walk(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     if keep:
         _overdue(cycle, free_start)
-    cycle.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
-    for choice, division in cycle.rounds():
+    cycle.waiting.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
+    for choice, division in cycle.waiting.rounds():
         Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
 
 
@@ -57,11 +57,11 @@ def _only_keeps(cycle: Cycle) -> bool:
 
     Then it can wait until somebody asks.
     """
-    if cycle.tells or cycle.turn == FAIR or len(cycle.grid.types) > 1 or not cycle.by_leaf or cycle.cluster.windows.upcoming:
+    if cycle.tells or cycle.turn == FAIR or len(cycle.grid.types) > 1 or not cycle.waiting.is_by_leaf or cycle.cluster.windows.upcoming:
         return False
-    if sum(map(len, cycle.leaf_queues.values())) > MOST_LOOKED_AT or cycle.any_overdue():
+    if sum(map(len, cycle.waiting.queues.by_leaf.values())) > MOST_LOOKED_AT or cycle.waiting.any_overdue():
         return False
-    waiting = [work for queue in cycle.leaf_queues.values() for work in queue if cycle.waits(work)]
+    waiting = [work for queue in cycle.waiting.queues.by_leaf.values() for work in queue if work in cycle.waiting]
     forms: dict[int, Form] = {}
     for work in waiting:
         if work.seats or work.form.fixed or cycle.limits_of(work.home):
@@ -82,10 +82,10 @@ def _only_keeps(cycle: Cycle) -> bool:
 
 def _overdue(cycle: Cycle, free_start: bool) -> None:
     """Who has waited as long as his class may heads the reservations."""
-    if not cycle.any_overdue():
+    if not cycle.waiting.any_overdue():
         return
-    for work in sorted((work for work in cycle.waiting() if overdue(cycle, work)), key=lambda work: work.order):
-        types = cycle.types_of(work)
+    for work in sorted((work for work in cycle.waiting if overdue(cycle, work)), key=lambda work: work.order):
+        types = work.open_types
         if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
             _blocked(cycle, work, types, heads=True)
 
@@ -111,19 +111,19 @@ class Walk:
     def run(self) -> None:
         cycle = self.cycle
         from_the_heads = self._all_hopeful()
-        order = cycle.whole_order(self.milli) if from_the_heads else self._order()
-        cycle.served_in_line &= from_the_heads
+        order = cycle.waiting.whole_order(self.milli) if from_the_heads else self._order()
+        cycle.waiting.served_in_line &= from_the_heads
         refused = False
         if order.best() is None or self._over():
             return
         while (work := order.best()) is not None:
-            types = cycle.tried_types(work, self.choice)
+            types = cycle.waiting.tried_types(work, self.choice)
             placed, known = cycle.placed, len(cycle.cluster.journal)
             if not self._serve(work, types):
                 refused = True
                 if self.keep:
                     _blocked(cycle, work, types)
-            cycle.served_in_line &= not refused or cycle.placed == placed
+            cycle.waiting.served_in_line &= not refused or cycle.placed == placed
             if self._over():
                 return
             order.drop(work.home, self.onward, calm=cycle.placed == placed)
@@ -133,12 +133,12 @@ class Walk:
     def _all_hopeful(self) -> bool:
         """Whether every queue is to be looked at from its head: there is room in the book for whoever may be first."""
         book = self.book
-        if not self.keep or self.by_right or not self.only_type or not self.cycle.by_leaf:
+        if not self.keep or self.by_right or not self.only_type or not self.cycle.waiting.is_by_leaf:
             return False
         return book.room_for_more(0) and not book.entries and not book.blocked_within
 
     def _order(self) -> QueueOrder:
-        queues = self.cycle.queues(self.division, self.choice, None)
+        queues = self.cycle.waiting.of_round(self.division, self.choice, None)
         for leaf in list(queues):
             if at := self.onward(queues[leaf], 0):
                 queues[leaf] = queues[leaf][at:]
@@ -151,10 +151,10 @@ class Walk:
         if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
         cycle, unfit = self.cycle, self.unfit[0]
-        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.who_waits.open):
+        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.waiting.queues.open):
             return True
         if self.shapes is None:
-            self.shapes = cycle.shapes_waiting()
+            self.shapes = cycle.waiting.shapes()
         for shape, form in [*self.shapes.items()]:
             if shape not in unfit:
                 if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
@@ -214,7 +214,7 @@ class Walk:
         return self.cycle.has_turn(work, quota_type, self.milli(work))
 
     def milli(self, work: Work) -> int:
-        types = self.cycle.tried_types(work, self.choice) if work.seats else work.types[self.choice :]
+        types = self.cycle.waiting.tried_types(work, self.choice) if work.seats else work.types[self.choice :]
         return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
@@ -238,7 +238,7 @@ class Walk:
         """It can't fit while nothing is freed, and no place will be kept for it either."""
         if work.seats:
             return False
-        types = self.cycle.tried_types(work, self.choice)
+        types = self.cycle.waiting.tried_types(work, self.choice)
         for quota_type in types:
             if self.by_right and not self._has_right(work, quota_type):
                 continue
@@ -282,7 +282,7 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     if not work.seats:
         return _try_start(cycle, work, quota_type)
     if cycle.displaced.holds_back(work):
-        cycle.note(work, TAKEN_AGAIN)
+        cycle.waiting.note(work, TAKEN_AGAIN)
         return HELD_BACK
     before = cycle.cluster.mark()
     outcome = _try_start(cycle, work, quota_type)
@@ -299,7 +299,7 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     if refused is None and cluster.windows.upcoming:
         refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
     if refused is not None:
-        cycle.note(work, refused)
+        cycle.waiting.note(work, refused)
         return GATED
     if not cycle.book.entries and not banned:
         seats = fit_any(cycle, work, quota_type, 0)
@@ -316,12 +316,12 @@ def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
                 crowded = delays(cycle.book, work, quota_type, milli, seats)
                 # What runs of a gang that is made whole was not lent to it.
                 if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
-                    cycle.note(work, held_back(cycle.book, crowded))
+                    cycle.waiting.note(work, held_back(cycle.book, crowded))
                     return HELD_BACK
                 backfilled = True
         if seats is None:
             if banned and fit_any(cycle, work, quota_type, 0) is not None:
-                cycle.note(work, cluster.windows.block_reason(cluster, work, quota_type, milli))
+                cycle.waiting.note(work, cluster.windows.block_reason(cluster, work, quota_type, milli))
             return HELD_BACK if banned or work.evicted else NO_ROOM
         _seat(cycle, work, seats, quota_type, leaf, backfilled)
         attempt.keep()
@@ -351,7 +351,7 @@ def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tupl
         refused = closed_gate(cycle, work, leaf, quota_type, milli)
         return (work.home, refused) if refused is not None else (leaf, None)
     first: Reason | None = None
-    for leaf in cycle.leaves_of(work, quota_type):
+    for leaf in cycle.cluster.leaves_of(work, quota_type):
         refused = closed_gate(cycle, work, leaf, quota_type, milli)
         if refused is None:
             return leaf, None
@@ -397,7 +397,7 @@ def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, le
         why = FITS
     cycle.cluster.seat(work, seats, quota_type, leaf, why)
     work.backfilled = backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
-    cycle.has_backfilled |= work.backfilled
+    cycle.book.has_backfilled |= work.backfilled
     cycle.changed()
 
 
@@ -430,7 +430,7 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if not cycle.waits(work) or not may_evict(cycle, work):
+        if work not in cycle.waiting or not may_evict(cycle, work):
             return
         if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
             return

@@ -17,9 +17,9 @@ from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
 from ..state.form import Wants
-from ..state.planning import Cycle, Sieve
+from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import walk
+from .reclaim import Sieve, walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
 LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gains")
@@ -30,7 +30,7 @@ Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 
 def run(cycle: Cycle) -> None:
     idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
-    if idle and (cycle.cluster.moves_left > 0 or cycle.any_overdue()):
+    if idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
         # Who is held back is told so whatever he asks for.
         walk(cycle, may_consolidate, consolidate, None if cycle.tells else NO_MORE, idle)
 
@@ -48,7 +48,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
     milli = work.missing_milli(quota_type)
     if not 0 < milli <= cycle.idle_milli(quota_type):
         return False
-    if not work.seats and cycle.refused.get(_alike(cycle, work, quota_type)) == cycle.placed:
+    if not work.seats and _alike(cycle, work, quota_type) in cycle.refused:
         return False
     if work.form.parted or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
         return False
@@ -89,7 +89,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         elif _carry_out(cycle, work, quota_type, target, moved):
             return None
     if not loses:  # another job of this shape may have more to win
-        cycle.refused[_alike(cycle, work, quota_type)] = cycle.placed
+        cycle.refused.add(_alike(cycle, work, quota_type))
     if loses:
         return LOSES_MORE
     most = cycle.settings.max_moves

@@ -84,7 +84,7 @@ def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_h
 
 def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
     """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
-    if not cycle.has_backfilled or not may_evict(cycle, work) or cycle.displaced.holds_back(work):
+    if not cycle.book.has_backfilled or not may_evict(cycle, work) or cycle.displaced.holds_back(work):
         return NOBODY
     if work.seats:
         return _in_gaps(cycle, work, quota_type)

@@ -45,7 +45,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
 
     def rank(work: Work) -> tuple[object, ...]:
         """At its minimum before above it, then like everyone in a queue."""
-        return len(work.seats) > work.form.all_least, *cycle.rank_in_queue(work)
+        return len(work.seats) > work.form.all_least, *cycle.waiting.order.rank(work)
 
     for queue in queues.values():
         queue.sort(key=rank)
@@ -86,7 +86,7 @@ def next_step(work: Work) -> Step | None:
 
 def gave_way(cycle: Cycle, work: Work) -> bool:
     """Whether it was shrunk for somebody, or will be: then it does not grow in the same plan."""
-    return work.order in cycle.gave_way or work.order in cycle.cluster.giving or work.gave_back
+    return work.order in cycle.gave_way or work.order in cycle.cluster.lessons.giving or work.gave_back
 
 
 def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:
@@ -167,7 +167,7 @@ class Growth:
         within = self.milli and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
-        if not cycle.units().surplus or cycle.above(cycle.waiting_in(self.leaf), work.form.level):
+        if not cycle.units().surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):
             return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
         rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
         if not rules.sources:
@@ -256,9 +256,9 @@ class Growth:
         """Whether somebody's minimum could start on what was freed: that comes before anyone's surplus."""
         cycle = self.cycle
         asked: set[tuple[int, int]] = set()
-        for work in cycle.waiting():
+        for work in cycle.waiting:
             key = (work.home, work.form.shape)
-            if self.quota_type not in cycle.types_of(work) or (key in asked and not work.seats):
+            if self.quota_type not in work.open_types or (key in asked and not work.seats):
                 continue
             asked.add(key)
             if self._could_start(work):
@@ -270,7 +270,7 @@ class Growth:
         milli = work.missing_milli(self.quota_type)
         if not work.seats and not cycle.capacity(cycle.fleet.soon).could_fit(work.form, self.quota_type, suspect=work.kind.tolerates_suspect):
             return False
-        if all(closed_gate(cycle, work, leaf, self.quota_type, milli) is not None for leaf in cycle.leaves_of(work, self.quota_type)):
+        if all(closed_gate(cycle, work, leaf, self.quota_type, milli) is not None for leaf in cycle.cluster.leaves_of(work, self.quota_type)):
             return False
         with cycle.cluster.attempt():
             return fit(cycle, work, self.quota_type, cycle.fleet.soon) is not None

@@ -4,9 +4,9 @@ from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
 from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_cheaply, take_units, tell, told_before
 from ..search.victims import Ranked, as_if_running, has_fresh, no_larger
-from ..state.planning import Cycle, Sieve
+from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import beyond_guarantee, walk
+from .reclaim import Sieve, beyond_guarantee, walk
 
 SOME = 64  # jobs of a leaf that are looked at one by one
 
@@ -17,7 +17,7 @@ def run(cycle: Cycle) -> None:
 
 def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
-    queue = cycle.above(queue, cycle.least_level)
+    queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
     if not queue:
         return []
     standing = cycle.standing
@@ -25,8 +25,8 @@ def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> 
     if lowest is None:
         return []
     most = lowest.milli + sum(idle)
-    high = [work for work in cycle.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
-    asked = cycle.as_it_waits(leaf, idle) if high else None
+    high = [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
+    asked = cycle.waiting.as_it_waits(leaf, idle) if high else None
     if asked is None:
         return high
     known = standing.kept(("high", leaf), leaf)

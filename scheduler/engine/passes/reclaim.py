@@ -1,19 +1,30 @@
 """Take back between queues: a leaf within its fair share takes from those above theirs, or above what they were promised."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import rules_of
 from ..rules.order import QueueOrder
 from ..search.evicting import NOTHING, fits_already, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
-from ..state.planning import FAIR, Cycle, Sieve
+from ..state.planning import FAIR, Cycle
 from ..state.tree import Division
 from ..state.work import Work
 
 CROSSES = reason("balance", "only jobs whose queue would fall below its share free enough GPUs")
 ANY_SIZE = 1 << 60
 TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at once")
+
+
+class Sieve(NamedTuple):
+    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but what it is given, where no window is owed to a class."""
+
+    name: str
+    through: Callable[[Cycle, Any, int, list[Work]], list[Work]]
+
+
 Try = Callable[[Cycle, Work, int], Reason | None]
 Hopeful = Callable[[Cycle, Work, int], bool]
 
@@ -52,21 +63,21 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
 
     So does the sieve, which goes by what is `given` and lets everyone through for whom there is hope.
     """
-    if not cycle.waiting_by_leaf():
+    if not cycle.waiting.by_leaf():
         return
     if cycle.tree.by_type:
-        for choice, division in cycle.rounds():
+        for choice, division in cycle.waiting.rounds():
             _walk_division(cycle, choice, division, hopeful, attempt, sieve, given)
     else:
         _walk_division(cycle, 0, cycle.tree.divisions[0], hopeful, attempt, sieve, given)
 
 
 def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopeful, attempt: Try, sieve: Sieve | None, given: object) -> None:
-    among = None if sieve is None else cycle.sifted(sieve, given)
+    among = None if sieve is None else cycle.waiting.sifted(sieve.name, partial(sieve.through, cycle, given), given)
     if among is not None and not among:
         return
     test = Test(cycle, choice, hopeful, inside=sieve is not None and sieve.name == "preempt")
-    queues = cycle.queues(division, choice, test.of, among)
+    queues = cycle.waiting.of_round(division, choice, test.of, among)
     if not queues:
         return
     order = QueueOrder(cycle.tree, division, queues, test.milli) if len(queues) > 1 else None
@@ -76,13 +87,13 @@ def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopef
         if work is None:
             return
         placed, known = cycle.placed, len(cycle.cluster.journal)
-        for quota_type in cycle.tried_types(work, choice):
+        for quota_type in cycle.waiting.tried_types(work, choice):
             if not test.of_type(work, quota_type):
                 continue
             refused = attempt(cycle, work, quota_type)
             if refused is None:
                 break
-            cycle.note(work, refused)
+            cycle.waiting.note(work, refused)
         if order is None:
             at = test.onward(queue, at + 1)
             continue
@@ -107,7 +118,7 @@ class Test:
     def of(self, work: Work) -> bool:
         cycle = self.cycle
         if self.displaced.holds_back(work, inside=self.inside):
-            cycle.note(work, TAKEN_AGAIN)
+            cycle.waiting.note(work, TAKEN_AGAIN)
             return False
         if work.kind.preemption_delay_ms and not may_evict(cycle, work):
             return False
@@ -127,11 +138,11 @@ class Test:
         """Whether two jobs of one form may differ."""
         if self._by_job is None:
             windows = self.cycle.cluster.windows
-            self._by_job = bool(windows.lasting or windows.upcoming) or self.cycle.any_overdue()
+            self._by_job = bool(windows.lasting or windows.upcoming) or self.cycle.waiting.any_overdue()
         return self._by_job
 
     def _tried(self, work: Work) -> bool:
-        types = self.cycle.tried_types(work, self.choice)
+        types = self.cycle.waiting.tried_types(work, self.choice)
         return self.of_type(work, types[0]) if len(types) == 1 else any(self.of_type(work, quota_type) for quota_type in types)
 
     def of_type(self, work: Work, quota_type: int) -> bool:
@@ -145,7 +156,7 @@ class Test:
         return at
 
     def milli(self, work: Work) -> int:
-        types = self.cycle.tried_types(work, self.choice)
+        types = self.cycle.waiting.tried_types(work, self.choice)
         return work.missing_milli(types[0]) if types else 0  # as in a walk along the queue
 
 
@@ -161,7 +172,7 @@ def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     if not cycle.cluster.windows.lasting:
         leaf = work.charged_leaf if work.seats else work.home
         return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
-    for leaf in cycle.leaves_of(work, quota_type):
+    for leaf in cycle.cluster.leaves_of(work, quota_type):
         if division.used[leaf] + milli <= division.fair[leaf] and milli:
             return leaf
     return None
@@ -179,7 +190,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     if not rules.sources:
         return False
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
-    return bool(work.seats) or cycle.refused.get(key) != cycle.placed
+    return bool(work.seats) or key not in cycle.refused
 
 
 def beyond_guarantee(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
@@ -210,10 +221,10 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
     milli = work.missing_milli(quota_type)
     rules = rules_of(cycle, work, quota_type, leaf, milli)
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
-    if not work.seats and cycle.refused.get(key) == cycle.placed:
+    if not work.seats and key in cycle.refused:
         return NOTHING
     if fits_already(cycle, work, quota_type):
-        cycle.refused[key] = cycle.placed
+        cycle.refused.add(key)
         return NOTHING
     large = max(8000, 2 * milli)
     name = work.job.name
@@ -265,5 +276,5 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | N
             if again is not NOTHING:
                 break
     if refused is NOTHING and not work.seats and not is_backed_off(cycle, work):
-        cycle.refused[key] = cycle.placed
+        cycle.refused.add(key)
     return refused

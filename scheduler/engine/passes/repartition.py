@@ -30,7 +30,7 @@ Key = tuple[int, int]
 
 def run(cycle: Cycle) -> None:
     """Jobs that ask for instances may make them; jobs that ask for whole GPUs, or share them otherwise, may join instances together."""
-    if not cycle.wants_instances and not has_splits(cycle):
+    if not cycle.cluster.forms.instances and not has_splits(cycle):
         return
     walk(cycle, lambda cycle, work, quota_type: may_repartition(cycle, work), repartition)
 
@@ -45,7 +45,8 @@ def has_splits(cycle: Cycle) -> bool:
     known = cycle.memo(("splits",))
     if known is None:
         known = cycle.remember(
-            ("splits",), (cycle.grid.any_split or cycle.wants_instances) and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values())
+            ("splits",),
+            (cycle.grid.any_split or cycle.cluster.forms.instances) and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values()),
         )
     return bool(known)
 
@@ -216,7 +217,7 @@ class Anew:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
         cycle, work = self.cycle, self.work
         refused, leaf = None, work.home
-        for leaf in cycle.leaves_of(work, self.quota_type, since=self.claim):
+        for leaf in cycle.cluster.leaves_of(work, self.quota_type, since=self.claim):
             refused = closed_gate(cycle, work, leaf, self.quota_type, self.milli)
             if refused is None:
                 break

@@ -15,7 +15,7 @@ from .reclaim import claimant, walk
 
 def run(cycle: Cycle) -> None:
     _to_what_is_desired(cycle)
-    if cycle.cluster.forms.elastic and cycle.anybody_waits() and cycle.units().surplus:
+    if cycle.cluster.forms.elastic and cycle.waiting.anybody() and cycle.units().surplus:
         walk(cycle, lambda cycle, work, quota_type: bool(cycle.units().surplus), shrink)
 
 
@@ -24,7 +24,7 @@ def _to_what_is_desired(cycle: Cycle) -> None:
     if not cycle.cluster.forms.desired:
         return
     for work in cycle.cluster.works:
-        if not work.seats or work.evicted or work.moved or work.repaired or work.order in cycle.cluster.made_whole:
+        if not work.seats or work.evicted or work.moved or work.repaired or work.order in cycle.cluster.lessons.made_whole:
             continue
         for place, role in enumerate(work.kind.roles):
             if role.desired is None:
@@ -69,7 +69,7 @@ def give_own(cycle: Cycle) -> None:
 
     One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
     """
-    for work in sorted((work for work in cycle.who_waits.open if work.degraded and cycle.waits(work)), key=cycle.rank_in_queue):
+    for work in sorted((work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting), key=cycle.waiting.order.rank):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)
         if units and _makes_room(cycle, work, units):

@@ -10,7 +10,7 @@ from ..state.work import Work
 def run(cycle: Cycle) -> None:
     """A gang below its minimum that was not repaired in time is ended whole and queued again."""
     grace = cycle.settings.stale_grace_ms
-    for work in sorted(cycle.who_waits.open, key=lambda work: work.order):
+    for work in sorted(cycle.waiting.queues.open, key=lambda work: work.order):
         if work.stale or not work.degraded or work.fresh or work.state not in ("running", "starting", "reserved"):
             continue
         told = work.job.run.degraded_since

@@ -1,8 +1,20 @@
 """Who is charged to the window of his class: what stands inside no guarantee of its own queue, first come first served."""
 
+from typing import TYPE_CHECKING, Protocol
+
 from ..model.values import Window
 from ..state.tree import WINDOW_MARK
 from .windows import Charged, Holder, here_since
+
+if TYPE_CHECKING:
+    from ..state.cluster import Cluster
+
+
+class Surroundings(Protocol):
+    cluster: "Cluster"
+    placed: int
+
+    def changed(self) -> None: ...
 
 
 def claims(cluster: Charged) -> dict[Holder, int]:
@@ -16,6 +28,21 @@ def claims(cluster: Charged) -> dict[Holder, int]:
                 room -= work.milli
                 claimed[work] = leaf
     return claimed
+
+
+def charge_claims(cycle: Surroundings) -> None:
+    """Charge to windows of classes what the next plan will: who came may stand beyond his guarantee, and who left may have made room in one."""
+    cluster, windows, tree = cycle.cluster, cycle.cluster.windows, cycle.cluster.tree
+    if not windows.of_classes or not cluster.journal or windows.claimed_at == cycle.placed:
+        return
+    before, claimed = len(cluster.journal), claims(cluster)
+    for work in cluster.works:
+        leaf = claimed.get(work, work.home)
+        if work.seats and work.charged_leaf != leaf and (leaf != work.home or tree.limit_gate(leaf, work.quota_type, work.milli) is None):
+            cluster.charge_elsewhere(work, leaf)
+    if len(cluster.journal) > before:
+        cycle.changed()
+    windows.claimed_at = cycle.placed
 
 
 def _beyond_guarantees(cluster: Charged) -> list[Holder]:

@@ -3,7 +3,7 @@
 A later job starts below them only if, at the holder's date, it has ended, may be evicted for the holder, or leaves room for both.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from ..model.values import CLASS_RANK, Preemptible, Settings
 from ..reading.checkers import spell_instant
 from ..state.cluster import Cluster
 from ..state.tree import EVERY_TYPE, Division, Tree
+from ..state.waiting import Waiting
 from ..state.work import Work
 from .times import backoff, duration, ends_at, overdue
 from .windows import NEVER
@@ -66,14 +67,30 @@ class Running(Protocol):
     def below(self, leaf: int) -> Collection[Work]: ...
 
 
+class HeldShares:
+    """For whom later jobs of a leaf are held back, so that it can reclaim: until all passes have refused it."""
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()  # by order
+        self.refused: set[int] = set()
+
+    def in_vain(self, waiting: Waiting) -> bool:
+        """Whether every pass has refused some of them after all: then those who were held back are looked at once more."""
+        if not self.held:
+            return False
+        in_vain = {work.order for work in waiting if work.order in self.held and not overdue(waiting.cluster, work)} - self.refused
+        self.held.clear()
+        self.refused |= in_vain
+        return bool(in_vain)
+
+
 class Surroundings(Protocol):
     cluster: Cluster
     tree: Tree
     settings: Settings
     now: int
-    held_off: set[int]
-    refused_within: set[int]
-    kept_share: set[int]
+    waiting: Waiting
+    held_shares: HeldShares
 
     @property
     def book(self) -> Dated: ...
@@ -81,13 +98,7 @@ class Surroundings(Protocol):
     @property
     def standing(self) -> Running: ...
 
-    def waits(self, work: Work) -> bool: ...
-
     def idle_milli(self, quota_type: int) -> int: ...
-
-    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
-
-    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]: ...
 
 
 def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
@@ -132,7 +143,7 @@ def used_before(cycle: Surroundings, work: Work, leaf: int, division: Division) 
     used = division.used[leaf]
     if not used or used <= division.fair[leaf] - work.form.lowest:
         return used
-    return used - sum([one.milli for one in cycle.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
+    return used - sum([one.milli for one in cycle.waiting.order.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
 
 
 def _opens(cycle: Surroundings, hold: Hold) -> int | None:
@@ -170,7 +181,7 @@ def _counted(cycle: Surroundings, gate: Gate) -> Iterator[Work]:
 
 def _counts(cycle: Surroundings, hold: Hold, gate: Gate) -> bool:
     """Whether the holder of another hold will count against a gate."""
-    if not cycle.waits(hold.work) or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
+    if hold.work not in cycle.waiting or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
         return False
     return hold.work.form.fixed or gate.rule is not Rule.GUARANTEE
 
@@ -228,7 +239,7 @@ def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli
         gate = _broken(cycle, hold, work, leaf, quota_type, milli)
         if gate is not None:
             if gate.rule is Rule.SHARE:
-                cycle.kept_share.add(hold.work.order)
+                cycle.held_shares.held.add(hold.work.order)
             return _refusal(cycle, hold, gate)
     return None
 
@@ -255,7 +266,7 @@ def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: 
 
 def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
     """Whether a job is served behind the holder and has to heed its gates."""
-    if hold.work is work or not cycle.waits(hold.work) or cycle.rank_in_queue(work) <= cycle.rank_in_queue(hold.work):
+    if hold.work is work or hold.work not in cycle.waiting or cycle.waiting.order.rank(work) <= cycle.waiting.order.rank(hold.work):
         return False
     # What stays within its guarantees waits for no job above its own.
     return leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli)
@@ -324,7 +335,7 @@ def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
 
     By reclaim that is as soon as enough of its own leaf has ended: at once, until all passes have refused it.
     """
-    if gate.rule is Rule.SHARE and (hold.opens or hold.work.order not in cycle.refused_within):
+    if gate.rule is Rule.SHARE and (hold.opens or hold.work.order not in cycle.held_shares.refused):
         return hold.opens
     at = cycle.book.date_of(hold.work)
     if at is not None:

@@ -1,13 +1,52 @@
-"""Who is served next: a heap per inner node of the tree, in which only the path of what changed gets a new key."""
+"""Who is served next: in one queue, and among queues by a heap per inner node of the tree, in which only the path of what changed gets a new key."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
 
 from ..state.tree import Division, Tree
 from ..state.work import Work
+from .windows import Windows
 
 Key = tuple[int, ...]
+Rank = tuple[bool, int, int, int]
+
+
+class JobOrder:
+    """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.owed = {window.class_rank for window in windows.of_classes}  # classes
+
+    def rank(self, work: Work) -> Rank:
+        kind = work.kind
+        return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
+
+    def sort(self, queue: list[Work]) -> None:
+        """The same for a whole queue, without a tuple for each job where no window is owed."""
+        if self.owed:
+            queue.sort(key=self.rank)
+        else:
+            queue.sort(key=attrgetter("order"))
+            queue.sort(key=attrgetter("form.level"), reverse=True)
+
+    def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
+        """Those of them that come behind a job."""
+        if self.owed:
+            rank = self.rank(work)
+            return [one for one in others if self.rank(one) > rank]
+        level, place = work.form.level, work.order
+        return [one for one in others if one.form.level < level or (one.form.level == level and one.order > place)]
+
+    def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
+        """Those of a queue above a class and number."""
+        if self.owed:
+            return [work for work in queue if work.form.level > level]
+        if queue and queue[-1].form.level > level:
+            return queue
+        return queue[: bisect_left(queue, True, key=lambda work: work.form.level <= level)]
 
 
 class QueueOrder:

@@ -5,6 +5,7 @@ from typing import Protocol
 from ..model.reasons import Reason, reason
 from ..model.values import Settings
 from ..reading.checkers import spell_instant
+from ..state.cluster import Cluster
 from ..state.tree import Tree
 from ..state.work import Work
 from .windows import NEVER
@@ -18,8 +19,8 @@ class Clocked(Protocol):
 
 
 class Charging(Clocked, Protocol):
+    cluster: Cluster
     tree: Tree
-    held_off: set[int]
 
 
 def duration(cycle: Clocked, work: Work) -> int:
@@ -78,7 +79,7 @@ def backoff_until(cycle: Clocked, work: Work) -> int:
 
 def backoff(cycle: Charging, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     until = backoff_until(cycle, work)
-    if until <= cycle.now or (work.order not in cycle.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
+    if until <= cycle.now or (work.order not in cycle.cluster.lessons.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
         return None
     at, times = spell_instant(until), work.job.run.evictions
     often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"

@@ -91,6 +91,7 @@ class Windows:
         self.spans: dict[str, Span] = {}
         self.lasting: list[Window] = []
         self.of_classes: list[Window] = []
+        self.claimed_at = -1  # as of how many kept changes everyone is charged to the one that is his
         self.promised: list[Window] = []
         self.upcoming: list[Upcoming] = []
         if scenario.windows:  # mostly there are none

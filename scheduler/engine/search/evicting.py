@@ -355,7 +355,7 @@ def try_set(
     cluster = cycle.cluster
     milli = work.missing_milli(quota_type)
     code = why(found)
-    later = cycle.book.set_aside() if cycle.waiting_by_leaf() == {work.home: [work]} else None
+    later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
@@ -383,7 +383,7 @@ def _start(
     """Give the job its places where others have left, if gates, windows and reservations agree."""
     cluster = cycle.cluster
     refused, leaf = None, work.home
-    for leaf in cycle.leaves_of(work, quota_type, since=claim):
+    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
         refused = closed_gate(cycle, work, leaf, quota_type, milli)
         if refused is None:
             break

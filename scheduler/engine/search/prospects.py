@@ -13,8 +13,8 @@ from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
 from ..state.form import Form
 from ..state.grid import Grid, ints
-from ..state.queues import Queues
 from ..state.tree import Tree
+from ..state.waiting import Waiting
 from ..state.work import Work
 from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays, seats_of
 from .lookahead import END, FOREVER, Lookahead
@@ -30,10 +30,7 @@ class Surroundings(Protocol):
     tree: Tree
     settings: Settings
     now: int
-    who_waits: Queues
-    has_backfilled: bool
-
-    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+    waiting: Waiting
 
 
 class Prospects(ABC):

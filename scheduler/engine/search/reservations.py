@@ -50,6 +50,7 @@ class Book(Prospects):
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
         self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the journal, and what may become idle without them
+        self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
         self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
@@ -106,7 +107,7 @@ class Book(Prospects):
         self.looked_at = True
         if self._walk is not None:
             self._gone_along()
-        asking, rank = self._asking, self.cycle.rank_in_queue
+        asking, rank = self._asking, self.cycle.waiting.order.rank
         if not asking:
             return
         if len(self.cycle.grid.types) > 1 and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking):
@@ -263,12 +264,7 @@ class Book(Prospects):
 
     def _may_be_room(self, work: Work, quota_type: int) -> bool:
         """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
-        if (
-            self._ahead is None
-            or self._ends_now
-            or self.cycle.has_backfilled
-            or _suffices(self.cycle, work, quota_type, self.cycle.fleet.soon.count_np)
-        ):
+        if self._ahead is None or self._ends_now or self.has_backfilled or _suffices(self.cycle, work, quota_type, self.cycle.fleet.soon.count_np):
             return True
         self._fill(work, quota_type)
         return False
@@ -277,7 +273,7 @@ class Book(Prospects):
         """Who stands in a gap and would leave it on short notice."""
         journal = self.cycle.cluster.journal
         if self._lenders is None or self._lenders[0] != len(journal):
-            some = dict.fromkeys((*self.cycle.who_waits.in_gaps, *journal)) if self.cycle.has_backfilled else ()
+            some = dict.fromkeys((*self.cycle.waiting.queues.in_gaps, *journal)) if self.has_backfilled else ()
             works = [work for work in some if work.seats and self.lent(work)]
             self._lenders = len(journal), works, sum(map(most_freed, works))
         return self._lenders[1]
@@ -381,7 +377,7 @@ def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool
     In its own queue it binds all that comes behind its holder, also who had asked for another type before.
     """
     if entry.work.home == work.home:
-        rank = book.cycle.rank_in_queue
+        rank = book.cycle.waiting.order.rank
         return (entry.place < own or len(book.cycle.grid.types) > 1) and rank(entry.work) < rank(work)
     return entry.place < own and (entry.guaranteed or not inside)
 

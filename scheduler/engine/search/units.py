@@ -141,7 +141,7 @@ class Units:
 
     def _of(self, work: Work) -> list[Unit]:
         now = self.cluster.now
-        if not work.form.elastic or work.order in self.cluster.made_whole or work.repaired:
+        if not work.form.elastic or work.order in self.cluster.lessons.made_whole or work.repaired:
             return [Unit(work, work.seats, work.milli, False, 0, now)]
         units: list[Unit] = []
         rest: list[Seat] = []

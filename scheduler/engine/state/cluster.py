@@ -7,6 +7,7 @@ that, so that "all or nothing" is an attempt that is not kept.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -17,10 +18,20 @@ from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
 from .fleet import Attempt, Seat
 from .kept import Kept
+from .tree import WINDOW_MARK
 from .work import Work
 
 # What a change of a job is undone to.
 _undoable = attrgetter("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
+
+
+@dataclass(slots=True)
+class Lessons:
+    """What the passes have come to that can't stay, by the order of jobs: the plan begins anew, with that in mind."""
+
+    held_off: set[int] = field(default_factory=set)  # who would stand outside his guarantee in the end, too soon after an eviction
+    made_whole: set[int] = field(default_factory=set)  # who gets what its minimum lacks, so that nothing is taken from it but all of it
+    giving: set[int] = field(default_factory=set)  # from whom something is taken, so that it gets nothing
 
 
 class Cluster:
@@ -40,8 +51,7 @@ class Cluster:
         self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
-        self.made_whole: set[int] = set()  # by order: who gets what its minimum lacks, so that nothing is taken from it but all of it
-        self.giving: set[int] = set()  # from whom something is taken, so that it gets nothing
+        self.lessons = Lessons()
 
     @cached_property
     def gradient(self) -> Gradient | None:
@@ -65,6 +75,17 @@ class Cluster:
     def anyone_ends(self) -> bool:
         """Whether anyone who stands, at first or by this plan, is known to leave some time."""
         return self.first_state.anyone_ends or any(work.seats and work.ends for work in self.journal)
+
+    def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
+        """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""
+        leaves = [work.charged_leaf if work.seats else work.home]
+        if not work.seats:
+            type_name = self.grid.types[quota_type]
+            for window in self.windows.of_classes:
+                fits = window.class_rank == work.kind.class_rank and window.gpu_type == type_name
+                if fits and work.form.least_milli(quota_type) <= window.gpus:
+                    leaves += [self.tree.position[WINDOW_MARK + window.name]]
+        return leaves if since is None else leaves[leaves.index(since) :]
 
     # Changing
 

@@ -25,7 +25,6 @@ class Form:
         "kind",
         "level",
         "lowest",
-        "order",
         "parted",
         "plain",
         "protected",
@@ -46,8 +45,7 @@ class Form:
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
         self.level = kind.level
-        self.order = (-kind.class_rank, -kind.priority)
-        self.protected = (_PROTECTION[kind.preemptible], *self.order)  # where work is lined up at a guarantee
+        self.protected = (_PROTECTION[kind.preemptible], -kind.class_rank, -kind.priority)  # where work is lined up at a guarantee
         self.types = grid.types_for(kind)
         self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
         self.all_least = sum(role.least for role in kind.roles)

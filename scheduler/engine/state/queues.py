@@ -8,28 +8,22 @@ from typing import Any, NamedTuple, Protocol
 from ..model.reasons import Reason, reason
 from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
+from ..rules.impossible import Verdicts
+from ..rules.order import JobOrder
+from .cluster import Cluster
 from .form import Form
-from .grid import Grid, Ints
-from .tree import Tree
+from .grid import Ints
 from .work import Work
 
 Types = tuple[int, ...]
 
 
 class Surroundings(Protocol):
-    """What the plan in the making knows of a job."""
+    """Who waits, as the plan in the making has it."""
 
-    grid: Grid
-    tree: Tree
-    now: int
-
-    def alike(self, work: Work) -> tuple[tuple[Reason, ...], Types]: ...
-
-    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
-
-    def put_in_order(self, queue: list[Work]) -> None: ...
-
-    def rank_in_queue(self, work: Work) -> tuple[bool, int, int, int]: ...
+    cluster: Cluster
+    order: JobOrder
+    verdicts: Verdicts
 
 
 Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
@@ -46,7 +40,7 @@ class Begun(NamedTuple):
 
 class Queues:
     def __init__(self) -> None:
-        self.queues: dict[int, list[Work]] = {}  # by leaf, in its order
+        self.by_leaf: dict[int, list[Work]] = {}  # by leaf, in its order
         self.version: dict[int, int] = {}  # how often each of them was changed
         self.asked: Amounts = {}  # of those that have no place
         self.begun: Begun | None = None
@@ -62,10 +56,10 @@ class Queues:
         self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
         self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
 
-    def change(self, cycle: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
+    def change(self, waiting: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
         """Take up who came and who went. Returns, by a job's place, why it waits for nothing that a pass could give."""
         for work in gone:
-            self._leave(cycle, work)
+            self._leave(waiting, work)
         joined: dict[tuple[int, Form], list[Work]] = {}
         degraded: list[Work] = []
         for work in come:
@@ -79,8 +73,8 @@ class Queues:
                     self.open[work] = None
             elif work.state == "stopping":
                 if work.asks_again:
-                    work.types = cycle.alike(work)[1]
-                    self._ask(cycle, work, 1)
+                    work.types = waiting.verdicts.alike(work)[1]
+                    self._ask(waiting, work, 1)
             elif work.job.not_before is not None:
                 self.held[work] = None
             else:
@@ -89,7 +83,7 @@ class Queues:
         for work in [*self.held]:
             not_before = work.job.not_before
             assert not_before is not None
-            if not_before > cycle.now:
+            if not_before > waiting.cluster.now:
                 at = spell_instant(not_before)
                 detail = f"submitted only at {at}" if work.job.submitted == not_before else f"not before {at}"
                 static[work.order] = (reason("held", detail, until=at),)
@@ -98,32 +92,32 @@ class Queues:
                 joined.setdefault((work.home, work.form), []).append(work)
         if not joined and not degraded and not self.blocked:
             return static  # nobody came who waits
-        before = {leaf: len(self.queues.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
-        self._join_all(cycle, joined)
+        before = {leaf: len(self.by_leaf.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
+        self._join_all(waiting, joined)
         for work in degraded:
-            self.queues.setdefault(work.home, []).append(work)
+            self.by_leaf.setdefault(work.home, []).append(work)
         for leaf, many in before.items():
-            self._put_in_order(cycle, self.queues.get(leaf, []), many)
-            self._touch(cycle, leaf)
+            self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
+            self._touch(waiting, leaf)
         for work, told in self.blocked.items():
-            static[work.order] = told or cycle.alike(work)[0]
+            static[work.order] = told or waiting.verdicts.alike(work)[0]
         return static
 
-    def _put_in_order(self, cycle: Surroundings, queue: list[Work], many: int) -> None:
+    def _put_in_order(self, waiting: Surroundings, queue: list[Work], many: int) -> None:
         """The first so many are in their order."""
         if len(queue) - many > many // 16 + 1:
-            cycle.put_in_order(queue)
+            waiting.order.sort(queue)
             return
         come = queue[many:]
         del queue[many:]
         for work in come:
-            insort(queue, work, key=cycle.rank_in_queue)
+            insort(queue, work, key=waiting.order.rank)
 
     def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
         """As before the first pass of the plan that has taken up `changed`."""
         for work in asked_again:
             if work.stood_before:
-                self.queues[work.home].remove(work)
+                self.by_leaf[work.home].remove(work)
         for work in changed:
             if not work.first_seats:
                 work.types = self._types.get((work.home, work.form)) or work.form.types
@@ -135,24 +129,24 @@ class Queues:
             self._largest = largest(starmap(Block, found))
         return self._largest
 
-    def _join_all(self, cycle: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
+    def _join_all(self, waiting: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
         """Let jobs wait: by leaf and by what they ask for."""
-        known_types, queues = self._types, self.queues
+        known_types, queues = self._types, self.by_leaf
         alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
         for key, works in joined.items():
             first, many = works[0], len(works)
             if key not in known_types:
-                blocked, types = cycle.alike(first)
+                blocked, types = waiting.verdicts.alike(first)
                 known_types[key] = None if blocked else types
             known = known_types[key]
             if known is None:
-                reasons = cycle.alike(first)[0]
+                reasons = waiting.verdicts.alike(first)[0]
                 self.blocked.update(dict.fromkeys(works, None if reasons[0].code == "limit" else reasons))
                 continue
             if known != first.form.types:
                 for work in works:
                     work.types = known
-            self._ask(cycle, first, many)
+            self._ask(waiting, first, many)
             alike.setdefault((first.form, known), [first, 0])[1] += many
             queue = queues.get(first.home)
             if queue is None:
@@ -160,57 +154,57 @@ class Queues:
             else:
                 queue += works
         for first, many in alike.values():  # whose queue it is decides nothing here
-            self._want(cycle, first, many)
+            self._want(waiting, first, many)
             self.count(first, many)
 
-    def _leave(self, cycle: Surroundings, work: Work) -> None:
+    def _leave(self, waiting: Surroundings, work: Work) -> None:
         self.in_gaps.pop(work, None)
         self.open.pop(work, None)
         if work.first_seats:
             if work.degraded:
-                self.queues[work.home].remove(work)
-                self._touch(cycle, work.home)
+                self.by_leaf[work.home].remove(work)
+                self._touch(waiting, work.home)
         elif work.state == "stopping":
             if work.asks_again:
-                self._ask(cycle, work, -1)
+                self._ask(waiting, work, -1)
         elif work in self.held:
             del self.held[work]
         elif work in self.blocked:
             del self.blocked[work]
         else:
-            self._ask(cycle, work, -1)
-            self._want(cycle, work, -1)
+            self._ask(waiting, work, -1)
+            self._want(waiting, work, -1)
             self.count(work, -1)
-            self.queues[work.home].remove(work)
-            self._touch(cycle, work.home)
+            self.by_leaf[work.home].remove(work)
+            self._touch(waiting, work.home)
 
-    def _ask(self, cycle: Surroundings, work: Work, times: int) -> None:
-        asked, division_of = self.asked, cycle.tree.division_of
+    def _ask(self, waiting: Surroundings, work: Work, times: int) -> None:
+        asked, division_of = self.asked, waiting.cluster.tree.division_of
         types = work.types
         if len(types) > 1:
             types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
         for quota_type in types:
-            milli = times * work.form.request_milli(quota_type, cycle.tree.by_type)
-            for leaf in cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+            milli = times * work.form.request_milli(quota_type, waiting.cluster.tree.by_type)
+            for leaf in waiting.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
                 key = leaf, division_of[quota_type]
                 asked[key] = asked.get(key, 0) + milli
                 self.rerequested.add(key)
 
-    def _touch(self, cycle: Surroundings, leaf: int) -> None:
-        cycle.tree.stirred.append(leaf)
+    def _touch(self, waiting: Surroundings, leaf: int) -> None:
+        waiting.cluster.tree.stirred.append(leaf)
         self.version[leaf] = self.version.get(leaf, 0) + 1
 
     def count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
 
-    def _want(self, cycle: Surroundings, work: Work, times: int) -> None:
+    def _want(self, waiting: Surroundings, work: Work, times: int) -> None:
         """Add to the blocks that are waited for."""
         form = work.form
         if not form.block:
             return
         self._largest = None
         role = form.kind.roles[0]
-        nodes = form.eligible(cycle.grid, 0, work.types[0], suspect=False, spare=False).array
+        nodes = form.eligible(waiting.cluster.grid, 0, work.types[0], suspect=False, spare=False).array
         key = (role.gpus, role.least, form.width, id(nodes))
         self.nodes[id(nodes)] = nodes
         count = self.wanted.setdefault(key, [0])

@@ -2,38 +2,35 @@
 
 from collections.abc import Iterable, Mapping
 from operator import add, sub
-from typing import Protocol
 
-from ..model.reasons import Reason
-from .cluster import Cluster
-from .queues import Amounts, Begun, Queues
+from .queues import Amounts, Begun
+from .waiting import Waiting
 from .work import Work
 
 NOTHING: Mapping[tuple[int, int], int] = {}
 
 
-class Surroundings(Protocol):
-    """What the plan in the making knows of a job."""
-
-    cluster: Cluster
-    who_waits: Queues
-    static: dict[int, tuple[Reason, ...]]
-
-    def leaves_of(self, work: Work, quota_type: int) -> list[int]: ...
-
-
 class Requests:
-    def __init__(self, cycle: Surroundings) -> None:
-        self.cycle = cycle
-        self.tree = cycle.cluster.tree
+    def __init__(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self.cluster = waiting.cluster
+        self.tree = waiting.cluster.tree
         self._by_job: dict[int, Amounts] = {}  # where shares follow each placement
         self._all: Amounts = {}  # of all of them together
         self._read = -1  # so much of the cluster's journal is in them
-        self.over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
+        self._over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
+        self._begin()
+        # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
+        tree, forms = self.tree, self.cluster.forms
+        several = len(tree.divisions) > 1 and any(limit is not None for limit in tree.limit_total)
+        many = forms.choosy and any(len(work.types) > 1 for work in self.cluster.works)
+        # A part by memory is asked for as of the smallest GPU that can hold it, and charged less on a larger one.
+        # Who is charged to a window of his class asks for nothing in his own queue any more.
+        self.by_placement = several or many or forms.by_memory or self._over or bool(self.cluster.windows.of_classes)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """What is used and what is asked for as the plan begins, and the shares that follow."""
-        asking = self.cycle.who_waits
+        asking = self.waiting.queues
         running: Amounts = {}
         for work in asking.open:
             self._of_running(work, running)
@@ -49,7 +46,7 @@ class Requests:
 
     def _go_on(self, begun: Begun, running: Amounts) -> None:
         """Go on from what was asked for as the plan before began."""
-        asking = self.cycle.who_waits
+        asking = self.waiting.queues
         for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
             division.requested = requested
             if division.used != used:
@@ -62,14 +59,14 @@ class Requests:
 
     def follow(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
-        cycle, journal = self.cycle, self.cycle.cluster.journal
-        for work in cycle.cluster.works if self._read < 0 else dict.fromkeys(journal[self._read :]):
+        journal = self.cluster.journal
+        for work in self.cluster.works if self._read < 0 else dict.fromkeys(journal[self._read :]):
             for key, milli in self._by_job.pop(work.order, NOTHING).items():
                 self._all[key] -= milli
             now: Amounts = {}
             if work.seats:
                 self._of_running(work, now)
-            elif work.order not in cycle.static and (work.state != "stopping" or work.asks_again):
+            elif work.order not in self.waiting.static and (work.state != "stopping" or work.asks_again):
                 self._of_waiting(work, now)
             if now:
                 self._by_job[work.order] = now
@@ -95,7 +92,7 @@ class Requests:
             if index not in seen:
                 seen.add(index)
                 milli = work.form.request_milli(quota_type, self.tree.by_type)
-                for leaf in self.cycle.leaves_of(work, quota_type):  # a window of its class is asked as well
+                for leaf in self.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
                     amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
 
     def _of_running(self, work: Work, amounts: Amounts) -> None:
@@ -107,7 +104,7 @@ class Requests:
             if lacks > 0:
                 more += lacks * work.form.worker_milli(place, work.quota_type)
             elif lacks < 0:
-                self.over = True
+                self._over = True
         if more:
             key = (work.charged_leaf, self.tree.division_of[work.quota_type])
             amounts[key] = amounts.get(key, 0) + more

@@ -60,9 +60,9 @@ def _asked(cycle: Cycle) -> list[Turn]:
     found: list[Turn] = []
     seen: set[Work] = set()
     of_leaf: dict[int, int] = {}
-    for choice, division in cycle.rounds():
+    for choice, division in cycle.waiting.rounds():
         before: tuple[Work, int] | None = None
-        order = QueueOrder(cycle.tree, division, cycle.queues(division, choice), partial(_milli, cycle, choice))
+        order = QueueOrder(cycle.tree, division, cycle.waiting.of_round(division, choice), partial(_milli, cycle, choice))
         while (work := order.best()) is not None:
             asked = order.asks[work.home]
             if work not in seen:  # who accepts several types is asked again in a later round
@@ -76,14 +76,14 @@ def _asked(cycle: Cycle) -> list[Turn]:
 
 
 def _milli(cycle: Cycle, choice: int, work: Work) -> int:
-    return work.missing_milli(cycle.tried_types(work, choice)[0] if work.seats else work.types[choice])
+    return work.missing_milli(cycle.waiting.tried_types(work, choice)[0] if work.seats else work.types[choice])
 
 
 def _compared(cycle: Cycle, division: Division, first: tuple[Work, int], second: tuple[Work, int]) -> tuple[str, Side | None, Side | None]:
     """Why one is asked directly before the other. Each of them is the best of its side: nothing was dropped there meanwhile."""
     (one, one_asks), (other, other_asks) = first, second
     if one.home == other.home:
-        return _first_unlike(OF_JOBS, cycle.rank_in_queue(one), cycle.rank_in_queue(other)), None, None
+        return _first_unlike(OF_JOBS, cycle.waiting.order.rank(one), cycle.waiting.order.rank(other)), None, None
     tree = cycle.tree
     theirs, ours = tree.fork(one.home, other.home)
     by = _first_unlike(OF_NODES, tree.key(theirs, division, one_asks), tree.key(ours, division, other_asks))

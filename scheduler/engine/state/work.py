@@ -79,6 +79,11 @@ class Work:
         return self.job.run.state
 
     @property
+    def open_types(self) -> tuple[int, ...]:
+        """The quota types in which it may get what it lacks."""
+        return (self.quota_type,) if self.seats else self.types
+
+    @property
     def asks_again(self) -> bool:
         """Whether a job that is stopping was evicted, and so waits again as soon as it has stopped."""
         run = self.job.run

@@ -42,7 +42,7 @@ class Blockers:
 
     def of(self, work: Work) -> Reasons:
         cycle = self.cycle
-        static = cycle.static.get(work.order)
+        static = cycle.waiting.static.get(work.order)
         if static is not None:
             return static
         if work.stale:
@@ -51,7 +51,7 @@ class Blockers:
         key = (work.home, id(form))
         group = None if work.seats else self._groups.get(key)
         if group is None:
-            alike = (work.home, form.shape, work.form.fixed, work.types, self._protects and form.level > cycle.least_level)
+            alike = (work.home, form.shape, work.form.fixed, work.types, self._protects and form.level > cycle.cluster.forms.least_level)
             group = self._alike.get(alike)
             if group is None or work.seats:
                 group = self._group(work)
@@ -59,7 +59,7 @@ class Blockers:
                     self._alike[alike] = group
             if not work.seats:
                 self._groups[key] = group
-        own = cycle.notes.get(work.order)
+        own = cycle.waiting.notes.get(work.order)
         if own and not work.form.parted and not SPLITTING.isdisjoint(own) and not self.rooms.may_join(work):
             own = {code: found for code, found in own.items() if code not in SPLITTING}
         if cycle.cluster.windows.upcoming and "window" not in (own or {}):
@@ -81,7 +81,7 @@ class Blockers:
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
-        safe = self._safe([work.home], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
+        safe = self._safe([work.home], "preempt_min_runtime_ms") if work.form.level > self.cycle.cluster.forms.least_level else 0
         if safe:
             extra = [self._with_safe(found, safe) if found.code == "victims" else found for found in extra]
         if late:
@@ -110,7 +110,7 @@ class Blockers:
     def _window(self, work: Work) -> dict[str, Reason]:
         """The window that would keep it from a start now, also where there is no room for it anyway."""
         cycle = self.cycle
-        for quota_type in cycle.types_of(work):
+        for quota_type in work.open_types:
             refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))
             if refused is not None:
                 return {"window": refused}
@@ -122,7 +122,7 @@ class Blockers:
         known = None if work.seats else self._roomy.get(key)
         if known is None:
             gated = any(one.code in ("limit", "guarantee") for one in group)
-            known = not gated and any(self.rooms.of(work, quota_type) is None for quota_type in self.cycle.types_of(work))
+            known = not gated and any(self.rooms.of(work, quota_type) is None for quota_type in work.open_types)
             if not work.seats:
                 self._roomy[key] = known
         return known
@@ -130,7 +130,7 @@ class Blockers:
     # What a queue's jobs of one kind have in common
 
     def _group(self, work: Work) -> Reasons:
-        types = self.cycle.types_of(work)
+        types = work.open_types
         found = [one for quota_type in types for one in self._of_type(work, quota_type)]
         return tuple(dict.fromkeys(found) if len(types) > 1 else found) or (ORDER,)  # of one type each is another one
 
@@ -181,7 +181,7 @@ class Blockers:
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
         division = self.cycle.tree.divisions[self.cycle.tree.division_of[quota_type]]
         beyond = division.used[leaf] + milli > division.fair[leaf]
-        key = (leaf, quota_type, milli, not beyond and work.form.level > self.cycle.least_level)
+        key = (leaf, quota_type, milli, not beyond and work.form.level > self.cycle.cluster.forms.least_level)
         known = self._shares.get(key)
         if known is None:
             known = self._shares[key] = self._new_share(work, leaf, quota_type, milli)
@@ -199,7 +199,7 @@ class Blockers:
             return (reason("share", detail, quota=name, **facts),)
         places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         above = [tree.names[over] for over in places]
-        own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.least_level else 0
+        own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.cluster.forms.least_level else 0
         if not above:
             detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)

@@ -29,9 +29,9 @@ Advice = tuple[str, Any] | None
 
 def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
     """Who waits, in the order in which queues are served when room comes, with the types that it tries in that round."""
-    for choice, division in cycle.rounds():
-        for work, _ in serving(cycle, choice, division, cycle.queues(division, choice, test)):
-            yield work, cycle.tried_types(work, choice)
+    for choice, division in cycle.waiting.rounds():
+        for work, _ in serving(cycle, choice, division, cycle.waiting.of_round(division, choice, test)):
+            yield work, cycle.waiting.tried_types(work, choice)
 
 
 def serving(
@@ -49,7 +49,7 @@ def serving(
             then.used[place] += asked
 
     def milli(work: Work) -> int:
-        return work.missing_milli(cycle.tried_types(work, choice)[0])
+        return work.missing_milli(cycle.waiting.tried_types(work, choice)[0])
 
     for leaf, asked in gone:
         charge(leaf, asked)
@@ -169,21 +169,21 @@ class Forecast:
             self._predict(work, types, ahead, rehearsal, allowances)
         if cycle.cluster.windows.upcoming:
             self._widened(ahead, rehearsal, allowances)
-        if cycle.who_waits.held:
+        if cycle.waiting.queues.held:
             self._not_due(ahead, rehearsal, allowances)
 
     def _widened(self, ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
         """Whom only his limits refuse: as soon as a window of his queue widens them so that they alone would let him in."""
         cycle = self.cycle
         windows, works = cycle.cluster.windows, cycle.cluster.works
-        refused = [works[order] for order, (first, *_) in cycle.static.items() if first.code == "limit"]
+        refused = [works[order] for order, (first, *_) in cycle.waiting.static.items() if first.code == "limit"]
         trees = [
-            (start, Tree(cycle.scenario, cycle.grid.types, cycle.grid.capacity, windows.lasting_at(start)))
+            (start, Tree(cycle.cluster.scenario, cycle.grid.types, cycle.grid.capacity, windows.lasting_at(start)))
             for start in windows.starts(owned=True)
             if refused
         ]
         for work in refused:
-            types = tuple(each for each in work.form.types if cycle.verdicts.fits_empty(work, each))
+            types = tuple(each for each in work.form.types if cycle.waiting.verdicts.fits_empty(work, each))
             found = (earliest_of(cycle, work, types, ahead, rehearsal, allowances, start - cycle.now, tree) for start, tree in trees)
             foreseen = next((one for one in found if one is not None), None)
             if foreseen is not None:
@@ -193,8 +193,8 @@ class Forecast:
     def _not_due(self, ahead: Lookahead, rehearsal: Rehearsal, allowances: Allowances) -> None:
         """Who is held until a moment to come, behind everyone who is due: by counting GPUs from then on, where that tells."""
         cycle, book, later = self.cycle, self.cycle.book, ahead.copy()
-        for due, order, work in sorted((work.job.not_before or 0, work.order, work) for work in cycle.who_waits.held):
-            blocked, types = cycle.alike(work)
+        for due, order, work in sorted((work.job.not_before or 0, work.order, work) for work in cycle.waiting.queues.held):
+            blocked, types = cycle.waiting.verdicts.alike(work)
             if blocked:
                 continue
             since, length = due - cycle.now, book.length(work)
@@ -246,7 +246,7 @@ class Forecast:
         """None also for who is put out by this plan: what it asks for is no longer to be changed while it runs."""
         if self.mode == "none" or work.seats or work.first_seats:
             return None
-        static = self.cycle.static.get(work.order)
+        static = self.cycle.waiting.static.get(work.order)
         if static is not None and static[0].code not in CHANGEABLE:
             return None
         if self.mode == "head" and work.order not in self.predicted:
@@ -283,7 +283,7 @@ class Forecast:
         work.kind, work.form, work.types = kind, form, form.types
         try:
             cycle.cluster.windows = self._windows_next
-            refused, types = cycle.verdicts.of(work)
+            refused, types = cycle.waiting.verdicts.of(work)
             types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
             return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
         finally:
@@ -293,7 +293,7 @@ class Forecast:
     @cached_property
     def _windows_next(self) -> Windows:
         """The windows as the next plan sees them: what this one decides may leave another block for them."""
-        cluster, scenario, nodes = self.cycle.cluster, self.cycle.scenario, self.cycle.grid.nodes
+        cluster, scenario, nodes = self.cycle.cluster, self.cycle.cluster.scenario, self.cycle.grid.nodes
         if not cluster.journal or all(ahead.window.level is None for ahead in cluster.windows.upcoming):
             return cluster.windows
         runs: dict[str, Run] = {}
@@ -307,8 +307,8 @@ class Forecast:
 
     def _wanted_back(self, work: Work, quota_type: int) -> bool:
         """Whether one of those that the next plan serves from what this one frees waits for the type, not behind the job."""
-        rank, types_of = self.cycle.rank_in_queue, self.cycle.types_of
-        return any(quota_type in types_of(one) and (one.home != work.home or rank(one) < rank(work)) for one in self._served_next)
+        rank = self.cycle.waiting.order.rank
+        return any(quota_type in one.open_types and (one.home != work.home or rank(one) < rank(work)) for one in self._served_next)
 
     @cached_property
     def _served_next(self) -> tuple[Work, ...]:
@@ -333,10 +333,10 @@ class Forecast:
         if "grow" in cycle.settings.passes:
             mine = max(mine, min(work.form.most_milli(quota_type), cycle.idle_milli(quota_type)))
         for one in self._higher(work):
-            kept = cycle.notes.get(one.order, {}).get("reservation")
+            kept = cycle.waiting.notes.get(one.order, {}).get("reservation")
             if kept is not None and dict(kept.facts).get("holder") == work.job.name:
                 return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other
-            if quota_type not in cycle.types_of(one) or not may_evict(cycle, one):
+            if quota_type not in one.open_types or not may_evict(cycle, one):
                 continue
             asked = one.missing_milli(quota_type)
             lower = cycle.standing.freeable_below(leaf, quota_type, one.form.level)
@@ -349,7 +349,7 @@ class Forecast:
         cycle, level = self.cycle, work.form.level
         key = (work.home, level)
         if key not in self._above:
-            self._above[key] = {one.form: one for one in cycle.above(cycle.waiting_in(work.home), level)}
+            self._above[key] = {one.form: one for one in cycle.waiting.order.above(cycle.waiting.in_leaf(work.home), level)}
         return self._above[key].values()
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:

@@ -25,7 +25,7 @@ def measure(cycle: Cycle) -> dict[str, Any]:
             continue
         idle = _room(cycle, suspect=False) * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
-    if cycle.scenario.demand:
+    if cycle.cluster.scenario.demand:
         result["fragmented_by_demand"] = _against_demand(cycle)
     stranded = _idle_slices(cycle)
     if stranded:
@@ -54,7 +54,7 @@ def fragmented(cycle: Cycle) -> int:
     total = weight = 0
     idle_of: dict[tuple[int, bool], int] = {}
     capacity = cycle.capacity(cycle.fleet.soon)
-    counts = {key: [form, count] for key, (form, count) in cycle.who_waits.alike.items() if count}
+    counts = {key: [form, count] for key, (form, count) in cycle.waiting.queues.alike.items() if count}
     for works, sign in _changed(cycle):
         for work in works:
             counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
@@ -84,7 +84,7 @@ def fragmented(cycle: Cycle) -> int:
 def _changed(cycle: Cycle) -> Iterator[tuple[list[Work], int]]:
     """Those that wait and have a place by this plan (-1), and those of the others that wait (1)."""
     yield [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats], -1
-    yield [work for work in cycle.asking_again() if work.first_seats and not work.seats and not work.stale], 1
+    yield [work for work in cycle.waiting.asking_again() if work.first_seats and not work.seats and not work.stale], 1
 
 
 def _against_demand(cycle: Cycle) -> float:
@@ -92,7 +92,7 @@ def _against_demand(cycle: Cycle) -> float:
     grid, room = cycle.grid, _room(cycle, suspect=False)
     idle = int(room.sum())
     total = weight = 0
-    for part in cycle.scenario.demand:
+    for part in cycle.cluster.scenario.demand:
         if not part.gpus:
             continue  # of whole GPUs nothing is useless to who asks for a share, and who asks for none is not asked here
         slots = room // part.gpus
@@ -108,7 +108,7 @@ def _idle_slices(cycle: Cycle) -> int:
     """Empty MIG instances that no waiting job asks for."""
     if not cycle.fleet.soon.splits:
         return 0
-    waiting = (work for work in cycle.waiting() if work.kind.sharing == "mig")
+    waiting = (work for work in cycle.waiting if work.kind.sharing == "mig")
     roles = {id(role): role for work in waiting for role in work.kind.roles if role.parted}
     asked: dict[str, set[str]] = {}  # profiles by board
     empty = 0

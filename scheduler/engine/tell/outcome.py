@@ -399,15 +399,15 @@ def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
     """Those of whom this plan alone tells something."""
     works = cycle.cluster.works
     yield from cycle.cluster.journal
-    yield from (works[order] for order in (*cycle.static, *cycle.notes, *forecast.predicted))
-    yield from cycle.who_waits.open
+    yield from (works[order] for order in (*cycle.waiting.static, *cycle.waiting.notes, *forecast.predicted))
+    yield from cycle.waiting.queues.open
     if cycle.cluster.forms.delay:
-        yield from (work for queue in cycle.leaf_queues.values() for work in queue if work.kind.preemption_delay_ms)
+        yield from (work for queue in cycle.waiting.queues.by_leaf.values() for work in queue if work.kind.preemption_delay_ms)
 
 
 def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: Repeated, changed: Iterable[int]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
-    tree, queues = cycle.tree, cycle.leaf_queues
+    tree, queues = cycle.tree, cycle.waiting.queues.by_leaf
     anew = dict.fromkeys((*repeated.own, *repeated.due, *cycle.cluster.first_state.since.come, *_own(cycle, forecast)))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
     leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
@@ -426,7 +426,7 @@ def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: 
 
 def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequence[Work], due: dict[Work, None]) -> list[Waiting | None]:
     """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide. Notes who is `due` by a time."""
-    own, advises_all = {*cycle.static, *cycle.notes, *forecast.predicted}, forecast.advises_all
+    own, advises_all = {*cycle.waiting.static, *cycle.waiting.notes, *forecast.predicted}, forecast.advises_all
     shared: dict[tuple[int, Form], Reasons] = {}
     entries: list[Waiting | None] = [None] * len(works)
     for work in [work for work in works if not work.seats or work.degraded]:

@@ -225,7 +225,7 @@ class Rooms:
         key = (work.form.shape, work.types)
         if key not in self._joins:
             wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
-            types = set(self.cycle.types_of(work))
+            types = set(work.open_types)
             of_type = self.cycle.grid.type_of
             self._joins[key] = any(of_type[node] in types and split + self.view.count_np[node] >= wanted for node, split in self._split.items())
         return self._joins[key]

@@ -78,8 +78,8 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     now, cluster = cycle.now, cycle.cluster
     wakes = _wakes(cycle)
     touched = dict.fromkeys(cluster.journal)
-    if cycle.who_waits.open:
-        touched.update(dict.fromkeys(work for work in cycle.who_waits.open if work.degraded))
+    if cycle.waiting.queues.open:
+        touched.update(dict.fromkeys(work for work in cycle.waiting.queues.open if work.degraded))
     untimed = wakes.untimed
     untimed.update(dict.fromkeys(cluster.first_state.since.come))
     times: list[int] = []
@@ -91,7 +91,7 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         wakes.untimed = {work: None for work in touched if work in untimed}
         times += [at for work in ahead.some(touched) for at in ahead.of(work)]
     times += [at for work, mine in wakes.times.items() if work not in touched for at in mine]
-    if cycle.scenario.windows:
+    if cycle.cluster.scenario.windows:
         times.extend(cluster.windows.times())
     if cycle.grid.repartitioned:
         times.extend(at + HOUR_MS for at in cycle.grid.repartitioned)
@@ -108,10 +108,10 @@ def _may_be_kept_before(instant: int, cycle: Cycle, freed: int) -> bool:
     """A bound: False where no place that comes free before an instant is room for anybody who waits."""
     if not freed:
         return False
-    if cycle.cluster.forms.parted or any(work.degraded for work in cycle.who_waits.open):
+    if cycle.cluster.forms.parted or any(work.degraded for work in cycle.waiting.queues.open):
         return True
     room = freed + 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli()
-    return any(work.form.lowest <= room for work in cycle.waiting())
+    return any(work.form.lowest <= room for work in cycle.waiting)
 
 
 def _ends(cycle: Cycle, wakes: Wakes) -> Ends:
@@ -141,7 +141,7 @@ def _may_wake(cycle: Cycle) -> Iterable[Work]:
     protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
     if cluster.first_state.timed is None or protected or cycle.tree.protects or settings.waits_end or cluster.forms.delay:
         return cluster.works
-    return [*cluster.first_state.timed, *cycle.who_waits.held]
+    return [*cluster.first_state.timed, *cycle.waiting.queues.held]
 
 
 class Ahead:

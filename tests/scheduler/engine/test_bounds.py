@@ -46,8 +46,8 @@ def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[in
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 7))
 def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: int, every: int):
     cycle = after_some_passes(seed, passes)
-    for work in list(cycle.waiting()):
-        for quota_type in cycle.types_of(work):
+    for work in list(cycle.waiting):
+        for quota_type in work.open_types:
             ranked = [pair for place, pair in enumerate(everything(cycle, work, quota_type)) if place % 8 >= every]
             hopeful = hopeful_domains(cycle, work, quota_type, ranked)
             if hopeful is None and not fits_already(cycle, work, quota_type):
@@ -64,14 +64,14 @@ def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: in
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), min_size=1, max_size=12))
 def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: int, picks: list[int]):
     cycle = Cycle(parse(scenario_random(seed, "small")))
-    for choice, division in cycle.rounds():
-        queues = cycle.queues(division, choice)
+    for choice, division in cycle.waiting.rounds():
+        queues = cycle.waiting.of_round(division, choice)
         leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
         if not queues or not leaves:
             continue
 
         def milli(work: Work, choice: int = choice) -> int:
-            return work.form.least_milli(cycle.tried_types(work, choice)[0]) if not work.seats else 1000
+            return work.form.least_milli(cycle.waiting.tried_types(work, choice)[0]) if not work.seats else 1000
 
         order = QueueOrder(cycle.tree, division, queues, milli)
         for pick in picks:
@@ -140,9 +140,9 @@ def on_node_of(units: list[Unit]) -> dict[int, list[int]]:
 def test_whoever_asks_for_more_than_rights_leave_is_hopeless(seed: int):
     cycle = after_some_passes(seed, 3)
     cycle.turn = FAIR
-    for choice, division in cycle.rounds():
+    for choice, division in cycle.waiting.rounds():
         walk = Walk(cycle, choice, division, keep=False, free_start=True)
-        for leaf, queue in cycle.queues(division, choice).items():
+        for leaf, queue in cycle.waiting.of_round(division, choice).items():
             room = walk._room_by_right(leaf)
             for work in queue:
                 assert work.seats or work.form.lowest <= room or walk.hopeless(work), work.job.name
@@ -154,7 +154,7 @@ def test_rights_leave_too_little_for_some():
         cycle = after_some_passes(seed, 3)
         cycle.turn = FAIR
         walk = Walk(cycle, 0, cycle.tree.divisions[0], keep=False, free_start=True)
-        queues = cycle.queues(cycle.tree.divisions[0], 0)
+        queues = cycle.waiting.of_round(cycle.tree.divisions[0], 0)
         found += any(work.form.lowest > walk._room_by_right(leaf) for leaf, queue in queues.items() for work in queue)
 
     assert found > 3
@@ -167,7 +167,7 @@ def test_a_verdict_shared_by_queues_is_that_of_each(seed: int):
     cycle = Cycle(replace(scenario, quotas=tuple(replace(quota, limit=Amount()) for quota in scenario.quotas)))
 
     for work in cycle.cluster.works:
-        blocked, types = cycle.alike(work)
+        blocked, types = cycle.waiting.verdicts.alike(work)
         alone = Verdicts(cycle.cluster).of(work)
         assert (bool(blocked), types) == (bool(alone[0]), alone[1]), work.job.name
 

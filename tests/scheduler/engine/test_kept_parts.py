@@ -99,15 +99,15 @@ def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
 @given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
 def test_an_order_that_goes_on_is_that_made_anew(seed: int, size: str):
     cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
-    assume(cycle.by_leaf)
+    assume(cycle.waiting.is_by_leaf)
 
     def milli(work):
-        return work.missing_milli(cycle.types_of(work)[0])
+        return work.missing_milli(work.open_types[0])
 
     for _ in range(6):
-        fresh = QueueOrder(cycle.tree, cycle.tree.divisions[0], cycle.queues(cycle.tree.divisions[0], 0), milli)
-        assert served(cycle.whole_order(milli)) == served(fresh)
-        served(cycle.whole_order(milli), most=chance.randrange(4))
+        fresh = QueueOrder(cycle.tree, cycle.tree.divisions[0], cycle.waiting.of_round(cycle.tree.divisions[0], 0), milli)
+        assert served(cycle.waiting.whole_order(milli)) == served(fresh)
+        served(cycle.waiting.whole_order(milli), most=chance.randrange(4))
         stir(cycle, chance)
 
 

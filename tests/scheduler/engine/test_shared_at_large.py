@@ -70,7 +70,7 @@ def test_units_are_given_back_as_one_after_the_other(sizes: list[int], wanted: i
 def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, data: st.DataObject):
     cycle = after_some_passes(seed, passes)
     units = cycle.units().below(0)
-    for work in [work for work in cycle.waiting() if work.form.plain and not work.seats and work.kind.roles[0].gpus][:4]:
+    for work in [work for work in cycle.waiting if work.form.plain and not work.seats and work.kind.roles[0].gpus][:4]:
         if work.form.width >= 0 and len(cycle.grid.levels[work.form.width]) > 1:
             continue
         for quota_type in work.types:
@@ -88,7 +88,7 @@ def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, d
 @given(seeds, st.integers(0, 9))
 def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int):
     cycle = after_some_passes(seed, passes)
-    for work in [work for work in cycle.waiting() if work.form.parted and not work.seats]:
+    for work in [work for work in cycle.waiting if work.form.parted and not work.seats]:
         for quota_type in work.types:
             for view in cycle.views():
                 for left in (0, 2):
@@ -110,7 +110,7 @@ def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: 
     cycle = after_some_passes(seed, passes, cpus=48, host_memory_gb=256)
     for view in cycle.views():
         capacity = Capacity(cycle.grid, view)
-        for work in list(cycle.waiting())[:4]:
+        for work in list(cycle.waiting)[:4]:
             first = work.kind.roles[0]
             others = [
                 replace(first, gpus=gpus, mig=None, memory_mib=None, share_milli=None, cpu_milli=cpus, host_memory_mib=memory)
@@ -165,7 +165,7 @@ def test_dates_of_parts_are_those_of_a_look_at_every_node(seed: int):
 @given(seeds, st.integers(1, 9))
 def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
     cycle = Cycle(parse(scenario_random(seed, "small")))
-    asked = [(leaf, kind, form.level) for leaf in cycle.leaf_queues for form in cycle.cluster.forms.values() for kind in form.types]
+    asked = [(leaf, kind, form.level) for leaf in cycle.waiting.queues.by_leaf for form in cycle.cluster.forms.values() for kind in form.types]
     for leaf, kind, level in asked:
         cycle.standing.lowest(leaf)
         cycle.standing.freeable_below(leaf, kind, level)
@@ -186,7 +186,7 @@ def test_what_is_asked_for_follows_placements_as_if_counted_anew(seed: int, pass
     cycle = after_some_passes(seed, passes)
     cycle.requests.follow()
     followed = [list(division.requested) for division in cycle.tree.divisions]
-    cycle.requests = Requests(cycle)
+    cycle.requests = Requests(cycle.waiting)
     cycle.requests.follow()
 
     assert [division.requested for division in cycle.tree.divisions] == followed

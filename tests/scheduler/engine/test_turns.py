@@ -42,7 +42,7 @@ def walked(scenario: Scenario) -> list[str]:
     """Whoever accepts several types is asked several times: his first turn counts."""
     cycle = Cycle(scenario)
     asked: dict[str, None] = {}
-    for choice, division in cycle.rounds():
+    for choice, division in cycle.waiting.rounds():
         walk = Refusing(cycle, choice, division)
         walk.run()
         asked.update(dict.fromkeys(walk.asked))
