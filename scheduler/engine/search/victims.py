@@ -19,6 +19,7 @@ from .units import Unit, Units
 
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
+FEW = 10  # units of which every set is looked at
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
@@ -191,7 +192,7 @@ def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Ta
         return needed
     for chosen in (swapped,) if target.growth else (swapped, closed):
         units = sorted(chosen, key=lambda unit: unit.key)
-        if _all_legal(units, legal, {}) and _enough(cluster, units, target):
+        if _together(units, legal, {}) and _enough(cluster, units, target):
             return units
     return None
 
@@ -219,7 +220,7 @@ def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] |
     kept = _complete(needed, jobs)
     if len(kept) == len(needed):
         return kept
-    return kept if _all_legal(sorted(kept, key=lambda unit: (not unit.surplus, unit.milli)), legal, {}) else None
+    return kept if _together(kept, legal, {}) else None
 
 
 class Counter:
@@ -329,13 +330,37 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
         if counter is not None and counter.change(unit, 1):
             return taken
     if counter is not None:
+        counter.begin_anew()
+        if refused and len(units) <= FEW:
+            return _least_set(units, legal, target, counter)
         if refused and target.gpus > 1 and not target.short:
-            counter.begin_anew()
             return _collect_by_node(cluster, units, legal, target, counter)
         return None
     if target.fits is None:
         return None
     return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+
+
+def _least_set(units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
+    """Where only so much may be taken, it must not be taken in vain: of all sets of a few units that make room, the one that ranks least."""
+    best = min(
+        _sets([unit for _, unit in units], legal, counter, []), key=lambda some: Found(some, {}, target.low, target.high, units).rank(), default=None
+    )
+    for unit in best or ():
+        counter.change(unit, 1)
+    return best
+
+
+def _sets(units: Sequence[Unit], legal: Legal, counter: Counter, chosen: list[Unit]) -> Iterator[list[Unit]]:
+    """Those that may be taken together with the chosen ones and make room with them, where the last of them is needed for it."""
+    for at, unit in enumerate(units):
+        some = [*chosen, unit]
+        if _together(some, legal, {}):  # else nothing that holds them may be taken
+            if counter.change(unit, 1):
+                yield some
+            else:
+                yield from _sets(units[at + 1 :], legal, counter, some)
+            counter.change(unit, -1)
 
 
 def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -387,6 +412,7 @@ def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Un
     return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
 
 
+Here = tuple[int, tuple[int, ...], Unit]  # what a unit frees on a node; category
 Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has cost with it: category, milli-GPU, lost work; node, units
 
 
@@ -411,7 +437,7 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
         _, _, _, node, mine = heappop(heap)
         fresh = [unit for unit in mine if unit not in taken]
         trial = dict(charged)
-        if not _all_legal(fresh, legal, trial):
+        if not _together(fresh, legal, trial):
             continue
         charged = trial
         for unit in fresh:
@@ -428,23 +454,43 @@ def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slo
     goal = (idle // gpus + 1) * gpus
     worst: tuple[int, ...] = ()
     milli = lost = 0
-    mine = []
+    mine: list[Here] = []
     for rank, unit in here:
+        count = 0
         for _, _, place, mask, _, _, _, _ in unit.seats:
             if place == node:
-                idle += (mask & usable).bit_count()
-        if rank is not worst and rank > worst:
-            worst = rank
-        milli += unit.milli
-        lost += unit.lost
-        mine.append(unit)
-        if idle >= goal:
-            yield worst, milli, lost, node, mine
-            goal, mine = (idle // gpus + 1) * gpus, []
+                count += (mask & usable).bit_count()
+        mine.append((count, rank, unit))
+        idle += count
+        while idle >= goal:
+            spared = _not_needed(mine, idle - goal) if idle > goal else []
+            needed = [one for one in mine if one not in spared] if spared else mine
+            for _, each, gone in needed:
+                if each is not worst and each > worst:
+                    worst = each
+                milli += gone.milli
+                lost += gone.lost
+            yield worst, milli, lost, node, [gone for _, _, gone in needed]
+            mine = spared
+            goal = ((idle - sum([count for count, _, _ in spared])) // gpus + 1) * gpus
 
 
-def _all_legal(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
-    for unit in units:
+def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
+    """What can be given back, last taken first, where so many GPUs more than needed come free."""
+    spared = []
+    for one in reversed(mine):
+        if one[0] <= most:
+            most -= one[0]
+            spared.append(one)
+    return spared[::-1]
+
+
+def _together(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
+    """Whether they may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line.
+
+    What they come to is added to `charged`.
+    """
+    for unit in sorted(units, key=lambda unit: (not unit.surplus, unit.milli)) if len(units) > 1 else units:
         place = legal(unit, charged)
         if place is None:
             return False
