@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from dashboards.readings import HOT_C, GpuNow, gpus_hot, gpus_read, gpus_throttling
+from dashboards.readings import HOT_C, GpuNow, Reading, gpus_hot, gpus_read, gpus_throttling
 from gpufleet.core.tables import Choice, Column
 from gpufleet.core.times import now
 from quotas.permissions import Access
@@ -21,6 +21,10 @@ class GpuLine:
 
     row: GpuRow
     now: GpuNow
+
+    @property
+    def reading(self) -> Reading:
+        return self.now.reading
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.row, name)
@@ -52,8 +56,8 @@ def conditions() -> list[dict[str, Any]]:
 
 
 _NONE = """<span class="nothing" title="No reading">–</span>"""
-_UTILIZATION = f"{{% if row.now.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.now.reading.sm }}}}%{{% endif %}}"
-_MEMORY = f"{{% if row.now.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.now.reading.memory }}}}%{{% endif %}}"
+_UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.reading.sm }}}}%{{% endif %}}"
+_MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
 
 
 def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
@@ -62,16 +66,19 @@ def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
 
 
 _HEAT = (
-    f"{{% if row.now.reading.celsius is None %}}{_NONE}{{% elif row.now.is_hot %}}<strong>{{{{ row.now.reading.celsius }}}} °C</strong>"
-    "{% else %}{{ row.now.reading.celsius }} °C{% endif %}"
+    f"{{% if row.reading.celsius is None %}}{_NONE}{{% elif row.reading.is_hot %}}<strong>{{{{ row.reading.celsius }}}} °C</strong>"
+    "{% else %}{{ row.reading.celsius }} °C{% endif %}"
 )
 _HEALTH = (
     """{% status row.gpu.health %}{% if row.now.throttles %} <span class="badge tone-warn" title="Clocks held down">Throttling</span>{% endif %}"""
 )
+READING = (
+    Column("sm", "Utilization", "reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
+    Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
+    Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
+)
 _READ = (
-    Column("sm", "Utilization", "now.reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
-    Column("memory_used", "Memory used", "now.reading.memory", numeric=True, cell=_MEMORY),
-    Column("celsius", "Temperature", "now.reading.celsius", numeric=True, cell=_HEAT),
+    *READING,
     Column("throttles", "Throttling", "now.throttles", on_page=False),
     _figure("processes", "Processes", hint="Compute processes now, by NVML"),
     _figure("sm_clock", "SM clock", " MHz"),

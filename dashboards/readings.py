@@ -24,6 +24,10 @@ class Reading:
     memory: int | None
     celsius: int | None
 
+    @property
+    def is_hot(self) -> bool:
+        return self.celsius is not None and self.celsius >= HOT_C
+
 
 NOT_READ = Reading(None, None, None)
 
@@ -89,7 +93,7 @@ class GpuNow:
 
     @property
     def is_hot(self) -> bool:
-        return self.reading.celsius is not None and self.reading.celsius >= HOT_C
+        return self.reading.is_hot
 
     @property
     def is_read(self) -> bool:
@@ -108,7 +112,19 @@ def gpus_throttling(*, now: datetime) -> frozenset[int]:
 
 
 def gpus_hot(*, now: datetime) -> set[int]:
-    return {key for key, reading in readings_now(now=now).items() if reading.celsius is not None and reading.celsius >= HOT_C}
+    return {key for key, reading in readings_now(now=now).items() if reading.is_hot}
+
+
+def reading_of_all(readings: Iterable[Reading]) -> Reading:
+    """Several GPUs as one: mean utilization and memory over those that were read, and the hottest temperature."""
+    found = list(readings)
+    sm = [min(100, one.sm) for one in found if one.sm is not None]
+    memory = [one.memory for one in found if one.memory is not None]
+    return Reading(
+        round(sum(sm) / len(sm)) if sm else None,
+        round(sum(memory) / len(memory)) if memory else None,
+        max((one.celsius for one in found if one.celsius is not None), default=None),
+    )
 
 
 def jobs_utilization(jobs: Mapping[int, Collection[int]], *, now: datetime) -> Mapping[int, int]:

@@ -2,7 +2,8 @@
 
 from dashboards.gpu_list import GPUS
 from dashboards.job_list import JOBS
-from scheduler.hardware.lists import CLUSTERS, NODES
+from dashboards.node_list import NODES
+from scheduler.hardware.lists import CLUSTERS
 from scheduler.jobs.view_queries import Viewed
 from scheduler.models import Cluster, Gpu, Job, Node, ViewedList
 

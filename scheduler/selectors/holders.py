@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Min, Q, QuerySet, Sum
 
 from quotas.permissions import Access, Can
 from scheduler.models import OutsideSeat, Placement
@@ -82,6 +82,37 @@ def node_holders(access: Access, node_id: int) -> list[Holder]:
     return [*_holders(access, open_placements().filter(node_id=node_id)), *_outside(access, outside_seats().filter(node_id=node_id))]
 
 
+def nodes_jobs(access: Access, node_ids: Collection[int]) -> dict[int, list[HoldingJob]]:
+    """The jobs on each of the nodes, the largest first. Two queries, which count workers where they stand."""
+    found: dict[int, list[HoldingJob]] = {}
+    placements = open_placements().filter(node_id__in=node_ids).order_by()
+    rows = placements.values_list("node_id", "job__public_id", "job__name", "job__state", "job__quota__path").annotate(
+        Min("since"), Sum("gpu_milli"), Count("pk")
+    )
+    for node, *job, since, milli, parts in rows:
+        holder = _holder(access, None, None, None, milli, since, *job, "", 0, None)
+        found.setdefault(node, []).append(HoldingJob(holder, parts, milli))
+    seats = outside_seats().filter(node_id__in=node_ids).order_by()
+    told = access.can_everywhere(Can.OPERATE)
+    for node, number, person, since, parts in seats.values_list("node_id", "job__number", "job__person").annotate(Min("job__since"), Count("pk")):
+        found.setdefault(node, []).append(HoldingJob(_outsider(told, None, None, 1000 * parts, since, number, person), parts, 1000 * parts))
+    return {node: sorted(_unknown_as_one(jobs), key=_largest_first) for node, jobs in found.items()}
+
+
+def _unknown_as_one(jobs: Sequence[HoldingJob]) -> list[HoldingJob]:
+    """Jobs that the reader may not know as one, as `holding_jobs` has them."""
+    found: dict[tuple[str, str], HoldingJob] = {}
+    for job in jobs:
+        key = (job.holder.job_id, job.holder.outside)
+        before = found.get(key)
+        found[key] = job if before is None else HoldingJob(before.holder, before.parts + job.parts, before.milli + job.milli)
+    return list(found.values())
+
+
+def _largest_first(job: HoldingJob) -> tuple[int, str, str]:
+    return -job.milli, job.holder.job_id, job.holder.outside
+
+
 def gpu_past_holders(access: Access, gpu_id: int, limit: int = 20) -> list[Holder]:
     """Who held a GPU before, the latest first. One query."""
     past = Placement.objects.filter(gpu_id=gpu_id, until__isnull=False)
@@ -115,12 +146,12 @@ def _outside(access: Access, seats: QuerySet[OutsideSeat]) -> list[Holder]:
     """Operators are told whose it is and what the cluster calls it; others that it is not ours."""
     told = access.can_everywhere(Can.OPERATE)
     rows = seats.order_by("gpu__index", "pk").values_list("gpu_id", "gpu__index", "job__since", "job__number", "job__person")
-    return [
-        Holder(
-            gpu, None, index, 1000, since, False, "", "", "", "", "", 0, outside=f"Slurm job {number} of {person or 'nobody'}" if told else OUTSIDE
-        )
-        for gpu, index, since, number, person in rows
-    ]
+    return [_outsider(told, gpu, index, 1000, since, number, person) for gpu, index, since, number, person in rows]
+
+
+def _outsider(told: bool, gpu: int | None, index: int | None, milli: int, since: datetime, number: int, person: str) -> Holder:
+    outside = f"Slurm job {number} of {person or 'nobody'}" if told else OUTSIDE
+    return Holder(gpu, None, index, milli, since, False, "", "", "", "", "", 0, outside=outside)
 
 
 def _holder(access: Access, gpu_id: Any, mig_id: Any, index: Any, milli: int, since: datetime, *job: Any) -> Holder:

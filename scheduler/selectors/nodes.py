@@ -28,6 +28,7 @@ class NodeRow:
     gpus: int
     healths: tuple[tuple[int, str], ...]  # index and health of each GPU
     taken_milli: int
+    gpu_keys: tuple[int, ...] = ()
 
     @property
     def sick_gpus(self) -> int:
@@ -76,10 +77,12 @@ def nodes_listed(access: Access) -> QuerySet[Node]:
 def node_rows(nodes: Sequence[Node]) -> list[NodeRow]:
     """Listed nodes with what lists show beside them. One query."""
     healths: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    keys: dict[int, list[int]] = defaultdict(list)
     rows = Gpu.objects.filter(node__in=[node.pk for node in nodes], removed_at__isnull=True).order_by("node_id", "index")
-    for node_id, index, health in rows.values_list("node_id", "index", "health"):
+    for node_id, key, index, health in rows.values_list("node_id", "pk", "index", "health"):
         healths[node_id].append((index, health))
-    return [NodeRow(node, node.gpu_count, tuple(healths[node.pk]), node.taken_milli) for node in nodes]  # type: ignore[attr-defined]
+        keys[node_id].append(key)
+    return [NodeRow(node, node.gpu_count, tuple(healths[node.pk]), node.taken_milli, tuple(keys[node.pk])) for node in nodes]  # type: ignore[attr-defined]
 
 
 def node_for(access: Access, public_id: str) -> Node:

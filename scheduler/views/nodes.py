@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import node_chart
+from dashboards.node_list import NODES, nodes_now
 from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
@@ -28,7 +29,6 @@ from gpufleet.core.undo import Undo, done_with_undo, named, undone_said
 from gpufleet.web import Can, access_of, requires
 from scheduler.forms import DrainForm, HealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
-from scheduler.hardware.lists import NODES
 from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedDrain
 from scheduler.presenters.hardware import drawing_of, history_lines
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, seconds_lost
@@ -52,7 +52,8 @@ def node_list(request: HttpRequest) -> HttpResponseBase:
     if (opened := opened_with(access, request, NODES)) is not None:
         return opened
     context = {"heading": "Nodes", "version": feed_revision(), "can_add": operates, "views": partial(views_shown, access, request, NODES)}
-    return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context, chooses=operates)
+    presented = partial(nodes_now, access)
+    return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context, presented=presented, chooses=operates)
 
 
 @require_safe
