@@ -37,3 +37,16 @@ DURATIONS = [
     (187_200, "2 d 4 h"),
     (86_400 * 1040, "1,040 d"),
 ]
+# Minutes after 2026-11-20 12:00 UTC: the predicted start, its earliest and its latest.
+STARTS = [
+    ((60, 30, 90), "starts 12:30–13:30 UTC"),
+    ((60, 0, 90), "starts by 13:30 UTC"),
+    ((60, -30, 90.5), "starts by 13:30 UTC"),
+    ((900, 690, 1500), "starts 23:30–21 Nov 13:00 UTC"),
+    ((900, 780, 900.9), "starts 21 Nov 01:00–03:00 UTC"),
+    ((900, -5, 16_500), "starts by 1 Dec 23:00 UTC"),
+    ((60, 60, 60.5), "starts in 1 h"),
+    ((60, -60, -1), "starts in 1 h"),
+    ((0, -30, 90), "starts any moment"),
+    ((-3, -30, 90), "late by 3 min"),
+]

@@ -18,6 +18,9 @@ from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
 
 CELL, GAP = 14, 4
 MOST_WORDS = 8  # of a line in a list
+ASKED_TO_STOP = "Asked to stop."
+ON_ITS_PAGE = "Details on its page."
+_CLAUSE = re.compile(r"[;:](?=\s)|\s[–(]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +32,15 @@ class Line:
     before: str = ""  # the word in front of the moment
     more: int = 0  # further reasons that the job's page tells
     short: str = ""  # the same in a few words, where there are some
+    window: tuple[datetime, datetime] | None = None  # of a predicted start: the earliest and the latest
 
     @property
     def brief(self) -> str:
-        """The sentence, or where a list has no room for it what stands for it."""
-        words = self.text.split()
-        return self.text if len(words) <= MOST_WORDS else self.short or f"{' '.join(words[:MOST_WORDS])}…"
+        """The sentence; where a list has no room for it what stands for it, else its first clause. It is never cut within a clause."""
+        if len(self.text.split()) <= MOST_WORDS:
+            return self.text
+        clause, *rest = _CLAUSE.split(self.text, maxsplit=1)
+        return self.short or (f"{clause}." if rest and 1 < len(clause.split()) <= MOST_WORDS else ON_ITS_PAGE)
 
     @property
     def form(self) -> str:
@@ -99,7 +105,7 @@ def line_of(row: JobRow, now: datetime) -> Line:
 def _holding(row: JobRow) -> Line:
     attempt = row.attempt
     if attempt and attempt.stop_asked_at:
-        return Line(sentence(row.discretion.text(attempt.stop_cause)) or "Asked to stop.", attempt.stop_until, "gone by")
+        return Line(sentence(row.discretion.text(attempt.stop_cause)) or ASKED_TO_STOP, attempt.stop_until, "gone by", short=ASKED_TO_STOP)
     if row.job.degraded_since:
         return Line("Some of its workers are lost.", row.job.degraded_since, "since")
     return Line("")
@@ -110,7 +116,7 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.held_at:
         return Line("Held back by a person.", job.held_at, "since")
     if promise:
-        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or given up")
+        return Line(promised(promise, job.public_id, row.discretion), promise.until, "or given up", short="GPUs promised, not free yet.")
     if row.unmet:
         return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
     if job.not_before and job.not_before > now:
@@ -118,14 +124,15 @@ def _waiting(row: JobRow, now: datetime) -> Line:
     if job.retry_at and job.retry_at > now:
         return Line("Backs off before it is tried again.", job.retry_at, "tried")
     foreseen = foreseen_start(job, outlook)
-    starts = foreseen.moment if foreseen else None
+    starts, window = (foreseen.moment, foreseen.window) if foreseen else (None, None)
     if outlook and outlook.reasons:
         first, short = str(outlook.reasons[0].get("detail", "")), BLOCKERS.get(outlook.reasons[0].get("code", ""), "")
         if foreseen and outlook.reasons[0].get("held_by"):
             first = first.rpartition("; ")[0] or first  # who leaves first is for the job's page: here it is told when it starts
-        return Line(sentence(row.discretion.text(first)), starts, "starts", more=len(outlook.reasons) - 1, short=f"{short}." if short else "")
+        more = len(outlook.reasons) - 1
+        return Line(sentence(row.discretion.text(first)), starts, "starts", more=more, short=f"{short}." if short else "", window=window)
     if foreseen:
-        return Line("Its turn comes.", starts, "starts")
+        return Line("Its turn comes.", starts, "starts", window=window)
     return Line("Not looked at yet.")
 
 

@@ -25,6 +25,13 @@ class ForeseenStart:
         """What faces print: the start, or since when it is due."""
         return self.late_since or self.at
 
+    @property
+    def window(self) -> tuple[datetime, datetime] | None:
+        """The earliest and the latest start, where they differ and the job is not late."""
+        if self.earliest is None or self.latest is None or self.earliest >= self.latest or self.late_since is not None:
+            return None
+        return self.earliest, self.latest
+
     def is_late(self, now: datetime) -> bool:
         return now - self.moment > ANY_MOMENT
 

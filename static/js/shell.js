@@ -72,10 +72,24 @@
   }
 
   // How a predicted start stands, as gpufleet/core/templatetags/shell.py says it.
-  function starts(moment) {
+  function starts(moment, { from, until } = {}) {
     const late = Math.floor((serverNow() - moment) / 1000);
-    if (late < 0) return `starts ${relative(moment)}`;
+    if (late < 0) return `starts ${(until && windowTold(new Date(from), new Date(until))) || relative(moment)}`;
     return late <= LATE_S ? "starts any moment" : `late by ${duration(Math.floor(late / 60) * 60)}`;
+  }
+
+  // `14:10–15:30`; `by 15:30` once its beginning is past. Empty where it is over or has no length.
+  function windowTold(...window) {
+    const utc = root.dataset.clock === "utc";
+    const [earliest, latest, now] = [...window, new Date(serverNow())].map((moment) => {
+      const shape = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...(utc && { timeZone: "UTC" }) };
+      const parts = Object.fromEntries(new Intl.DateTimeFormat("en-US", shape).formatToParts(moment).map(({ type, value }) => [type, value]));
+      return { at: Math.floor(moment / 60_000), day: `${parts.day}\u00a0${parts.month}`, clock: `${parts.hour}:${parts.minute}` };
+    });
+    if (earliest.at >= latest.at || latest.at <= now.at) return "";
+    const told = (one, beside) => (one.day === beside.day ? one.clock : `${one.day}\u00a0${one.clock}`);
+    const words = earliest.at <= now.at ? `by ${told(latest, now)}` : `${told(earliest, now)}–${told(latest, earliest)}`;
+    return utc ? `${words}\u00a0UTC` : words;
   }
 
   function absolute(moment, timeStyle = "medium") {
@@ -90,12 +104,13 @@
   function paintTime(time) {
     const moment = new Date(time.dateTime);
     if (Number.isNaN(moment.getTime())) return;
-    const exact = absolute(moment);
+    const { from, until } = time.dataset;
+    const exact = until ? `${absolute(moment)}, between ${absolute(new Date(from))} and ${absolute(new Date(until))}` : absolute(moment);
     const forms = {
       absolute: () => exact,
       minute: () => absolute(moment, "short"),
       // What was expected earlier is so at any moment.
-      start: () => starts(moment),
+      start: () => starts(moment, time.dataset),
       ahead: () => (moment <= serverNow() ? "any moment" : relative(moment)),
     };
     const text = (forms[time.dataset.moment] ?? relative)(moment);

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.harness import Site, Visitor
-from tests.spelled import DURATIONS, RELATIVE
+from tests.spelled import DURATIONS, RELATIVE, STARTS
 
 pytestmark = pytest.mark.browser
 
@@ -24,6 +24,23 @@ SPELL_RELATIVE = """(distances) => distances.map((seconds) => {
   gpufleet.shell.paintTime(time);
   return time.textContent;
 })"""
+
+SPELL_STARTS = """(starts) => {
+  const noon = Date.parse("2026-11-20T12:00:00Z"), at = (minutes) => new Date(noon + minutes * 60000).toISOString();
+  const before = gpufleet.shell.serverNow(), clock = document.documentElement.dataset.clock;
+  gpufleet.shell.setServerTime(noon);
+  document.documentElement.dataset.clock = "utc";
+  const told = starts.map(([start, from, until]) => {
+    const time = document.createElement("time");
+    time.dateTime = at(start);
+    Object.assign(time.dataset, { moment: "start", from: at(from), until: at(until) });
+    gpufleet.shell.paintTime(time);
+    return time.textContent;
+  });
+  gpufleet.shell.setServerTime(before);
+  document.documentElement.dataset.clock = clock;
+  return told;
+}"""
 
 
 @pytest.fixture
@@ -133,9 +150,11 @@ def test_sorting_by_keyboard_keeps_the_focus_and_says_the_count(root: Visitor):
 
 def test_the_script_spells_times_as_the_tags_do(root: Visitor):
     relative = root.page.evaluate(SPELL_RELATIVE, [seconds for seconds, _ in RELATIVE])
+    ranges = root.page.evaluate(SPELL_STARTS, [minutes for minutes, _ in STARTS])
     lasting = root.page.evaluate("(all) => all.map(gpufleet.shell.duration)", [seconds for seconds, _ in DURATIONS])
 
     assert [said.replace("\xa0", " ") for said in relative] == [said for _, said in RELATIVE]
+    assert [said.replace("\xa0", " ") for said in ranges] == [said for _, said in STARTS]
     assert [said.replace("\xa0", " ") for said in lasting] == [said for _, said in DURATIONS]
 
 

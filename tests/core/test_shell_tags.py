@@ -9,7 +9,7 @@ from django.utils import timezone
 from gpufleet.core.templatetags import shell
 from quotas.models import Role
 from scheduler.models import GpuMode, Health, JobState
-from tests.spelled import DURATIONS, RELATIVE
+from tests.spelled import DURATIONS, RELATIVE, STARTS
 
 NOON = datetime(2026, 11, 20, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -63,6 +63,20 @@ def test_what_was_expected_earlier_comes_at_any_moment():
 @pytest.mark.parametrize(("seconds", "said"), RELATIVE)
 def test_relative_times_are_never_told_as_too_early(seconds, said):
     assert shell.relative(NOON - timedelta(seconds=seconds), NOON).replace("\xa0", " ") == said
+
+
+@pytest.mark.parametrize(("minutes", "said"), STARTS)
+def test_a_predicted_start_is_told_as_its_time_range(minutes, said):
+    at, *window = (NOON.replace(microsecond=0) + timedelta(minutes=each) for each in minutes)
+    assert shell.starts(at, NOON.replace(microsecond=0), tuple(window)).replace("\xa0", " ") == said
+
+
+def test_a_start_without_a_range_is_told_as_before():
+    soon = timezone.now() + timedelta(minutes=16)
+    assert render("{% start_told when %}", when=soon) == render('{{ when|moment:"start" }}', when=soon)
+    html = render("{% start_told when window %}", when=soon, window=(soon - timedelta(minutes=10), soon + timedelta(minutes=10)))
+    assert html.count("data-moment") == html.count("data-from") == html.count("data-until") == 1
+    assert "between " in html and "–" in html
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from gpufleet.core.templatetags.shell import THIN
+from gpufleet.core.templatetags.shell import THIN, starts
 from gpufleet.core.times import now
 from scheduler.jobs.filters import BLOCKERS
 from scheduler.models import (
@@ -110,6 +110,22 @@ def test_a_start_is_due_for_two_minutes_then_late(personas, ours, due, late, sai
     assert (": Needs 8 H100 GPUs; 5 are free where it may run." in html) == ("late" in said)
 
 
+def test_a_list_tells_the_time_range_of_a_start(personas, ours):
+    soon = now() + timedelta(minutes=90)
+    window = {"earliest_start": soon - timedelta(minutes=30), "latest_start": soon + timedelta(minutes=45)}
+    outlook(job("dated", on=ours), "needs 8 GPUs", predicted_start=soon, **window)
+    outlook(job("late", on=ours), "needs 8 GPUs", predicted_start=soon, late_since=now() - timedelta(minutes=37), **window)
+    outlook(job("point", on=ours), "needs 8 GPUs", predicted_start=soon, earliest_start=soon, latest_start=soon)
+
+    def started(name):
+        html = text(personas.client("viewer"), f"/jobs/?q={name}")
+        return re.findall(r'data-moment="start"[^>]*>([^<]*)<', html)[0].replace("\u00a0", " ")
+
+    assert started("dated") == starts(soon, now(), tuple(window.values())).replace("\u00a0", " ")
+    assert "–" in started("dated")
+    assert (started("late"), started("point")) == ("late by 37 min", "starts in 1 h 30 min")
+
+
 @pytest.mark.parametrize(("latest", "said"), [(timedelta(hours=2), ", between now and <time"), (timedelta(minutes=-1), None)])
 def test_nobody_is_expected_to_start_in_the_past(personas, ours, latest, said):
     waiting = job("late", on=ours)
@@ -147,7 +163,8 @@ def test_a_line_of_a_list_has_at_most_eight_words(personas, ours) -> None:
     (cell,) = re.findall(r'<span class="job-line"[^>]*>[^<]*', client.get(reverse("jobs")).content.decode())
     assert cell == '<span class="job-line" title="Needs 1 L40S-48GB GPU; 0 are free where it may run.">Too few GPUs free.'
     assert "Needs 1 L40S-48GB GPU; 0 are free where it may run." in client.get(reverse("job", args=[waits.public_id])).content.decode()
-    assert Line("Rank 3 of the gang ended with the code 137.").brief == "Rank 3 of the gang ended with the…"
+    assert Line("Rank 3 of the gang ended with the code 137.").brief == "Details on its page."
+    assert Line("alpha-7 stopped answering; the job waits for another place.").brief == "alpha-7 stopped answering."
     assert Line("Waits for 2 jobs to end.", short="Waits for another job.").brief == "Waits for 2 jobs to end."
 
 

@@ -182,12 +182,37 @@ def relative(when: datetime, now: datetime) -> str:
     return f"{gone // size:,}{THIN}{unit} ago"
 
 
-def starts(when: datetime, now: datetime) -> str:
-    """How a predicted start stands."""
+def starts(when: datetime, now: datetime, window: tuple[datetime, datetime] | None = None) -> str:
+    """How a predicted start stands: as a time range where there is a `window` that is not over, in UTC."""
     late = int((now - when).total_seconds())
     if late < 0:
-        return f"starts {relative(when, now)}"
+        return f"starts {(window and _window_told(*window, now)) or relative(when, now)}"
     return f"starts {ANY_MOMENT}" if late <= LATE_S else f"late by {duration(late // 60 * 60)}"
+
+
+def _window_told(earliest: datetime, latest: datetime, now: datetime) -> str:
+    """`14:10–15:30 UTC`; `by 15:30 UTC` once its beginning is past. Empty where it is over or has no length."""
+    earliest, latest, now = (one.astimezone(UTC).replace(second=0, microsecond=0) for one in (earliest, latest, now))
+    if earliest >= latest or latest <= now:
+        return ""
+    told = f"by {_clock(latest, now)}" if earliest <= now else f"{_clock(earliest, now)}–{_clock(latest, earliest)}"
+    return f"{told}{THIN}UTC"
+
+
+def _clock(when: datetime, beside: datetime) -> str:
+    """`14:10`; with its date where that is another day than the moment's beside it."""
+    return f"{when:%H:%M}" if when.date() == beside.date() else f"{when.day}{THIN}{when:%b}{THIN}{when:%H:%M}"
+
+
+@register.simple_tag
+def start_told(when: datetime, window: tuple[datetime, datetime] | None = None) -> SafeString:
+    """`{% start_told line.at line.window %}`: `moment:"start"` with the time range of the start, where one was predicted."""
+    if window is None:
+        return moment(when, "start")
+    at, (earliest, latest) = when.astimezone(UTC), window
+    shown, exact = starts(at, timezone.now(), window), [f"{one.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" for one in (at, earliest, latest)]
+    html = '<time datetime="{}" data-moment="start" data-from="{}" data-until="{}" title="{}, between {} and {}">{}</time>'
+    return format_html(html, *map(written, (at, earliest, latest)), *exact, shown)
 
 
 @register.simple_tag
