@@ -222,7 +222,7 @@ LEDGER = Table(
             optional=True,
         ),
         Column("attempt", "Attempt", "entry.attempt_number", on_page=False),
-        Column("team", "Team", "entry.quota_path", cell="{{ row.entry.quota_path|path }}"),
+        Column("team", "Team", "entry.quota_path", cell="{{ row.entry.quota_path|team }}"),
         Column("owner", "Owner", "entry.owner", cell="{{ row.entry.owner|default:'–' }}"),
         Column("type", "GPU type", "entry.gpu_type", cell="<span class=nowrap>{{ row.entry.gpu_type }}</span>"),
         Column("class", "Class", "entry.share_class", cell="{{ row.entry.get_share_class_display }}"),

@@ -60,7 +60,7 @@ ACTIVITY = Table(
         Column("what", "What happened", "title", cell="dashboards/_activity_title.html"),
         Column("text", "Details", "text"),
         Column("kind", "Kind", lambda row: LABELS.get(row.kind, row.kind), cell="<code>{{ row.kind }}</code>"),
-        Column("team", "Team", "path", cell="{% if row.path %}{{ row.path|path }}{% else %}–{% endif %}"),
+        Column("team", "Team", "path", cell="{% if row.path %}{{ row.path|team }}{% else %}–{% endif %}"),
         Column("by", "By", "by"),
     ),
     filters=(

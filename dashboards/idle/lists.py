@@ -21,7 +21,7 @@ EPISODES = Table(
         Column("id", "Id", "episode.public_id", on_page=False),
         Column("state", "State", "state", cell="{% status row.state %}"),
         Column("owner", "Owner", "episode.owner.username", sort="owner__username", cell="{{ row.episode.owner|default_if_none:'–' }}"),
-        Column("team", "Team", "episode.quota.path", sort="quota__path", cell="{{ row.episode.quota.path|path }}"),
+        Column("team", "Team", "episode.quota.path", sort="quota__path", cell="{{ row.episode.quota.path|team }}"),
         Column("waste", "Kind", "episode.get_waste_display", sort="waste", on_page=False),
         Column(
             "gpus",

@@ -62,7 +62,7 @@ JOBS = Table(
             cell="""<span class="nowrap">{{ row.job.get_job_class_display }} <span class="soft">{{ row.job.priority }}</span></span>""",
         ),
         Column("priority", "Priority", "job.priority", sort="priority", optional=True),
-        Column("team", "Team", "job.quota.path", sort="quota__path", cell="""{{ row.job.quota.path|path }}"""),
+        Column("team", "Team", "job.quota.path", sort="quota__path", cell="""{{ row.job.quota.path|team }}"""),
         Column("owner", "Owner", "job.owner.username", sort="owner__username", cell="{{ row.job.owner.username|default:'–' }}"),
         Column("since", "In this state", "job.state_since", sort="state_since", most_first=True, on_page=False),
         Column("submitted", "Submitted", "job.submitted_at", sort="submitted_at", most_first=True, cell="{{ row.job.submitted_at|moment }}"),

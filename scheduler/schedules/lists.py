@@ -40,7 +40,7 @@ SCHEDULES = Table(
         Column("zone", "Time zone", "zone", on_page=False),
         Column("next_due", "Next due", "next_due", sort="next_due", cell="{% if row.paused_at %}–{% else %}{{ row.next_due|moment }}{% endif %}"),
         Column("last_due", "Last due", "last_due", sort="last_due", most_first=True, cell="{{ row.last_due|moment }}"),
-        Column("team", "Team", "quota.path", sort="quota__path", cell="{{ row.quota.path|path }}"),
+        Column("team", "Team", "quota.path", sort="quota__path", cell="{{ row.quota.path|team }}"),
         Column("owner", "Owner", "owner.username", sort="owner__username", cell="{{ row.owner.username|default:'–' }}"),
         Column("overlap", "Overlap", "overlap", on_page=False),
         Column("catch_up", "Catching up", "catch_up", on_page=False),

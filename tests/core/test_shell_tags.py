@@ -71,6 +71,12 @@ def test_a_predicted_start_is_told_as_its_time_range(minutes, said):
     assert shell.starts(at, NOON.replace(microsecond=0), tuple(window)).replace("\xa0", " ") == said
 
 
+def test_a_team_is_called_by_its_own_name_with_its_path_in_the_tooltip():
+    assert render("{{ path|team }}", path="acme/research/nlp") == '<span class="team" title="acme/research/nlp">nlp</span>'
+    assert render("{{ path|team }}", path="acme") == '<span class="team" title="acme">acme</span>'
+    assert "<b>" not in render("{{ path|team }}", path="acme/<b>")
+
+
 def test_a_start_without_a_range_is_told_as_before():
     soon = timezone.now() + timedelta(minutes=16)
     assert render("{% start_told when %}", when=soon) == render('{{ when|moment:"start" }}', when=soon)

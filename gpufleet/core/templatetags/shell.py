@@ -260,6 +260,12 @@ def path(value: str) -> SafeString:
 
 
 @register.filter
+def team(value: str) -> SafeString:
+    """A team by its own name, the end of its path; the whole path in the tooltip."""
+    return format_html('<span class="team" title="{}">{}</span>', value, value.rpartition("/")[2])
+
+
+@register.filter
 def gpus(milli: int | None) -> str:
     """Milli-GPU as GPUs: `12`, `0.5`, `1,024`."""
     return NOTHING if milli is None else f"{Decimal(milli) / 1000:,f}".rstrip("0").rstrip(".") if milli % 1000 else f"{milli // 1000:,}"
