@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from django.core.exceptions import ValidationError
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Case, Exists, OuterRef, Q, QuerySet, Value, When
 from django.shortcuts import get_object_or_404
 
 from gpufleet.core.keyset import BadToken, Key, Slice, keyset_page
@@ -74,6 +74,18 @@ def roles_on(node: QuotaNode) -> list[RoleBinding]:
 
 def leaves_where(access: Access, capability: Can) -> list[str]:
     """The paths of nodes with nothing below them, where a capability holds."""
+    return list(_leaves(access, capability).order_by("path").values_list("path", flat=True))
+
+
+def leaves_like(access: Access, capability: Can, typed: str, *, most: int) -> list[str]:
+    """The same of those whose paths hold each typed word: first those whose own name begins with what is typed."""
+    nodes = _leaves(access, capability)
+    for word in typed.split():
+        nodes = nodes.filter(path__icontains=word)
+    called = Case(When(name__istartswith=typed.strip(), then=Value(0)), default=Value(1))
+    return list(nodes.order_by(called, "path").values_list("path", flat=True)[:most])
+
+
+def _leaves(access: Access, capability: Can) -> QuerySet[QuotaNode]:
     inner = Exists(QuotaNode.objects.filter(parent=OuterRef("pk"), archived_at__isnull=True))
-    nodes = QuotaNode.objects.filter(~inner, access.visible(capability), archived_at__isnull=True)
-    return list(nodes.order_by("path").values_list("path", flat=True))
+    return QuotaNode.objects.filter(~inner, access.visible(capability), archived_at__isnull=True)

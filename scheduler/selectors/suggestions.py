@@ -1,4 +1,4 @@
-"""What the filters of the list of jobs could be, while somebody types: as the newest jobs that he may see have it."""
+"""What the filters of the list of jobs could be, while somebody types: as the newest jobs that he may see have it; and the teams of a submission."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -7,12 +7,15 @@ from django.db.models import QuerySet
 
 from gpufleet.core.filters import search_words, word_spelt
 from quotas.permissions import Access, Can, nodes_visible
+from quotas.selectors.nodes import leaves_like
 from scheduler.jobs.marks import is_cut
 from scheduler.models import GpuType, Job, JobMark, MarkKind
 from scheduler.selectors.templates import templates_visible
 
 NEWEST = 1000
 MOST = 20
+# What is suggested by them are paths of teams.
+OF_TEAMS = ("team", "quota")
 
 
 def filter_suggestions(access: Access, field: str, typed: str) -> list[str]:
@@ -52,6 +55,11 @@ def _teams(access: Access, typed: str) -> list[str]:
     return list(nodes_visible(access).filter(path__icontains=typed).order_by("path").values_list("path", flat=True)[:MOST])
 
 
+def teams_to_submit(access: Access, typed: str = "") -> list[str]:
+    """Of the teams for which somebody may submit, those that the submission form offers."""
+    return leaves_like(access, Can.SUBMIT, typed, most=MOST)
+
+
 def _templates(access: Access, typed: str) -> list[str]:
     return _closest((one.ref for one in templates_visible(access)), typed)
 
@@ -70,6 +78,7 @@ SUGGESTED: dict[str, Callable[[Access, str], list[str]]] = {
     "label": _labels,
     "type": _types,
     "team": _teams,
+    "quota": teams_to_submit,
     "owner": _column("owner__username"),
     "cost_centre": _column("cost_centre"),
     "array": _column("array"),

@@ -73,7 +73,7 @@ from scheduler.selectors.notices import follows_job
 from scheduler.selectors.planned_changes import plans_seen
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.schedules import schedule_of
-from scheduler.selectors.suggestions import filter_suggestions
+from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
 from scheduler.selectors.templates import template_of
 from scheduler.services.forecasts.fitting import GROUNDS
 from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
@@ -108,9 +108,11 @@ def job_list(request: HttpRequest) -> HttpResponseBase:
 @require_safe
 @requires(Can.SEE)
 def jobs_suggest(request: HttpRequest) -> JsonResponse:
-    """What a filter of the list could be, of what is typed so far."""
-    asked = request.GET
-    return JsonResponse({"values": filter_suggestions(access_of(request), asked.get("field", ""), asked.get("typed", "")[:200])})
+    """What a filter of the list or the team of a submission could be, of what is typed so far. Teams come with their own names as labels."""
+    field, typed = request.GET.get("field", ""), request.GET.get("typed", "")[:200]
+    values = filter_suggestions(access_of(request), field, typed)
+    labels = {"labels": [value.rpartition("/")[2] for value in values]} if field in OF_TEAMS else {}
+    return JsonResponse({"values": values, **labels})
 
 
 def job_tabs(access: Access, asked: list[str], *, queue: bool = False, planned: bool = False) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.selectors.nodes import leaves_where
 from scheduler.backends.registry import is_simulated
 from scheduler.jobs.fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
 from scheduler.jobs.reading import Faults
@@ -39,6 +38,7 @@ from scheduler.schedules.pattern import pattern_of, pattern_sent
 from scheduler.schedules.schema import schedule_read
 from scheduler.selectors.jobs import drafts_of, job_for, may_steer, quota_last_used
 from scheduler.selectors.nodes import node_sizes
+from scheduler.selectors.suggestions import teams_to_submit
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
 from scheduler.services.forecasts.presets import preset_fits
@@ -46,7 +46,6 @@ from scheduler.services.jobs.submission import Checked, submission_create, submi
 from scheduler.services.jobs.templates import draft_delete, draft_save
 from scheduler.services.schedules.schedules import schedule_create, schedule_draw
 
-TEAMS_SHOWN = 300
 PRESETS_SHOWN = 13  # with a blank one two rows on a desk
 CRON = f"{REPEAT}cron"
 DUE_BY = (CRON, "repeat.zone", "repeat.starts_at", "repeat.ends_at")
@@ -327,7 +326,7 @@ def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
     return _due(sent) | {
         "groups": groups,
         "role_count": max(len(group.roles) for group in groups),
-        "teams": leaves_where(access, Can.SUBMIT)[:TEAMS_SHOWN],
+        "teams": [(path, path.rpartition("/")[2]) for path in teams_to_submit(access)],
         "types": list(GpuType.objects.order_by("name").values_list("name", flat=True)),
     }
 

@@ -1,4 +1,5 @@
-// What a filter could be, while somebody types in it: a field with `data-suggest` asks that address and offers the answers as the browser does.
+// What a filter could be, while somebody types in it: a field with `data-suggest` asks that address and offers the answers as the browser does, each
+// with its label where the answer has `labels`.
 // Without scripts, or without an answer, it is a field like any other.
 (() => {
   "use strict";
@@ -24,21 +25,17 @@
     const address = new URL(field.dataset.suggest, window.location.href);
     address.searchParams.set("field", field.name);
     address.searchParams.set("typed", field.value);
-    let values;
+    let values, labels;
     try {
       const answer = await fetch(address, { headers: { Accept: "application/json" } });
       if (!answer.ok) return;
-      ({ values } = await answer.json());
+      ({ values, labels } = await answer.json());
     } catch {
       return; // nobody is to be told that there is nothing to offer
     }
     if (mine !== asked || !field.isConnected) return;
     listOf(field).replaceChildren(
-      ...values.map((value) => {
-        const option = document.createElement("option");
-        option.value = value;
-        return option;
-      }),
+      ...values.map((value, number) => Object.assign(document.createElement("option"), { value, ...(labels && { label: labels[number] }) })),
     );
   }
 

@@ -8,6 +8,7 @@ from django.http import QueryDict
 from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.times import now
+from quotas.models import QuotaNode
 from scheduler.jobs import filters as job_filters
 from scheduler.jobs.lists import JOBS
 from scheduler.jobs.marks import LONGEST, mark_value
@@ -17,7 +18,7 @@ from scheduler.selectors.jobs import jobs_listed
 from scheduler.selectors.suggestions import filter_suggestions
 from scheduler.services.jobs.edits import job_edit
 from scheduler.services.jobs.submission import submission_create
-from tests.builders import gpu, gpu_type, job, node, outlook, placement
+from tests.builders import gpu, gpu_type, job, node, outlook, placement, quota
 
 pytestmark = pytest.mark.django_db
 
@@ -203,6 +204,37 @@ def test_a_filter_says_what_it_could_be_by_the_jobs_that_one_may_see(personas, o
     assert suggested(personas, "viewer", field="team", typed="") == [ours.path]
     assert "secret=plan" in suggested(personas, "operator", field="label", typed="sec")
     assert suggested(personas, "viewer", field="password", typed="") == []
+
+
+def test_the_team_of_a_submission_is_found_among_any_number(personas):
+    """The form once knew the first 300 teams alone: those behind could not be found in it."""
+    lab = personas.nodes["acme/research/nlp"]
+    for number in range(30):
+        quota(f"a{number:02}", parent=quota("nlp-lab", parent=lab))
+    last, gone = quota("zeta-nlp", parent=lab), quota("zeta-gone", parent=lab)
+    QuotaNode.objects.filter(pk=gone.pk).update(archived_at=now())
+
+    assert suggested(personas, "submitter", field="quota", typed="zeta") == [last.path]
+    assert suggested(personas, "submitter", field="quota", typed="nlp zet") == [last.path]
+    assert suggested(personas, "submitter", field="quota", typed="ZETA-NLP") == [last.path]
+    assert suggested(personas, "submitter", field="quota", typed="a29")[0] == "acme/research/nlp/nlp-lab/a29"
+    assert suggested(personas, "submitter", field="quota", typed="vision") == [], "no role there"
+    assert suggested(personas, "viewer", field="quota", typed="zeta") == [], "who only looks submits nothing"
+    assert lab.path not in suggested(personas, "submitter", field="quota", typed=""), "jobs belong to leaves"
+    answer = personas.client("submitter").get("/jobs/suggest/", {"field": "quota", "typed": "nlp"}).json()
+    assert len(answer["values"]) == len(answer["labels"]) == 20
+    assert answer["labels"] == [path.rpartition("/")[2] for path in answer["values"]]
+    form = personas.client("submitter").get("/jobs/new/").content.decode()
+    assert form.count('data-suggest="/jobs/suggest/"') == 1 and "js/suggest" in form
+    assert form.partition('id="suggested-quota">')[2].partition("</datalist>")[0].count("<option") == 20
+
+
+def test_a_team_that_is_called_so_comes_before_teams_below_one(personas):
+    lab = personas.nodes["acme/research/nlp"]
+    below = [quota(f"a{number:02}", parent=quota("speech", parent=lab)).path for number in range(25)]
+    named = quota("speech-zero", parent=quota("zz", parent=lab))
+
+    assert suggested(personas, "submitter", field="quota", typed="speech") == [named.path, *below[:19]]
 
 
 def test_a_filtered_page_of_a_reader_who_may_not_see_all_costs_few_queries(personas):
