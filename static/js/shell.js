@@ -342,6 +342,7 @@
     next?.scrollIntoView({ block: "nearest" });
   }
 
+  const TAB_PEEK = 24;
   let going = 0; // When "g" was pressed, for the letter that follows it.
   function goTo(letter) {
     const link = document.querySelector(`#places a[data-key="${CSS.escape(letter)}"]`);
@@ -360,10 +361,20 @@
     else if (/^[jk]$/i.test(event.key)) stepRow(event.key.toLowerCase() === "j" ? 1 : -1, event.shiftKey);
   });
 
+  /** Where a row of tabs has no room for all, the current one is in sight, and that others follow. */
+  function showCurrentTabs() {
+    for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
+      const row = tab.closest(".tabs");
+      const over = tab.getBoundingClientRect().right - row.getBoundingClientRect().right;
+      if (over > 0) row.scrollLeft += over + TAB_PEEK;
+    }
+  }
+
   window.gpufleet = Object.assign(window.gpufleet || {}, {
     shell: { duration, kept, iconOf, lettersOn, isTyping, nextTheme, paintTime, say, serverNow, setServerTime, setTheme, showShortcuts, switchClock, switchDensity, watchTables },
   });
   showTheme();
   paintTimes();
   watchTables();
+  showCurrentTabs();
 })();

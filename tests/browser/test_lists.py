@@ -153,6 +153,24 @@ def test_on_a_phone_a_row_is_three_lines_with_every_column_in_sight(demo: Site, 
     assert visitor.axe() == []
 
 
+CURRENT_TAB = """() => {
+  const tab = document.querySelector(".tabs [aria-current]").getBoundingClientRect();
+  const row = document.querySelector(".tabs").getBoundingClientRect();
+  return { hidden: Math.max(0, tab.right - row.right, row.left - tab.left), scrolls: document.querySelector(".tabs").scrollLeft };
+}"""
+
+
+def test_on_a_phone_the_current_tab_is_in_sight(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 320, "height": 640})
+    found = {}
+    for address in ("/jobs/?q=", "/jobs/?phase=ended", "/gpus/?condition=throttling"):
+        visitor.open(address)
+        found[address] = visitor.page.evaluate(CURRENT_TAB)
+
+    assert {address: told["hidden"] for address, told in found.items() if told["hidden"] > 1} == {}
+    assert found["/jobs/?q="]["scrolls"] == 0 < found["/jobs/?phase=ended"]["scrolls"]
+
+
 # Where a row is no row of a list, and says on a phone what each of its cells is.
 LABELLED = (
     *("/", "/home/on-call/", "/home/team/", "/home/month/", "/people/", "/schedules/", "/incidents/", "/incidents/rules/", "/audit/"),
