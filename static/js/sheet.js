@@ -1,4 +1,4 @@
-// A row of a list opens beside the list: Enter or a click on its name. j and k go on to the next rows, Esc closes, Ctrl+Enter opens the page itself.
+// A row of a list opens beside the list: Enter or a click on its name. j and k go on to the next rows, Esc closes, o opens the page itself.
 //
 // The sheet shows the parts of the row's own page that have `data-sheet`. Without this script, and on a narrow window, the name is a plain link.
 // The address keeps what is open (`#open=/jobs/j-17/`), so that it can be sent to somebody.
@@ -39,7 +39,7 @@
   }
 
   // Nothing in the sheet may have a name that the list has: ids, and the marks by which parts and rows are kept up to date.
-  function renamed(part) {
+  function renamed(part, address) {
     for (const node of [part, ...part.querySelectorAll("*")]) {
       if (node.id) node.id = `sheet-${node.id}`;
       for (const name of ["aria-labelledby", "aria-describedby", "for", "aria-controls"]) {
@@ -48,6 +48,8 @@
       }
       for (const name of ["data-part", "data-part-quiet", "data-again", "data-key", "data-rows", "data-apply"]) node.removeAttribute(name);
     }
+    // What leads elsewhere in the row's page leads there: only some of it is here.
+    for (const link of part.querySelectorAll("a:is([href^='#'], [href^='?'])")) link.setAttribute("href", address + link.getAttribute("href"));
     // The head of the sheet says the name.
     for (const said of part.querySelectorAll(".crumbs, h1")) said.remove();
     return part;
@@ -85,7 +87,7 @@
         const parts = [...page.querySelectorAll("#main [data-sheet]")].filter((part) => !part.hidden);
         const kept = body.scrollTop;
         dress(page);
-        body.replaceChildren(...parts.map((part) => renamed(document.importNode(part, true))));
+        body.replaceChildren(...parts.map((part) => renamed(document.importNode(part, true), address)));
         body.querySelectorAll("time[data-moment]").forEach(shell.paintTime);
         body.scrollTop = again ? kept : 0;
       }

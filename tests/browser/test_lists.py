@@ -283,3 +283,25 @@ def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str)
     page.locator("table.grid tbody th a").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(names[0])
     assert visitor.watch.faults == []
+
+
+def test_what_leads_to_a_part_of_the_page_leads_there_from_the_sheet(demo: Site, browser: Browser):
+    """Only some of the page is in the sheet: Health, where "Change health" leads, is not."""
+    visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
+    visitor.open("/nodes/")
+    page, sheet = visitor.page, visitor.page.locator("#sheet")
+    name = page.locator("table.grid tbody th a").first.inner_text()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    sheet.get_by_role("link", name="Change health").click()
+    page.wait_for_url(re.compile(r"/nodes/n-\d+/#health$"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+    page.go_back()
+    expect(sheet.get_by_role("heading", level=2).first).to_contain_text(name)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("change h")
+    expect(page.get_by_role("option", name=f"Change health {name}")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/nodes/n-\d+/#health$"))
+    assert visitor.watch.faults == []
