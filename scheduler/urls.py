@@ -1,7 +1,9 @@
 """The addresses of hardware, jobs and the scheduler."""
 
 from django.urls import path
+from django.views.generic import RedirectView
 
+from gpufleet.web import Can, requires
 from scheduler.views import (
     arrays,
     bulk,
@@ -25,6 +27,9 @@ from scheduler.views import (
     webhooks,
     windows,
 )
+
+# The page of before "Add a cluster": bookmarks and mails of that time still lead somewhere.
+_slurm_connect = RedirectView.as_view(pattern_name="cluster_add", permanent=True, query_string=True, http_method_names=["get", "head"])
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),
@@ -121,6 +126,7 @@ urlpatterns = [
     path("inventory/import/<slug:public_id>/", imports.inventory_preview, name="inventory_preview"),
     path("inventory/cluster/", connecting.cluster_add_slurm, name="cluster_add"),
     path("inventory/cluster/local/", connecting.cluster_add_local, name="cluster_add_local"),
+    path("inventory/slurm/", requires(Can.OPERATE, everywhere=True)(_slurm_connect)),
     path("inventory/slurm/<slug:name>/", connecting.slurm_import_page, name="slurm_import"),
     path("inventory/slurm/<slug:name>/every/", connecting.slurm_every_page, name="slurm_every"),
     path("inventory/slurm/<slug:name>/accounts/", connecting.slurm_accounts_page, name="slurm_accounts"),

@@ -145,3 +145,12 @@ def test_what_lies_behind_a_step_that_hinders_is_not_tried():
 
     assert [(step.name, step.result, step.told) for step in tried] == [("first", "failed", "no such thing"), ("second", "skipped", "Not tried.")]
     assert [step.result for step in steps_tried([Check("first", broken, "Make it.", needed=False)], [second])] == ["warning", "ok"]
+
+
+def test_the_address_of_the_page_before_leads_here(personas):
+    operator = personas.client("operator")
+
+    old = operator.get("/inventory/slurm/?cluster=hpc")
+
+    assert (old.status_code, old["Location"]) == (301, f"{reverse('cluster_add')}?cluster=hpc")
+    assert operator.get(old["Location"]).status_code == 200
