@@ -70,6 +70,7 @@ def test_a_slurm_cluster_is_added_once_each_step_passes(live_console: LiveConsol
     assert Gpu.objects.filter(node__cluster__name="hpc").count() == 32
     assert SlurmCluster.objects.get().partition == "main"
     visitor.open("/clusters/hpc/")
+    page.locator("summary", has_text="More").click()
     page.get_by_role("link", name="Connection").click()
     expect(page.get_by_role("heading", name="Connection of hpc")).to_be_visible()
     expect(page.get_by_label("Shared folder")).to_have_value(str(shared))
