@@ -11,13 +11,14 @@ pytestmark = pytest.mark.django_db
 
 HEAD = re.compile(r'<header class="page-head.*?</header>', re.DOTALL)
 MENU = re.compile(r'<div class="menu">.*?</div>', re.DOTALL)
+PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")
 BUTTON = re.compile(r'<(?:a|button)\b[^>]*?class="(btn[^"]*)"', re.DOTALL)
 
 
 def test_a_head_has_three_buttons_at_most_and_the_red_one_is_the_last(personas: Personas):
     world, client = World(personas), personas.client("superuser")
-    pages = {f"/{expect.route}": expect.at(world) for expect in EXPECTED if (expect.method, expect.is_api) == ("GET", False)}
-    addresses = [re.sub(r"<(?:\w+:)?(\w+)>", lambda found, values=values: str(values[found[1]]), route) for route, values in pages.items()]
+    pages = [expect for expect in EXPECTED if (expect.method, expect.is_api) == ("GET", False)]
+    addresses = ["/" + PARAMETER.sub(r"{\1}", expect.route).format(**expect.at(world)) for expect in pages]
     addresses += [f"/jobs/{FIELDS[kind](world)['public_id']}/" for kind in ("running job", "draft job", "held job")]
     addresses += [f"/reservations/{world.lasting_reservation.public_id}/", f"/clusters/{world.slurm.name}/"]
     heads = {}

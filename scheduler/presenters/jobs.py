@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpufleet.core.audit import SYSTEM
-from gpufleet.core.templatetags.shell import gpus, plural
+from gpufleet.core.templatetags.shell import gpus, plural, relative
 from scheduler.engine.tell.explain import change_in_words
 from scheduler.jobs.filters import BLOCKERS
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
-from scheduler.selectors.foreseen import foreseen_start
+from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
 
 CELL, GAP = 14, 4
@@ -172,6 +172,66 @@ def deadline_told(row: JobRow, gpu_types: Collection[str], now: datetime) -> Dea
         return DeadlineTold("will be missed", True, end)
     late = foreseen.latest is not None and foreseen.latest + runs > job.deadline
     return DeadlineTold("may be missed, as it can start later" if late else "will be met", False, end)
+
+
+@dataclass(frozen=True, slots=True)
+class StartMark:
+    """A moment of a start bar: where it stands in percent, and its label."""
+
+    kind: str  # now, earliest, predicted or latest
+    text: str
+    x: float
+    top: int
+    foot: int
+    text_y: int
+
+    @property
+    def anchor(self) -> str:
+        """On which side of its mark the label has room."""
+        return "start" if self.x < 25 else "end" if self.x > 75 else "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class StartBar:
+    """The time until a job starts, drawn: from now to the latest start, with the range in which it starts."""
+
+    said: str
+    marks: tuple[StartMark, ...]
+    height: int
+    latest: datetime | None
+    from_x: float  # where the range begins
+
+    @property
+    def range_width(self) -> float:
+        return round(100 - self.from_x, 1)
+
+
+def start_bar(foreseen: ForeseenStart | None, now: datetime) -> StartBar | None:
+    """None: no start is foreseen, or it is due."""
+    if foreseen is None or foreseen.moment <= now:
+        return None
+    start = foreseen.moment
+    earliest = start if foreseen.earliest is None else min(max(foreseen.earliest, now), start)
+    latest = foreseen.latest if foreseen.latest and foreseen.latest > start else None
+    is_apart = now < earliest < start  # the earliest start has a label of its own
+    whole = (latest or start) - now
+
+    def at(moment: datetime) -> float:
+        return round(100 * ((moment - now) / whole), 1)
+
+    def told(moment: datetime) -> str:
+        return relative(moment, now)
+
+    low = 60 if is_apart else 44  # the baseline of what stands at the ends: below the label of the earliest start
+    marks = [StartMark("now", "Now", 0, 20, low - 10, low)]
+    if is_apart:
+        marks.append(StartMark("earliest", f"Earliest {told(earliest)}", at(earliest), 20, 33, 44))
+    marks.append(StartMark("predicted", f"Predicted {told(start)}", at(start), 17, 33, 12))
+    said = [f"Starts {told(start)}"]
+    if latest:
+        marks.append(StartMark("latest", f"Latest {told(latest)}", 100, 20, low - 10, low))
+        said += [f"{told(earliest) if earliest > now else 'now'} at the earliest", f"{told(latest)} at the latest"]
+    return StartBar(f"{', '.join(said)}.", tuple(marks), low + 4, latest, at(earliest))
 
 
 def promised(promise: Promise, own: str, discretion: Discretion) -> str:

@@ -38,6 +38,7 @@ from scheduler.presenters.jobs import (
     runs_of,
     seats_by_node,
     shape_of,
+    start_bar,
     types_of,
     would_start_if,
 )
@@ -328,6 +329,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "outlook": row.outlook,
         "foreseen": foreseen,
         "foreseen_late": foreseen is not None and foreseen.is_late(moment),
+        "start_bar": None if row.promise else start_bar(foreseen, moment),
         "told": told,
         "record": record_of(told, now=moment) if told else None,
         "queue": queue,

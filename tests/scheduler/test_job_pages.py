@@ -25,7 +25,8 @@ from scheduler.models import (
     Promise,
     Wait,
 )
-from scheduler.presenters.jobs import MOST_WORDS, Line
+from scheduler.presenters.jobs import MOST_WORDS, Line, start_bar
+from scheduler.selectors.foreseen import ForeseenStart
 from scheduler.services.forecasts import fitting
 from tests.builders import NOON, attempt, cluster, gpu, job, mig_gpu, node, outlook, placement, plan
 
@@ -135,6 +136,40 @@ def test_nobody_is_expected_to_start_in_the_past(personas, ours, latest, said):
     html = page(personas.client("viewer"), waiting)
 
     assert said in html if said else "between" not in html
+
+
+def test_the_time_until_a_start_is_drawn_with_its_range(personas, ours):
+    waiting = job("train", on=ours)
+    begins = {"earliest_start": now() + timedelta(minutes=30), "latest_start": now() + timedelta(hours=2)}
+    outlook(waiting, "needs 8 GPUs", predicted_start=now() + timedelta(hours=1), **begins)
+
+    html = page(personas.client("viewer"), waiting).replace("\u00a0", " ")
+
+    assert re.search(r'<svg class="start-bar"[^>]* aria-label="Starts in 1 h, in 30 min at the earliest, in 2 h at the latest."', html)
+    labels = dict(re.findall(r'<text class="start-\w+" x="([\d.]+)%"[^>]*>([^<]+)', html))
+    assert labels == {"0": "Now", "25.0": "Earliest in 30 min", "50.0": "Predicted in 1 h", "100": "Latest in 2 h"}
+    assert re.search(r'<rect class="start-range" x="25.0%" y="20" width="75.0%"', html)
+
+
+@pytest.mark.parametrize(
+    ("start", "earliest", "latest", "said", "kinds"),
+    [
+        (60, None, None, "Starts in 1 h.", "now predicted"),
+        (60, -5, 90, "Starts in 1 h, now at the earliest, in 1 h 30 min at the latest.", "now predicted latest"),
+        (60, 70, 90, "Starts in 1 h, in 1 h at the earliest, in 1 h 30 min at the latest.", "now predicted latest"),
+        (60, 20, 50, "Starts in 1 h.", "now earliest predicted"),
+        (-1, -9, 90, None, ""),
+    ],
+)
+def test_a_start_bar_shows_what_is_foreseen_and_nothing_that_is_over(start, earliest, latest, said, kinds):
+    def at(minutes):
+        return None if minutes is None else NOON + timedelta(minutes=minutes)
+
+    bar = start_bar(ForeseenStart(at(start), at(earliest), at(latest), NOON, None), NOON)
+
+    assert (bar.said.replace("\u00a0", " ") if bar else None) == said
+    assert " ".join(mark.kind for mark in (bar.marks if bar else ())) == kinds
+    assert bar is None or all(0 <= mark.x <= 100 for mark in bar.marks)
 
 
 @pytest.mark.parametrize(
