@@ -25,7 +25,7 @@
     aside.className = "sheet";
     aside.id = "sheet";
     aside.hidden = true;
-    aside.innerHTML = '<header class="sheet-head"><div class="sheet-title" role="status"><h2 class="sheet-told"></h2></div><a class="btn btn-small" data-sheet-page>Open page</a></header><div class="sheet-body" tabindex="0" role="region" aria-label="Details"></div>';
+    aside.innerHTML = '<header class="sheet-head"><div class="sheet-title" role="status"><h2 class="sheet-told"></h2></div><a class="btn btn-small" data-sheet-page title="Open page (o)" aria-keyshortcuts="o">Open page</a></header><div class="sheet-body" tabindex="0" role="region" aria-label="Details"></div>';
     const close = document.createElement("button");
     close.type = "button";
     close.className = "btn-icon";
@@ -140,6 +140,13 @@
     if (event.key !== "Escape" || event.defaultPrevented || !open || shell.isTyping(event) || document.querySelector("dialog[open], :popover-open")) return;
     event.preventDefault();
     shut();
+  });
+
+  // After "g" the same letter goes to Home (shell.js).
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "o" || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || !open || sheet.hidden) return;
+    if (shell.isTyping(event) || !shell.lettersOn() || document.querySelector("dialog[open], :popover-open")) return;
+    location.assign(open);
   });
 
   document.addEventListener("htmx:afterSettle", () => open && markRow());

@@ -305,3 +305,24 @@ def test_what_leads_to_a_part_of_the_page_leads_there_from_the_sheet(demo: Site,
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/nodes/n-\d+/#health$"))
     assert visitor.watch.faults == []
+
+
+def test_o_opens_the_page_of_the_row_in_the_sheet(demo: Site, browser: Browser):
+    visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
+    visitor.open("/nodes/")
+    page, sheet = visitor.page, visitor.page.locator("#sheet")
+    name = page.locator("table.grid tbody th a").first.inner_text()
+    page.keyboard.press("o")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(sheet.get_by_role("heading", level=2).first).to_contain_text(name)
+    page.keyboard.press("o")
+    page.wait_for_url(re.compile(r"/nodes/n-\d+/$"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(name)
+
+    page.go_back()
+    expect(sheet.get_by_role("heading", level=2).first).to_contain_text(name)
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+    page.wait_for_url(f"{demo.origin}/")
+    assert visitor.watch.faults == []
