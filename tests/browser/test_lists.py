@@ -259,7 +259,7 @@ def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Sit
     assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
-@pytest.mark.parametrize("address", ["/nodes/", "/gpus/", "/quotas/"])
+@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/quotas/"])
 def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str):
     visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
     visitor.open(address)
@@ -269,6 +269,9 @@ def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str)
     page.keyboard.press("Enter")
     expect(sheet.get_by_role("heading", level=2).first).to_contain_text(names[0])
     expect(page.locator("tr.is-open th")).to_contain_text(names[0])
+    if address == "/jobs/":
+        for fact in ("Class", "Time limit", "Owner", "Team"):
+            expect(sheet.get_by_role("term").filter(has_text=re.compile(f"^{fact}$"))).to_be_visible()
     page.keyboard.press("j")
     expect(sheet.get_by_role("heading", level=2).first).to_contain_text(names[1])
     assert visitor.axe() == []
