@@ -80,13 +80,15 @@ def _group(label: str, found: Iterable[Found], limit: int) -> Group:
     return Group(label, items[:limit], len(items) > limit)
 
 
-def find(access: Access, query: str, limit: int) -> list[Group]:
-    """What the reader may see and the query names, by kind. One more than `limit` is asked for, to know whether there is more."""
+def find(access: Access, query: str, limit: int, at: str = "") -> list[Group]:
+    """What the reader may see and the query names, by kind; `at` is the id of what the reader has at hand.
+
+    One more than `limit` is asked for, to know whether there is more."""
     text, wanted = query.strip()[:LONGEST_QUERY], limit + 1
     if len(text) < 2:
         return []
     groups = (
-        _group("Commands", map(_of_command, commands_named(access, text, wanted)), limit),
+        _group("Commands", map(_of_command, commands_named(access, text, wanted, at[:LONGEST_QUERY])), limit),
         _group("Nodes", map(_of_node, nodes_search(access, text, limit=wanted)), limit),
         _group("GPUs", map(_of_gpu, gpus_search(access, text, limit=wanted)), limit),
         _group("Jobs", map(_of_job, jobs_search(access, text, limit=wanted)), limit),
@@ -109,8 +111,8 @@ def search_page(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires()
 def search_suggest(request: HttpRequest) -> JsonResponse:
-    """The same answers, fewer, for the script that completes what is typed."""
-    groups = find(access_of(request), request.GET.get("q", ""), SUGGESTED)
+    """The same answers, fewer, for the script that completes what is typed. `at` is the id of the row that has the focus."""
+    groups = find(access_of(request), request.GET.get("q", ""), SUGGESTED, request.GET.get("at", ""))
     answer = JsonResponse({"groups": [asdict(group) for group in groups]})
     answer["Cache-Control"] = "private, no-store"
     return answer

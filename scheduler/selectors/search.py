@@ -13,7 +13,7 @@ def nodes_search(access: Access, text: str, *, limit: int) -> Sequence[Node]:
     if not access.can_somewhere(Can.SEE):
         return []
     nodes = Node.objects.filter(Q(name__icontains=text) | Q(public_id__iexact=text), removed_at__isnull=True)
-    return list(nodes.order_by(by_closeness("name", text), "name", "id")[:limit])
+    return list(nodes.order_by(by_closeness("public_id", text), by_closeness("name", text), "name", "id")[:limit])
 
 
 def gpus_search(access: Access, text: str, *, limit: int) -> Sequence[Gpu]:

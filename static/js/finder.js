@@ -29,14 +29,21 @@
     return found.map((one) => ({ label: one.textContent.trim(), note: name, url: one.href, run: () => one.click() }));
   }
 
+  /** The id of the thing in the row that has the focus. An open sheet is about the same row, and has its verbs. */
+  function rowAtHand() {
+    if (document.querySelector("#sheet:not([hidden])")) return "";
+    const links = document.activeElement?.closest("main tbody tr")?.querySelectorAll("th a[href]") ?? [];
+    return [...links].map((link) => /^\/(?:jobs|nodes|quotas)\/([a-z]+-[^/]+)\/$/.exec(link.pathname)?.[1]).find(Boolean) ?? "";
+  }
+
   /** Every word that was typed begins a word of the label. */
   function matches(label, query) {
     const words = label.toLowerCase().split(/[^\p{L}\p{N}]+/u);
     return query.toLowerCase().split(/\s+/).filter(Boolean).every((part) => words.some((word) => word.startsWith(part)));
   }
 
-  async function found(query, signal) {
-    const answer = await fetch(`${form.dataset.suggest}?q=${encodeURIComponent(query)}`, { signal, headers: { Accept: "application/json" } });
+  async function found(query, at, signal) {
+    const answer = await fetch(`${form.dataset.suggest}?${new URLSearchParams({ q: query, at })}`, { signal, headers: { Accept: "application/json" } });
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     return (await answer.json()).groups;
   }
@@ -47,7 +54,7 @@
   class Finder {
     /** `input` is where one types, `box` where the answers appear. `always`: also before anything is typed. */
     constructor(input, box, { always = false, close }) {
-      Object.assign(this, { input, box, always, close, id: `finder-${++count}`, options: [], active: -1, running: null });
+      Object.assign(this, { input, box, always, close, at: "", id: `finder-${++count}`, options: [], active: -1, running: null });
       this.list = document.createElement("div");
       this.list.id = this.id;
       this.list.className = "finder-list";
@@ -82,7 +89,7 @@
       this.waiting = setTimeout(async () => {
         this.running = new AbortController();
         try {
-          const groups = await found(query, this.running.signal);
+          const groups = await found(query, this.at, this.running.signal);
           this.show([...groups, ...own], "");
         } catch (fault) {
           if (fault.name !== "AbortError") this.show(own, "The search does not answer. Press Enter for the search page.");
@@ -217,6 +224,7 @@
   function openPalette() {
     if (palette.open) return;
     words.value = "";
+    inPalette.at = rowAtHand();
     palette.showModal();
     words.focus();
     inPalette.ask();

@@ -82,6 +82,28 @@ def test_the_palette_goes_to_a_node_by_keyboard_alone(root: Visitor):
     assert root.watch.faults == []
 
 
+def test_a_verb_in_the_palette_is_about_the_row_that_has_the_focus(root: Visitor):
+    page = root.page
+    row = page.locator("table.grid tbody tr", has_text="Healthy").nth(2).locator("th a")
+    name = row.inner_text()
+    row.focus()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("dra")
+    expect(page.get_by_role("option", name=f"Drain {name} ")).to_have_attribute("aria-selected", "true")
+    assert root.axe() == []
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/*/health/?to=draining")
+    expect(page.get_by_role("main")).to_contain_text(name)
+
+    root.open("/")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("dra")
+    expect(page.get_by_role("option", name="Drain node…")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/")
+    assert root.watch.faults == []
+
+
 def test_escape_closes_the_palette_and_gives_the_focus_back(root: Visitor):
     root.page.locator("table.grid tbody th a").first.focus()
 

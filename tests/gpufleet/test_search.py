@@ -6,7 +6,7 @@ from dashboards.idle.models import IdleEpisode
 from gpufleet.core.times import now
 from quotas.models import Role
 from quotas.permissions import access_for_user
-from scheduler.models import Job, JobState, Schedule
+from scheduler.models import Job, JobState, Node, Schedule
 from tests.builders import attempt, cluster, gpu, job, node, person, placement, quota, role
 
 pytestmark = pytest.mark.django_db
@@ -94,9 +94,9 @@ def test_every_answer_leads_to_a_page_that_opens(client, fleet):
                 assert client.get(item["url"]).status_code == 200, item
 
 
-def commands(client, user, query: str) -> list[str]:
+def commands(client, user, query: str, at: str = "") -> list[str]:
     client.force_login(user)
-    groups = {group["label"]: group["items"] for group in client.get("/search/suggest", {"q": query}).json()["groups"]}
+    groups = {group["label"]: group["items"] for group in client.get("/search/suggest", {"q": query, "at": at}).json()["groups"]}
     items = groups.get("Commands", [])
     assert all(client.get(item["url"]).status_code == 200 for item in items), items
     return [item["label"] for item in items]
@@ -110,7 +110,27 @@ def test_a_verb_before_a_name_offers_the_page_that_does_it(client, fleet):
     assert commands(client, operator, "cancel train-vit") == ["Cancel train-vit"]
     assert commands(client, operator, "log train-v") == ["Log of train-vit"]
     assert commands(client, operator, "edit langu") == ["Edit Language"]
-    assert commands(client, operator, "drain") == commands(client, operator, "drain d") == commands(client, operator, "xy dgx-10") == []
+    assert commands(client, operator, "drain d") == commands(client, operator, "xy dgx-10") == []
+
+
+def test_a_verb_alone_is_about_the_row_at_hand(client, fleet):
+    operator, lead = person("oona", is_superuser=True), reader(Role.TEAM_LEAD, fleet["nlp"])
+    dgx, llama = Node.objects.get(name="dgx-10"), Job.objects.get(name="train-llama")
+    other = node(f"a-{dgx.public_id}", gpus=1)  # its name holds the id of the other one
+
+    assert commands(client, operator, "dra", dgx.public_id) == ["Drain dgx-10"]
+    assert commands(client, operator, "dra", other.public_id) == [f"Drain {other.name}"]
+    assert commands(client, lead, "can", llama.public_id) == ["Cancel train-llama"]
+    assert commands(client, operator, "mov", fleet["nlp"].public_id) == ["Move Language"]
+    assert commands(client, operator, "dra dgx-10", other.public_id) == ["Drain dgx-10"], "a name goes before the row"
+    assert commands(client, lead, "dra", dgx.public_id) == []
+
+
+def test_without_a_node_at_hand_draining_begins_in_the_list(client, fleet):
+    operator = person("oona", is_superuser=True)
+
+    assert commands(client, operator, "dra") == commands(client, operator, "drain", "j-999999") == ["Drain node…"]
+    assert commands(client, operator, "mark") == commands(client, reader(Role.VIEWER, fleet["nlp"]), "dra") == []
 
 
 def test_the_owner_of_idle_gpus_is_notified_by_a_verb(client, fleet):
