@@ -1,7 +1,7 @@
 """How clusters, nodes, GPUs, teams and jobs went over time: charts from the telemetry store, at the finest grain that the time allows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -10,25 +10,22 @@ import numpy as np
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES
 from dashboards.gap.store import gap_course, span_for
+from dashboards.marks import MARKS, fleet_marks, hardware_marks, node_marks, quota_marks
 from dashboards.telemetry.spans import Course, gpu_courses, grain_for, job_course
 from gpufleet.core.charts import Chart, Mark, Series, over_time
 from gpufleet.core.ranges import RANGES, Range
 from quotas.models import QuotaNode
 from quotas.permissions import Access
-from quotas.selectors.audit import audit_list
-from scheduler.models import Attempt, Cluster, Gpu, InventoryEvent, Job, Node
-from scheduler.presenters.hardware import event_told
-from scheduler.selectors.nodes import events_since
+from scheduler.models import Attempt, Cluster, Gpu, Job, Node
+from scheduler.selectors.nodes import events_since, node_events_since
 
 # More points than that are no finer on any screen.
 MOST_POINTS = 700
-MARKS = 20
 ALL = "all"
 MEASURES = ("sm", "memory")
 UNCLEAR = "Starting or no reading"
 # What a team holds, the part that computes at the bottom.
 HELD = (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD, Cause.STARTING, Cause.FAILED, Cause.RESERVED)
-CHANGES = {"quota.create": "Created", "quota.move": "Moved", "quota.archive": "Archived", "quota.restore": "Restored"}
 ALWAYS_SHOWN = (Cause.COMPUTING, Cause.IDLE)
 # What all GPUs are up to, the part that computes at the bottom; the name, the colour and the causes of each state.
 STATES: Sequence[tuple[str, str, tuple[Cause, ...]]] = (
@@ -41,7 +38,7 @@ STATES: Sequence[tuple[str, str, tuple[Cause, ...]]] = (
 )
 
 
-def fleet_chart(*, gpu_type: str, chosen: Range, now: datetime) -> Chart:
+def fleet_chart(*, gpu_type: str, access: Access, chosen: Range, now: datetime) -> Chart:
     """All GPUs, or those of one type, on top of each other by state."""
     start = chosen.begin(now)
     course = gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), gpu_type=gpu_type)
@@ -50,32 +47,28 @@ def fleet_chart(*, gpu_type: str, chosen: Range, now: datetime) -> Chart:
         milli = [None if step.causes is None else sum(step.causes[cause] for cause in causes) for step in course]
         if label != UNCLEAR or any(milli):
             series.append(Series(label, [None if one is None else round(one / 1000, 2) for one in milli], colour, "area"))
-    return over_time(label=f"All GPUs by state, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True)
+    marks, at = fleet_marks(access, since=start, gpu_type=gpu_type), [step.at for step in course]
+    return over_time(label=f"All GPUs by state, last {chosen.text}", unit="GPUs", at=at, series=series, stacked=True, marks=marks)
 
 
 def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime) -> Chart:
     """SM activity and memory of one GPU."""
     events = events_since(chosen.begin(now), gpu=gpu)[:MARKS]
-    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, _hardware(events))
+    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, hardware_marks(events))
 
 
 def node_chart(node: Node, *, chosen: Range, now: datetime) -> Chart:
     """The same on average over the GPUs of a node."""
     gpus = list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
     events = events_since(chosen.begin(now), node=node)[:MARKS]
-    return _chart(node.name, node.cluster_id, gpus, chosen, now, _hardware(events))
+    return _chart(node.name, node.cluster_id, gpus, chosen, now, hardware_marks(events))
 
 
 def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime) -> Chart:
     """The same on average over the GPUs of a cluster."""
     present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True, node__removed_at__isnull=True)
-    events = events_since(chosen.begin(now), cluster=cluster)[:MARKS]
-    marks = [Mark(event.at, f"{event.node.name if event.node else cluster.name}: {event_told(event)}") for event in events]
+    marks = node_marks(node_events_since(chosen.begin(now), node__cluster=cluster))
     return _chart(cluster.name, cluster.pk, list(present.order_by("pk").values_list("pk", flat=True)), chosen, now, marks)
-
-
-def _hardware(events: Iterable[InventoryEvent]) -> list[Mark]:
-    return [Mark(event.at, event_told(event)) for event in events]
 
 
 def _chart(name: str, cluster: int, gpus: Sequence[int], chosen: Range, now: datetime, marks: Sequence[Mark]) -> Chart:
@@ -110,8 +103,7 @@ def team_chart(team: QuotaNode, *, access: Access, chosen: Range, now: datetime)
     columns = {cause: [None if step.causes is None else round(step.causes[cause] / 1000, 2) for step in course] for cause in HELD}
     shown = [cause for cause in HELD if cause in ALWAYS_SHOWN or any(columns[cause])]
     series = [Series(CAUSES[cause].label, columns[cause], CAUSES[cause].colour, "area") for cause in shown]
-    changes = audit_list(access).filter(object_kind="quota", object_id=team.public_id, at__gte=start).order_by("-at", "-id")[:MARKS]
-    marks = [Mark(one.at, f"{CHANGES.get(one.action, 'Changed')} by {one.actor_name}{f': {one.reason}' if one.reason else ''}") for one in changes]
+    marks = quota_marks(access, team, since=start)
     return over_time(label=f"{team.path}, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True, marks=marks)
 
 

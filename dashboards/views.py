@@ -46,7 +46,7 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
         "range": chosen,
         "type_names": list(shared["types"]),
         "gpu_type": gpu_type,
-        "chart": fleet_chart(gpu_type=gpu_type, chosen=chosen, now=moment),
+        "chart": fleet_chart(gpu_type=gpu_type, access=access, chosen=chosen, now=moment),
         "week": week_tiles(rates=rates, now=moment),
         "idle": idle_rows(access, list(idle[:IDLE_SHOWN]), now=moment),
         "healths": SEVERITY,
@@ -61,7 +61,7 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
 @requires(Can.SEE)
 def overview_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
-    chart = fleet_chart(gpu_type=request.GET.get("type", ""), chosen=range_of(request.GET), now=now())
+    chart = fleet_chart(gpu_type=request.GET.get("type", ""), access=access_of(request), chosen=range_of(request.GET), now=now())
     answer = chart_response(request, chart, name="utilization")
     answer["Cache-Control"] = "no-store"
     return answer

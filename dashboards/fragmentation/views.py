@@ -18,13 +18,14 @@ from dashboards.fragmentation.measure import KeptOut, Pile, Scattered, Why
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
 from dashboards.fragmentation.told import CAUSES, shape_told, summed
 from dashboards.gap.store import span_for
+from dashboards.marks import fleet_marks
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.templatetags.shell import percent_of, plural
 from gpufleet.core.times import now
-from gpufleet.web import Can, access_of, requires
+from gpufleet.web import Access, Can, access_of, requires
 from scheduler.selectors.defragmenting import defragmentation_for, defragmentations_listed
 from scheduler.services.defragmenting import MOST_MOVES, defragmentation_start, defragmentation_stop
 
@@ -51,7 +52,7 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
         source = reverse("fragmentation-history")
         context |= {
             **_figures(found, gpu_type),
-            "chart": fragmentation_chart(chosen, gpu_type, moment),
+            "chart": fragmentation_chart(access, chosen, gpu_type, moment),
             "source": f"{source}?{urlencode({'type': gpu_type})}" if gpu_type else source,
         }
     return render(request, "dashboards/fragmentation.html", context)
@@ -129,13 +130,13 @@ def defragment_stop(request: HttpRequest, public_id: str) -> HttpResponse:
 @requires(Can.SEE)
 def fragmentation_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
-    chart = fragmentation_chart(range_of(request.GET), request.GET.get("type", ""), now())
+    chart = fragmentation_chart(access_of(request), range_of(request.GET), request.GET.get("type", ""), now())
     answer = chart_response(request, chart, name="fragmentation")
     answer["Cache-Control"] = "no-store"
     return answer
 
 
-def fragmentation_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
+def fragmentation_chart(access: Access, chosen: Range, gpu_type: str, moment: datetime) -> Chart:
     """What is free, and what of it the queue and the usual demand cannot use."""
     start = chosen.begin(moment)
     course = fragmentation_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), gpu_type=gpu_type)
@@ -144,7 +145,8 @@ def fragmentation_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart
         Series("Unusable by the queue", [_gpus(None if step.waiting is None else sum(step.waiting.values())) for step in course], "waste"),
         Series("Unusable by the usual demand", [_gpus(step.usual) for step in course], "series-6", dashed=True),
     ]
-    return over_time(label=f"Free GPUs and what of them is unusable, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series)
+    marks, at = fleet_marks(access, since=start, gpu_type=gpu_type), [step.at for step in course]
+    return over_time(label=f"Free GPUs and what of them is unusable, last {chosen.text}", unit="GPUs", at=at, series=series, marks=marks)
 
 
 def _gpus(milli: float | None) -> float | None:

@@ -17,6 +17,7 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Row, gap_by, gap_report, sees_costs
 from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gap_days, gpus_behind, rows_presented
 from dashboards.gap.store import gap_course, span_for
+from dashboards.marks import fleet_marks
 from dashboards.presenters import tenths_told
 from dashboards.selectors import fleet_size
 from dashboards.telemetry.spans import QUARTER, span_begin
@@ -26,7 +27,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.rounding import rounded
 from gpufleet.core.times import now
-from gpufleet.web import Can, access_of, requires
+from gpufleet.web import Access, Can, access_of, requires
 
 KEPT = timedelta(days=400)  # hours of the gap are
 LOST = tuple(cause.value for cause in Cause if cause != Cause.COMPUTING)
@@ -58,7 +59,7 @@ def gap_page(request: HttpRequest) -> HttpResponse:
         "types": types,
         "gpu_type": gpu_type,
         "range": chosen,
-        "chart": gap_chart(chosen, gpu_type, moment),
+        "chart": gap_chart(access, chosen, gpu_type, moment),
         "sees_costs": sees_costs(access),
         "weak": list(weak_clusters().values()),
         "version": version,
@@ -70,12 +71,12 @@ def gap_page(request: HttpRequest) -> HttpResponse:
 @requires(Can.SEE)
 def gap_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
-    answer = chart_response(request, gap_chart(range_of(request.GET), request.GET.get("type", ""), now()), name="gap")
+    answer = chart_response(request, gap_chart(access_of(request), range_of(request.GET), request.GET.get("type", ""), now()), name="gap")
     answer["Cache-Control"] = "no-store"
     return answer
 
 
-def gap_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
+def gap_chart(access: Access, chosen: Range, gpu_type: str, moment: datetime) -> Chart:
     """All GPUs on top of each other, by cause."""
     start = chosen.begin(moment)
     course = gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), gpu_type=gpu_type)
@@ -88,7 +89,8 @@ def gap_chart(chosen: Range, gpu_type: str, moment: datetime) -> Chart:
         )
         for cause in Cause
     ]
-    return over_time(label=f"All GPUs by what they do, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True)
+    marks, at = fleet_marks(access, since=start, gpu_type=gpu_type), [step.at for step in course]
+    return over_time(label=f"All GPUs by what they do, last {chosen.text}", unit="GPUs", at=at, series=series, stacked=True, marks=marks)
 
 
 @require_safe

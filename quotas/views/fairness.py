@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from dashboards.marks import quota_marks
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -47,6 +48,7 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
             Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2"),
             Series("Fair share", fair, "series-3", dashed=True),
         ],
+        marks=quota_marks(access, node, since=begin),
     )
     if request.GET.get("chart"):
         return chart_response(request, chart, name=f"fairness-{node.public_id}")

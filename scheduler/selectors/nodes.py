@@ -110,11 +110,13 @@ def node_history(node: Node) -> list[InventoryEvent]:
 
 
 def events_since(since: datetime, **of: Any) -> QuerySet[InventoryEvent]:
-    """Changes of a `gpu`, a `node` or a `cluster` since then, the latest first; of a cluster only the health of whole nodes."""
-    events = InventoryEvent.objects.filter(at__gte=since).select_related("gpu", "node").order_by("-at", "-id")
-    if "cluster" in of:
-        return events.filter(node__cluster=of["cluster"], gpu__isnull=True, kind="health")
-    return events.filter(**of)
+    """Changes of a `gpu` or a `node` since then, the latest first."""
+    return InventoryEvent.objects.filter(at__gte=since, **of).select_related("gpu", "node").order_by("-at", "-id")
+
+
+def node_events_since(since: datetime, **of: Any) -> QuerySet[InventoryEvent]:
+    """Changes of health of whole nodes since then, the latest first: of one cluster with `node__cluster`, else of all."""
+    return events_since(since, node__isnull=False, gpu__isnull=True, kind="health", **of)
 
 
 @dataclass(frozen=True, slots=True)

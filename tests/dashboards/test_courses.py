@@ -18,6 +18,7 @@ from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, jobs_writ
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
 from scheduler.models import Attempt, InventoryEvent, JobState
+from scheduler.services.jobs.steering import scheduler_pause
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
@@ -91,6 +92,30 @@ def test_a_cluster_is_drawn_without_what_was_removed_and_with_what_befell_its_no
         chart = cluster_chart(node.cluster, chosen=BY_KEY["24h"], now=NOON)
     assert chart.rows[-1][1:] == (40, 40)
     assert [mark.text for mark in chart.marks] == ["n1: Node draining"]
+
+
+def test_charts_of_the_fleet_mark_what_befell_nodes_and_pauses_for_readers_of_the_audit(personas, django_assert_max_num_queries) -> None:
+    node, other = builders.node("n1", gpus=1), builders.node("n2", gpus=1, type_name="A100-SXM-40GB")
+    at = now() - timedelta(minutes=20)
+    for number, one in enumerate((node, other)):
+        moment = at + timedelta(minutes=number)
+        InventoryEvent.objects.create(node=one, at=moment, kind="health", after={"health": "draining"}, actor_name="oona")
+    InventoryEvent.objects.create(node=node, gpu=gpus_of(node)[0], at=at, kind="health", after={"health": "down"}, actor_name="oona")
+    scheduler_pause(access=personas.access("operator"), reason="Power test.", now=now())
+    expected = {
+        "operator": ["n1: Node draining", "n2: Node draining", "Scheduler paused by Operator: Power test."],
+        "viewer": ["n1: Node draining", "n2: Node draining"],
+    }
+
+    for name, texts in expected.items():
+        client = personas.client(name)
+        for page in ("overview-history", "gap-history", "fragmentation-history"):
+            with django_assert_max_num_queries(9):
+                told = client.get(reverse(page), {"range": "1h"}).json()["table"]
+            assert [text for text in texts if f"{text}</li>" not in told] == [], (name, page)
+            assert told.count("<li>") == len(texts), (name, page)
+            one = client.get(reverse(page), {"range": "1h", "type": "A100-SXM-40GB"}).json()["table"]
+            assert "n1: Node" not in one and "n2: Node" in one, (name, page)
 
 
 def test_a_job_offers_the_ranges_that_are_shorter_than_its_time() -> None:

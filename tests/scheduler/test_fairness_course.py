@@ -7,6 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from gpufleet.core.models import AuditEntry
 from scheduler.models import ShareStep, UsageStep
 from scheduler.selectors.fairness import decayed_course, fair_course, held_course
 from scheduler.services.forecasts.standing import TreeStanding, share_step_keep
@@ -40,3 +41,18 @@ def test_what_was_held_in_each_hour_and_what_was_counted(personas: Personas, cli
     client.force_login(personas.users["viewer"])
     page = client.get(reverse("fairness", args=[node.public_id])).content.decode()
     assert "Past usage" in page and "Half-life" in page
+
+
+@pytest.mark.django_db
+def test_the_chart_marks_changes_of_the_node_for_readers_of_its_audit(personas: Personas):
+    node, beside = personas.nodes["acme/research/nlp"], personas.nodes["acme/product"]
+    for of, reason in ((node, "More weight."), (beside, "Less weight.")):
+        about = {"quota_path": of.path, "quota_id": of.pk, "reason": reason}
+        AuditEntry.objects.create(actor_name="Quinn", via="session", action="quota.update", object_kind="quota", object_id=of.public_id, **about)
+
+    def told(name: str) -> str:
+        return str(personas.client(name).get(reverse("fairness", args=[node.public_id]), {"chart": "1"}).json()["table"])
+
+    assert "Changed by Quinn: More weight.</li>" in told("quota_admin")
+    assert "Less weight." not in told("quota_admin")
+    assert "Quinn" not in told("viewer")
