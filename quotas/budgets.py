@@ -1,23 +1,27 @@
 """What the pages of budgets show and what their forms send."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import forms
+from django.conf import settings
 
+from gpufleet.core.charts import Chart, Mark, Series, over_time
+from gpufleet.core.ranges import RANGES, Range
 from gpufleet.core.recurrence import moment_of
 from gpufleet.core.zones import zone_fault
 from quotas.forms import ZonePicker
 from quotas.models import AtStop, Budget, BudgetPeriod, BudgetUnit
-from quotas.selectors.budgets import Standing
+from quotas.selectors.budgets import Standing, day_of, day_start
 
 CLOCK = "%Y-%m-%dT%H:%M"
 WIDTH = 320.0
-PLOT_WIDTH, PLOT_HEIGHT = 720, 180
+WHOLE = "all"
+A_FEW_DAYS = timedelta(days=7)  # usage is counted by day
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,40 +55,64 @@ def bullet(standing: Standing) -> Bullet:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """The use of a period as a curve, with the straight line on which the budget would last to its end."""
-
-    points: str
-    ahead: str  # from now to the forecast
-    even_y: float
-    amount_y: float
-    now_x: float
+def burn_ranges(standing: Standing, now: datetime) -> list[Range]:
+    """All of the period, and each range that is shorter than what has passed of it."""
+    passed = min(now, standing.period.end) - standing.period.start
+    shorter = [replace(one, over=standing.period.is_over) for one in RANGES if one.length >= A_FEW_DAYS and one.length < passed]
+    return [*shorter, Range(WHOLE, standing.period.end - standing.period.start, timedelta(0), "whole period")]
 
 
-def line(standing: Standing, now: datetime) -> Line | None:
-    """Nothing where nothing was used yet."""
-    if not standing.days:
-        return None
-    period, budget = standing.period, standing.budget
-    zone = ZoneInfo(budget.zone)
-    length = (period.end - period.start).total_seconds()
-    top = 1.05 * max(budget.amount, standing.used, standing.forecast)
+def burn_range(asked: str, ranges: Sequence[Range]) -> Range:
+    """The range of that key; the whole period where it is not offered."""
+    return next((one for one in ranges if one.key == asked), ranges[-1])
 
-    def x(moment: datetime) -> float:
-        return round(PLOT_WIDTH * min(1.0, max(0.0, (moment - period.start).total_seconds() / length)), 1)
 
-    def y(amount: float) -> float:
-        return round(PLOT_HEIGHT * (1 - amount / top), 1)
+def burn_chart(standing: Standing, chosen: Range, now: datetime) -> Chart:
+    """Used by the end of each day, the forecast, and the even pace at which the budget lasts to the end of its period."""
+    budget, period = standing.budget, standing.period
+    end, is_money = min(now, period.end), budget.unit == BudgetUnit.MONEY
+    used = _used_by(standing, end)
+    ahead = [at for at in _day_ends(standing, period.end) if at > end]
+    if chosen.key != WHOLE:
+        used, ahead = [point for point in used if point[0] >= end - chosen.length], []
+    at = [*(moment for moment, _ in used), *ahead]
+    passed = [((moment - end) / (period.end - end)) if end < period.end else 0.0 for moment in ahead]
+    forecast = [standing.used + (standing.forecast - standing.used) * part for part in passed]
+    scale = 1_000_000 if is_money else 1000
 
-    end = min(now, period.end)
-    places = [(0.0, y(0))]
-    for day, amount in standing.days:
-        until = moment_of(datetime(day.year, day.month, day.day, 23, 59), zone)  # noqa: DTZ001 (of the zone's clock)
-        places.append((x(min(until, end)), y(amount)))
-    drawn = " ".join(f"{left},{high}" for left, high in places)
-    ahead = f"{places[-1][0]},{places[-1][1]} {PLOT_WIDTH},{y(standing.forecast)}"
-    return Line(drawn, ahead, y(budget.amount), y(budget.amount), x(end))
+    def told(amounts: Sequence[float | None]) -> list[float | None]:
+        return [None if amount is None else round(amount / scale, 2) for amount in amounts]
+
+    series = [
+        Series("Used", told([*(amount for _, amount in used), *(None for _ in ahead)]), "used"),
+        Series("Even pace", told([budget.amount * period.part(moment) for moment in at]), "rest"),
+        Series("Budget", told([budget.amount for _ in at]), "bad"),
+    ]
+    if ahead:
+        series.insert(1, Series("Forecast", told([*(None for _ in used[1:]), standing.used, *forecast]), "used", dashed=True))
+    granted = [one for one in budget.exceptions.all() if at[0] <= one.granted_at <= at[-1]]
+    marks = [Mark(one.granted_at, f"Exception by {one.granted_name}: {one.reason}") for one in granted]
+    label = f"Use of {budget.name}, {chosen.text if chosen.key == WHOLE else f'last {chosen.text}'}"
+    return over_time(label=label, unit=settings.CURRENCY if is_money else "GPU-hours", at=at, series=series, marks=marks)
+
+
+def _used_by(standing: Standing, end: datetime) -> list[tuple[datetime, int]]:
+    """What was used of the period by its start, by the end of each day, and by its end or now."""
+    by_day, points, amount = dict(standing.days), [(standing.period.start, 0)], 0
+    for until in _day_ends(standing, end):
+        day = day_of(until - timedelta(milliseconds=1), standing.budget.zone)
+        amount = by_day.get(day, amount)
+        points.append((until, amount))
+    return points
+
+
+def _day_ends(standing: Standing, end: datetime) -> list[datetime]:
+    """The end of each day of the period by the clock of the budget's zone, and as the last the end."""
+    zone, found = standing.budget.zone, []
+    day = day_of(standing.period.start, zone)
+    while (until := day_start(day := day + timedelta(days=1), zone)) < end:
+        found.append(until)
+    return [*found, end] if end > standing.period.start else found
 
 
 class BudgetForm(forms.Form):

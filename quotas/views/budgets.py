@@ -8,16 +8,17 @@ from zoneinfo import ZoneInfo
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from gpufleet.core.charts import chart_response
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.budgets import BudgetForm, ExceptionForm, bullet, line
+from quotas.budgets import BudgetForm, ExceptionForm, bullet, burn_chart, burn_range, burn_ranges
 from quotas.forms import ReasonForm, show_faults
 from quotas.models import Budget, BudgetUnit
 from quotas.selectors.budgets import budget_for, budgets_listed, may_budget, must_budget, standings
@@ -55,17 +56,26 @@ def budget_list(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 @requires(Can.SEE)
-def budget_page(request: HttpRequest, public_id: str) -> HttpResponse:
-    access = access_of(request)
+def budget_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """Or with `?chart=1` its chart alone, for another range."""
+    access, moment = access_of(request), now()
     version = feed_revision()
     found = budget_for(access, public_id)
-    (standing,) = standings([found], price_book(), now())
+    (standing,) = standings([found], price_book(), moment)
+    ranges = burn_ranges(standing, moment)
+    chosen = burn_range(request.GET.get("range", ""), ranges)
+    chart = burn_chart(standing, chosen, moment)
+    if request.GET.get("chart"):
+        return chart_response(request, chart, name=found.public_id)
     context = {
         "version": version,
         "budget": found,
         "standing": standing,
         "bullet": bullet(standing),
-        "line": line(standing, now()),
+        "chart": chart,
+        "range": chosen,
+        "ranges": ranges,
+        "source": f"{reverse('budget', args=[found.public_id])}?chart=1",
         "exceptions": sorted(found.exceptions.all(), key=lambda one: -one.pk)[:20],
         "may_change": may_budget(access, found.quota),
         "form": ExceptionForm(unit=found.unit),

@@ -7,8 +7,11 @@ import pytest
 from django.apps import apps
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import F
+from django.test import Client
+from django.urls import reverse
 
 from gpufleet.core.models import User
+from quotas.budgets import burn_chart, burn_range, burn_ranges
 from quotas.models import Budget, BudgetDay
 from quotas.permissions import access_for_user
 from quotas.selectors.budgets import period_at, standings, stops_now
@@ -169,6 +172,40 @@ def test_the_forecast_goes_on_at_the_pace_of_the_last_week() -> None:
     passed = timedelta(days=7) / timedelta(days=1)
     assert seen.used == 8 * 24 * 1000
     assert abs(seen.forecast - (seen.used + seen.used / passed * left)) < 0.02 * seen.forecast
+
+
+def test_the_chart_goes_from_what_was_used_to_the_forecast_beside_an_even_pace() -> None:
+    fleet, found = busy(24)
+    exception_grant(access=access_for_user(root()), budget=found, extra=None, until=fleet.now + timedelta(days=1), reason="Deadline.", now=fleet.now)
+    seen = standing(found, fleet.now)
+    whole = burn_range("all", burn_ranges(seen, fleet.now))
+    chart = burn_chart(seen, whole, fleet.now)
+    rows = {row[0]: row[1:] for row in chart.rows}
+
+    assert [column.name for column in chart.columns] == ["Time", "Used", "Forecast", "Even pace", "Budget"]
+    assert chart.unit == "GPU-hours"
+    assert rows[seen.period.start] == (0, None, 0, 10)
+    assert rows[fleet.now][:2] == (192, 192)
+    assert rows[seen.period.end] == (None, round(seen.forecast / 1000, 2), 10, 10)
+    assert [row[0] for row in chart.rows] == sorted(rows)
+    used = [row[1] for row in chart.rows if row[1] is not None]
+    assert used == sorted(used)
+    assert [mark.text for mark in chart.marks] == ["Exception by root: Deadline."]
+
+
+def test_the_chart_offers_ranges_that_are_shorter_than_what_has_passed(client: Client) -> None:
+    _, found = busy(1)
+    seen = standing(found, NOON)
+    assert [one.key for one in burn_ranges(seen, datetime(2026, 11, 20, tzinfo=UTC))] == ["7d", "all"]
+    week = burn_chart(seen, burn_range("7d", burn_ranges(seen, datetime(2026, 11, 20, tzinfo=UTC))), datetime(2026, 11, 20, tzinfo=UTC))
+    assert len(week.rows) == 8
+    assert [column.name for column in week.columns] == ["Time", "Used", "Even pace", "Budget"]
+
+    client.force_login(root())
+    address = reverse("budget", args=[found.public_id])
+    assert 'data-source="' in client.get(address).content.decode()
+    csv = client.get(address, {"chart": "1", "format": "csv"})
+    assert b"".join(csv).decode().startswith("Time,Used (GPU-hours),")
 
 
 def test_bad_values_are_told_all_at_once_and_only_admins_above_set_one() -> None:
