@@ -11,8 +11,8 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES
 from dashboards.gap.store import gap_course, span_for
 from dashboards.marks import MARKS, fleet_marks, hardware_marks, node_marks, quota_marks
-from dashboards.telemetry.spans import Course, gpu_courses, grain_for, job_course
-from gpufleet.core.charts import Chart, Mark, Series, over_time
+from dashboards.telemetry.spans import Course, gpu_course_each, gpu_courses, grain_for, job_course
+from gpufleet.core.charts import Chart, Mark, Series, heat_map, over_time
 from gpufleet.core.ranges import RANGES, Range
 from quotas.models import QuotaNode
 from quotas.permissions import Access
@@ -21,6 +21,7 @@ from scheduler.selectors.nodes import events_since, node_events_since
 
 # More points than that are no finer on any screen.
 MOST_POINTS = 700
+MOST_CELLS = 100
 ALL = "all"
 MEASURES = ("sm", "memory")
 UNCLEAR = "Starting or no reading"
@@ -62,6 +63,19 @@ def node_chart(node: Node, *, chosen: Range, now: datetime) -> Chart:
     gpus = list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
     events = events_since(chosen.begin(now), node=node)[:MARKS]
     return _chart(node.name, node.cluster_id, gpus, chosen, now, hardware_marks(events))
+
+
+def node_heat(node: Node, gpus: Sequence[Gpu], *, chosen: Range, now: datetime) -> Chart:
+    """SM activity of each of these GPUs of a node, in so few steps that a cell is wide enough to be pointed at."""
+    start = chosen.begin(now)
+    span = grain_for(since=start, now=now, most=MOST_POINTS)
+    keys = [gpu.pk for gpu in gpus]
+    each = gpu_course_each(cluster_id=node.cluster_id, gpus=keys, measure="sm", since=start, until=start + chosen.length, span=span)
+    step = chosen.step * math.ceil(chosen.length / chosen.step / MOST_CELLS)
+    courses = [_coarser(each[key], step) for key in keys]
+    values = [[None if math.isnan(value) else round(value, 1) for value in course.values.tolist()] for course in courses]
+    at, names = courses[0].at if courses else (), [f"GPU {gpu.index}" for gpu in gpus]
+    return heat_map(label=f"SM activity of each GPU of {node.name}, last {chosen.text}", unit="%", at=at, names=names, values=values, most=100)
 
 
 def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime) -> Chart:

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
+from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, node_heat, team_chart
 from dashboards.home.week import week_tiles
 from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
@@ -23,7 +23,7 @@ from quotas.selectors.nodes import node_for as quota_for
 from scheduler.selectors.clusters import cluster_for
 from scheduler.selectors.gpus import gpu_for
 from scheduler.selectors.jobs import job_attempts, job_for
-from scheduler.selectors.nodes import node_for
+from scheduler.selectors.nodes import node_for, node_gpus
 
 IDLE_SHOWN = 4
 
@@ -93,9 +93,11 @@ def gpu_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
 @require_GET
 @requires(Can.SEE)
 def node_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
-    """The chart of a node's page likewise."""
-    node = node_for(access_of(request), public_id)
-    return _course(request, node_chart(node, chosen=range_of(request.GET), now=now()), node.public_id)
+    """The chart of a node's page likewise; with `?by=gpu` that of each of its GPUs."""
+    node, chosen = node_for(access_of(request), public_id), range_of(request.GET)
+    if request.GET.get("by") == "gpu":
+        return _course(request, node_heat(node, node_gpus(node), chosen=chosen, now=now()), f"{node.public_id}-gpus")
+    return _course(request, node_chart(node, chosen=chosen, now=now()), node.public_id)
 
 
 @require_GET

@@ -167,14 +167,29 @@ def gpu_courses(*, cluster_id: int, gpus: Sequence[int], measures: Sequence[str]
     begin = span_begin(since, span)
     steps = max(0, -(-int((until - begin).total_seconds()) // span))
     values = np.full((len(measures), steps), np.nan)
-    for at, means in _measured(cluster_id, measures, begin, until, span, wanted):
-        values[:, (at - int(begin.timestamp())) // span] = means
+    for at, place, columns, _ in _measured(cluster_id, measures, begin, until, span, wanted):
+        values[:, (at - int(begin.timestamp())) // span] = [_mean(measure, columns, place, minute=span == 60) for measure in measures]
     moments = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
     return tuple(Course(moments, timedelta(seconds=span), row) for row in values)
 
 
-def _measured(cluster: int, measures: Sequence[str], begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[tuple[int, list[float]]]:
-    """The moment of each row in seconds, and the means."""
+def gpu_course_each(*, cluster_id: int, gpus: Sequence[int], measure: str, since: datetime, until: datetime, span: int) -> dict[int, Course]:
+    """What each of some GPUs of a cluster did in each step of the grain, by GPU. Two queries."""
+    wanted = np.array(sorted(gpus), np.uint32)
+    begin = span_begin(since, span)
+    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    values = np.full((len(wanted), steps), np.nan)
+    for at, place, columns, ids in _measured(cluster_id, [measure], begin, until, span, wanted):
+        values[np.searchsorted(wanted, ids), (at - int(begin.timestamp())) // span] = _each(measure, columns, place, minute=span == 60)
+    moments = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
+    return {int(gpu): Course(moments, timedelta(seconds=span), row) for gpu, row in zip(wanted, values, strict=True)}
+
+
+Stretch = tuple[int, NDArray[np.int64], Mapping[str, NDArray[Any]], Ids]
+
+
+def _measured(cluster: int, measures: Sequence[str], begin: datetime, until: datetime, span: int, wanted: Ids) -> Iterable[Stretch]:
+    """Of each row the moment in seconds, where the wanted GPUs stand in its columns, the columns, and which GPUs those are."""
     minute = span == 60
     kinds = {measure: MEASURES[measure] if minute else "<u2" for measure in measures}
     names = {f"{measure}_sum": kinds[measure] for measure in measures} | {f"{measure}_read": "u1" for measure in measures} if minute else kinds
@@ -195,7 +210,7 @@ def _measured(cluster: int, measures: Sequence[str], begin: datetime, until: dat
         if place is None:
             continue  # it came after the first question
         columns = {name: np.frombuffer(column, kind) for (name, kind), column in zip(names.items(), packed, strict=True)}
-        yield at, [_mean(measure, columns, place - first, minute=minute) for measure in measures]
+        yield at, place - first, columns, ids_read(bytes(ids))[place]
 
 
 def _mean(measure: str, columns: Mapping[str, NDArray[Any]], place: NDArray[np.int64], *, minute: bool) -> float:
@@ -209,6 +224,17 @@ def _mean(measure: str, columns: Mapping[str, NDArray[Any]], place: NDArray[np.i
         return float((column[seen] / read[seen]).mean()) if len(seen) else np.nan
     seen = place[column[place] != UNREAD]
     return float(column[seen].mean()) / (1 if measure == "power" else 100) if len(seen) else np.nan
+
+
+def _each(measure: str, columns: Mapping[str, NDArray[Any]], place: NDArray[np.int64], *, minute: bool) -> NDArray[np.float64]:
+    """Of each GPU; NaN where it was not read."""
+    column = columns[f"{measure}_sum" if minute else measure]
+    if not len(column):
+        return np.full(len(place), np.nan)
+    if minute:
+        read = columns[f"{measure}_read"][place]
+        return np.where(read > 0, column[place] / np.maximum(read, 1), np.nan)
+    return np.where(column[place] == UNREAD, np.nan, column[place] / (1 if measure == "power" else 100))
 
 
 def job_course(*, job_id: int, since: datetime, until: datetime, span: int) -> tuple[Course, Course]:

@@ -221,24 +221,21 @@ def bars(*, label: str, unit: str, first: str, names: Sequence[str], series: Seq
     return Chart(label, unit, figure.to_plotly_json(), (Column(first), *(Column(one.name, one.colour) for one in series)), rows)
 
 
-def heat_map(
-    *, label: str, unit: str, first: str, names: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[Value]], most: float
-) -> Chart:
-    """A row of cells for each name, from 0 to `most`; a cell without a value stays empty."""
+def heat_map(*, label: str, unit: str, at: Sequence[datetime], names: Sequence[str], values: Sequence[Sequence[Value]], most: float) -> Chart:
+    """A row of cells over time for each name, from 0 to `most`; a cell without a value stays empty. In the table each name is a column."""
     go = _plotly()
     scale = [[step / 9, _colour(f"heat-{step}")] for step in range(10)]
-    figure = go.Figure(layout={"yaxis": {"type": "category", "autorange": "reversed"}, "xaxis": {"type": "category"}})
-    cells = np.array([_numbers(row) for row in values]) if values else np.empty((0, len(columns)))
+    figure = go.Figure(layout={"yaxis": {"type": "category", "autorange": "reversed"}, "xaxis": {"type": "date"}})
+    cells = np.array([_numbers(row) for row in values]) if values else np.empty((0, len(at)))
     shown = [name.replace("<", "‹").replace(">", "›") for name in names]
-    heat = go.Heatmap(
-        z=cells, x=list(columns), y=shown, zmin=0, zmax=most, xgap=1, ygap=1, hovertemplate=f"%{{y}}, %{{x}}: %{{z:,.1~f}} {unit}<extra></extra>"
-    )
+    times = np.array([moment.astimezone(UTC).replace(tzinfo=None) for moment in at], dtype="datetime64[s]")
+    told = f"%{{y}}, %{{x}}: %{{z:,.1~f}}{'%' if unit == '%' else ' ' + unit}<extra></extra>"
+    figure.add_trace(go.Heatmap(z=cells, x=times, y=shown, zmin=0, zmax=most, xgap=1, ygap=1, showscale=False, hovertemplate=told))
     # The scale is set behind plotly's back, as it takes no variable for a colour of a scale; charts.js puts the colours in.
-    figure.add_trace(heat)
     made = figure.to_plotly_json()
     made["data"][0]["colorscale"] = scale
-    rows = tuple((name, *row) for name, row in zip(names, values, strict=True))
-    return Chart(label, unit, made, (Column(first), *(Column(name) for name in columns)), rows)
+    rows = tuple(zip(at, *values, strict=True)) if values else tuple((moment,) for moment in at)
+    return Chart(label, unit, made, (Column("Time"), *(Column(name) for name in names)), rows)
 
 
 def chart_response(request: HttpRequest, chart: Chart, *, name: str = "chart") -> HttpResponseBase:

@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboards.courses import node_chart
+from dashboards.courses import node_chart, node_heat
 from dashboards.node_list import NODES, nodes_now
 from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
@@ -352,7 +352,8 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     context = {
         "version": version,
         "node": node,
-        "chart": node_chart(node, chosen=chosen, now=now()) if gpus else None,
+        "chart": node_chart(node, chosen=chosen, now=moment) if gpus else None,
+        "heat": node_heat(node, gpus, chosen=chosen, now=moment) if len(gpus) > 1 else None,
         "range": chosen,
         "is_weak": nodes_signal([node.public_id]) == DRIVER_UTILIZATION,
         "devices": devices,

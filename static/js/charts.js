@@ -89,6 +89,7 @@
       this.frame = requestAnimationFrame(() => {
         this.size = this.room();
         if (this.document.empty) return this.note("No data in this range.");
+        if (!this.canvas.clientWidth) return undefined; // Folded away: it is drawn when it comes into view.
         this.canvas.querySelector(".plot-note")?.remove();
         const figure = resolved(this.document.figure);
         inLocalTime(figure);
@@ -102,13 +103,18 @@
       return `${this.canvas.clientWidth} ${this.canvas.clientHeight}`;
     }
 
+    isLines() {
+      const { xaxis, yaxis } = this.document.figure.layout;
+      return xaxis?.type === "date" && yaxis?.type !== "category";
+    }
+
     // The charts of a page that share a time axis show the same moment.
     follow() {
       drawn.add(this);
       const others = () => [...drawn].filter((plot) => plot !== this && plot.canvas.querySelector(".plot-container"));
       this.canvas.on("plotly_hover", (event) => {
-        if (!event.event || this.document.figure.layout.xaxis?.type !== "date") return;
-        for (const plot of others()) if (plot.document.figure.layout.xaxis?.type === "date") window.Plotly.Fx.hover(plot.canvas, { xval: event.xvals[0] }, "xy");
+        if (!event.event || !this.isLines()) return;
+        for (const plot of others()) if (plot.isLines()) window.Plotly.Fx.hover(plot.canvas, { xval: event.xvals[0] }, "xy");
       });
       this.canvas.on("plotly_unhover", () => others().forEach((plot) => window.Plotly.Fx.unhover(plot.canvas)));
       // It also tells of the size at which the chart has just been drawn.

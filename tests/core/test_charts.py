@@ -101,12 +101,15 @@ def test_the_file_has_every_point_and_the_unit():
 
 
 def test_a_heat_map_leaves_cells_without_a_value_empty():
-    made = heat_map(label="SM", unit="%", first="Node", names=["n1"], columns=["0", "1"], values=[[50, None]], most=100)
+    at = [NOON, NOON + timedelta(minutes=1)]
+    made = heat_map(label="SM", unit="%", at=at, names=["GPU 0", "<b>"], values=[[50, None], [None, None]], most=100)
 
     drawn = numbers(json.loads(figure_json(chart_document(made)))["figure"]["data"][0]["z"])
     assert drawn[0] == 50
-    assert np.isnan(drawn[1])
-    assert made.table == [("n1", 50, None)]
+    assert np.isnan(drawn[1:]).all()
+    assert made.figure["data"][0]["y"] == ["GPU 0", "‹b›"]
+    assert made.table == [(at[1], None, None), (at[0], 50, None)]
+    assert [column.name for column in made.columns] == ["Time", "GPU 0", "<b>"]
 
 
 def test_the_vendored_script_is_of_the_version_that_figures_are_made_for():

@@ -8,13 +8,13 @@ import pytest
 from django.urls import reverse
 
 from dashboards.activity import Activity
-from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, team_chart
+from dashboards.courses import cluster_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, node_heat, team_chart
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import Gap, gaps_write
 from dashboards.models import GpuRollup
 from dashboards.telemetry.frames import minute_of
 from dashboards.telemetry.packing import ids_packed
-from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, jobs_write
+from dashboards.telemetry.spans import HOUR, QUARTER, UNREAD, JobSums, jobs_write, span_begin
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
 from scheduler.models import Attempt, InventoryEvent, JobState
@@ -47,6 +47,28 @@ def test_gpus_and_nodes_are_drawn_from_the_grain_that_their_range_has() -> None:
     quarter = gpu_chart(first, chosen=BY_KEY["90d"], now=NOON)
     assert (len(quarter.rows), quarter.rows[-1][1]) == (720, 25)
     assert gpu_chart(second, chosen=BY_KEY["90d"], now=NOON).is_empty
+
+
+def test_each_gpu_of_a_node_is_a_row_of_its_heat_map(personas, django_assert_max_num_queries) -> None:
+    node, beside = builders.node("n1", gpus=2), builders.node("n2", gpus=1)
+    gpus = [*gpus_of(node), *gpus_of(beside)]
+    rollup(node.cluster_id, [gpu.pk for gpu in gpus], [20, None, 90], span=QUARTER, ago=timedelta(minutes=15))
+    rollup(node.cluster_id, [gpu.pk for gpu in gpus[1:]], [60, 90], span=QUARTER, ago=timedelta(minutes=30))
+
+    of_node = gpus_of(node)
+    with django_assert_max_num_queries(2):
+        chart = node_heat(node, of_node, chosen=BY_KEY["24h"], now=NOON)
+    assert [column.name for column in chart.columns] == ["Time", "GPU 0", "GPU 1"]
+    assert [row[1:] for row in chart.rows[-3:]] == [(None, None), (None, 60), (20, None)]
+    week = node_heat(node, of_node, chosen=BY_KEY["7d"], now=NOON)
+    assert (len(week.rows), week.rows[-1][1:]) == (96, (20, 60))
+    assert all(len(node_heat(node, of_node, chosen=one, now=NOON).rows) <= 100 for one in BY_KEY.values())
+
+    client, page = personas.client("viewer"), reverse("node", args=[node.public_id])
+    assert "Utilization by GPU" not in client.get(page).content.decode(), "nothing was read in the range"
+    rollup(node.cluster_id, [gpus[0].pk], [20], span=QUARTER, ago=NOON - span_begin(now(), QUARTER) + timedelta(minutes=15))
+    assert "Utilization by GPU" in client.get(page).content.decode()
+    assert client.get(reverse("node-course", args=[node.public_id]), {"by": "gpu", "range": "24h"}).json()["empty"] is False
 
 
 def test_a_job_is_drawn_over_its_own_time() -> None:
