@@ -122,3 +122,8 @@ def test_style_sheets_name_no_colour_of_their_own():
 def test_style_sheets_ask_nobody_else():
     for sheet in sorted((STATIC / "css").glob("*.css")):
         assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", sheet.read_text()), sheet.name
+
+
+@pytest.mark.parametrize("state", ["requested", "proposed", "waits", "waiting", "pending"])
+def test_what_only_waits_is_not_amber(state):
+    assert LOOKS[state].tone in ("move", "rest")
