@@ -49,7 +49,7 @@ def mfu_of(attempt: Attempt, sittings: Iterable[Sitting], type_of: Mapping[str, 
     assert row.flops is not None
     part = 100 * row.flops / (seconds * peak)
     if part > 100:
-        return _but(found, f"The operations told are {part:,.0f} % of what its GPUs can compute in a step: they are of another unit, or too many.")
+        return _but(found, f"The operations told are {part:,.0f}% of what its GPUs can compute in a step: they are of another unit, or too many.")
     return Mfu(row.at, seconds, row.precision, percent=round(part, 1))
 
 

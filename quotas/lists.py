@@ -180,9 +180,11 @@ AUDIT = Table(
     plural="entries",
     columns=(
         Column("at", "When", "entry.at", sort=("at", "id"), most_first=True, cell="{{ row.entry.at|moment:'absolute' }}"),
-        Column("actor", "Who", "entry.actor_name", sort="actor_name"),
+        Column("actor", "Actor", "entry.actor_name", sort="actor_name"),
         Column("via", "By way of", "entry.via"),
-        Column("action", "What", "entry.action", sort="action", cell="""<a href="{% url 'audit-entry' row.entry.pk %}">{{ row.entry.action }}</a>"""),
+        Column(
+            "action", "Action", "entry.action", sort="action", cell="""<a href="{% url 'audit-entry' row.entry.pk %}">{{ row.entry.action }}</a>"""
+        ),
         Column("object", "Object", "entry.object_id", cell="{{ row.entry.object_kind }} <code>{{ row.entry.object_id }}</code>"),
         Column("subtree", "Subtree", "entry.quota_path", cell="{{ row.entry.quota_path|default:'whole fleet' }}", sort="quota_path"),
         Column("changes", "Change", "summary", cell="<span class=breaks>{{ row.summary|truncatechars:110 }}</span>"),
@@ -192,8 +194,8 @@ AUDIT = Table(
     default_sort="-at",
     search=("actor_name", "action", "object_id", "reason", "quota_path", "request_id"),
     filters=(
-        Text("actor", "Who", "actor_name"),
-        Text("action", "What", "action", lookup="istartswith"),
+        Text("actor", "Actor", "actor_name"),
+        Text("action", "Action", "action", lookup="istartswith"),
         Choice("kind", "Object", KINDS, "object_kind"),
         Text("subtree", "Subtree", apply=audit_below),
         Moment("from", "From", "at"),

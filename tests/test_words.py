@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Texts of these are read by developers alone.
 UNREAD = ("migrations", "models", "storm", "bench")
 # The glossary says what not to write.
-MANUAL = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "glossary.md")
+MANUAL = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "glossary.md")]
 # Each with what to write instead.
 FORBIDDEN = {
     r"\bhanded out\b|\bhand(s|ing)? out (GPU|quota)": "allocated",
@@ -61,6 +61,17 @@ def code_texts(source: str) -> Iterator[str]:
             yield text
 
 
+_SCRIPT = re.compile(r"(?<!:)//[^\n]*|\"((?:[^\"\\\n]|\\.)*)\"|`((?:[^`\\]|\\.)*)`")
+
+
+def script_texts(source: str) -> Iterator[str]:
+    """The texts of a script with a blank in them, a value within one as a word; not its comments."""
+    for found in _SCRIPT.finditer(source):
+        text = re.sub(r"\$\{[^}]*\}", "x", found[1] or found[2] or "")
+        if " " in text.strip():
+            yield _SKIPPED.sub(" ", text)
+
+
 def paragraphs(page: str) -> Iterator[str]:
     """The paragraphs, list items and rows of a page, each in one line."""
     yield from (" ".join(found.split()) for found in re.split(r"\n\s*\n|\n(?=\s*[-*|#])", page))
@@ -79,7 +90,13 @@ def test_no_page_says_a_forbidden_word():
         for path in sorted((ROOT / "templates").rglob("*.html"))
         for fault in faults(template_texts(path.read_text()))
     ]
+    mails = sorted((ROOT / "templates").rglob("*.txt"))
+    found += [f"{path.name}: {fault}" for path in mails for fault in faults(template_texts(path.read_text()))]
+    scripts = sorted((ROOT / "static" / "js").glob("*.js"))
+    found += [f"{path.name}: {fault}" for path in scripts for fault in faults(script_texts(path.read_text()))]
 
+    assert mails
+    assert any("could not be loaded" in text for path in scripts for text in script_texts(path.read_text()))
     assert not found, "\n".join(found)
 
 
@@ -108,6 +125,19 @@ SENTENCE_ENDS = re.compile(r"(?<=[.!?:;])\s+")
 def sentences(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
         yield from (one for one in SENTENCE_ENDS.split(text.strip()) if re.search("[A-Za-z]{2}", one) and not _NO_PROSE.search(one))
+
+
+def test_no_table_is_headed_by_who_or_what():
+    heads = re.compile(r"<(?:th|dt)\b[^>]*>(?:Who|What)</")
+    found = [path.name for path in sorted((ROOT / "templates").rglob("*.html")) if heads.search(path.read_text())]
+
+    assert not found
+
+
+def test_no_percent_stands_apart_from_its_number():
+    found = [path.name for path in sorted((ROOT / "templates").rglob("*.html")) if re.search(r"(\d|\}\}) %(?!\})", path.read_text())]
+
+    assert not found
 
 
 def test_texts_are_short():

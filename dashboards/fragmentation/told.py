@@ -30,7 +30,7 @@ def shape_told(shape: Shape) -> str:
     """`4 workers × 8 GPUs in one leaf`."""
     each = plural(shape.gpus, "GPU")
     if not shape.gpus:
-        each = shape.mig or (f"{shape.share_milli / 10:g} % of a GPU" if shape.share_milli else "part of a GPU")
+        each = shape.mig or (f"{shape.share_milli / 10:g}% of a GPU" if shape.share_milli else "part of a GPU")
     text = each if shape.workers == 1 else f"{plural(shape.workers, 'worker')} × {each}"
     return f"{text} in one {shape.level}" if shape.level and shape.level not in ("cluster", "node") and shape.workers > 1 else text
 

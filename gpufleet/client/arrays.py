@@ -35,7 +35,7 @@ def array_shown(console: Console, name: str, *, as_json: bool) -> int:
         end = f"{ahead(found['foreseen_end'])} ({'by starts and estimates' if found['foreseen_by'] == 'starts' else 'at the pace until now'})"
     facts = [
         ("Team", f"{plain(found['quota'])}, by {plain(found['owner'] or '-')}"),
-        ("Jobs", f"{plural(found['size'], 'job')}, {found['ended_percent']} % ended"),
+        ("Jobs", f"{plural(found['size'], 'job')}, {found['ended_percent']}% ended"),
         ("States", ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda one: -one[1]))),
         ("Held back", str(found["held"]) if found["held"] else ""),
         ("Holds", gpus_told(found["holding_milli"]) if found["holding_milli"] else ""),

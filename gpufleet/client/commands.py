@@ -282,8 +282,8 @@ def used_of(usage: Mapping[str, Any]) -> str:
     said += [f"{usage['cost_micros'] / 1_000_000:,.2f} {plain(usage['currency'])}"] if usage["cost_micros"] is not None else []
     held = usage["now"]
     if held and held["busy_percent"] is not None:
-        said.append(f"{gpus(held['busy_milli'])} of {gpus_told(held['busy_milli'] + held['idle_milli'])} busy now ({held['busy_percent']} %)")
-    said += [f"{usage['mean_percent']} % busy in the mean of attempt {usage['attempt']}"] if usage["mean_percent"] is not None else []
+        said.append(f"{gpus(held['busy_milli'])} of {gpus_told(held['busy_milli'] + held['idle_milli'])} busy now ({held['busy_percent']}%)")
+    said += [f"{usage['mean_percent']}% busy in the mean of attempt {usage['attempt']}"] if usage["mean_percent"] is not None else []
     return ", ".join(said)
 
 

@@ -116,7 +116,7 @@ def _types(told: dict[str, Any]) -> list[str]:
 
 
 def _part(milli: int, of: int) -> str:
-    return f"({100 * milli // of} %)" if of else "(-)"
+    return f"({100 * milli // of}%)" if of else "(-)"
 
 
 @ends_well

@@ -97,7 +97,7 @@ def _lines(told: dict[str, Any]) -> list[str]:
 
 
 def _share(milli: int, whole: int) -> str:
-    return f"{100 * milli / whole:.1f} %" if whole else "-"
+    return f"{100 * milli / whole:.1f}%" if whole else "-"
 
 
 def _money(micros: int | None) -> str:

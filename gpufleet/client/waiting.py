@@ -84,7 +84,7 @@ def _print_start(told: Mapping[str, Any]) -> None:
     if record:
         alike = "about as far ahead" if record["as_far_ahead"] else "so"
         print(
-            f"Of the last {plural(record['starts'], 'start')} foreseen {alike}, {record['inside_percent']:.0f} % lay inside their range; "
+            f"Of the last {plural(record['starts'], 'start')} foreseen {alike}, {record['inside_percent']:.0f}% lay inside their range; "
             f"half of them came within {lasting(record['error_s'])} of the prediction."
         )
 

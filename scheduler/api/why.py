@@ -43,7 +43,7 @@ class TeamHoldsOut(Schema):
 
 
 class HoldersOut(Schema):
-    """Who holds what a reason is about, who leaves first in front; `others` counts further jobs, and `gpus` and `teams` count all.
+    """Jobs that hold what a reason is about, those that leave first in front; `others` counts further jobs, and `gpus` and `teams` count all.
 
     `missing_gpus` have to be given back (null where that can't be counted), by estimates at `enough_at`, if nobody else takes them.
     """

@@ -47,7 +47,7 @@ DELIVERIES = Table(
         ),
         Column("id", "Id", "public_id", on_page=False),
         Column("event", "Event", "event", on_page=False),
-        Column("kind", "What", "kind"),
+        Column("kind", "Kind", "kind"),
         Column("job", "Job", "job", cell="{% if row.job %}<a href=\"{% url 'job' row.job %}\">{{ row.job }}</a>{% else %}–{% endif %}"),
         Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
         Column("status", "Answer", "status", numeric=True),
@@ -59,7 +59,7 @@ DELIVERIES = Table(
     search=("event", "job", "public_id"),
     filters=(
         Choice("state", "State", DeliveryState.choices),
-        Choice("kind", "What", DELIVERY_KINDS),
+        Choice("kind", "Kind", DELIVERY_KINDS),
         Text("job", "Job", "job", lookup="iexact"),
         Moment("from", "From", "made_at"),
         Moment("to", "To", "made_at", until=True),
@@ -73,7 +73,7 @@ NOTICES = Table(
     noun="notification",
     columns=(
         Column("at", "When", "at", sort="id", most_first=True, cell="{{ row.at|moment }}"),
-        Column("title", "What", "title", cell="scheduler/_notice.html"),
+        Column("title", "Event", "title", cell="scheduler/_notice.html"),
         Column("text", "Why", "text", cell="{{ row.text|default:'–' }}"),
         Column("kind", "Kind", "kind", on_page=False),
         Column("job", "Job", "job", cell="scheduler/_notice_job.html"),
@@ -98,7 +98,7 @@ SENDINGS = Table(
     noun="message",
     columns=(
         Column("made", "Created", "made_at", sort="id", most_first=True, cell="{{ row.made_at|moment }}"),
-        Column("title", "What", "notice.title"),
+        Column("title", "Event", "notice.title"),
         Column("way", "Way", "way"),
         Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
         Column("attempts", "Tries", "attempts", numeric=True),

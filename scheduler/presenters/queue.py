@@ -57,7 +57,7 @@ class _Told:
     def part(self, amount: int) -> str:
         """As a part of what it may count on."""
         of = self.side.counts_on
-        return self.figures(amount, of, f", {(200 * amount + of) // (2 * of)} %" if of else "")
+        return self.figures(amount, of, f", {(200 * amount + of) // (2 * of)}%" if of else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def test_operations_by_the_slowest_rank_and_the_peak_of_all_gpus_held(told):
 
     assert found["percent"] == 32.0
     assert (found["step_seconds"], found["precision"], found["fault"]) == (1.25, "bf16", "")
-    assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
+    assert "MFU <strong>32.0%</strong> in bf16." in page and "A step takes 1.25 s" in page
 
 
 def test_a_file_tells_the_same_and_an_old_one_nothing(told):
@@ -82,7 +82,7 @@ def test_a_file_tells_the_same_and_an_old_one_nothing(told):
 
     found, page = told(ranks=2, seconds={"0": 1.0})
     assert (found["percent"], found["step_seconds"]) == (40.0, 1.25)
-    assert "MFU <strong>40.0 %</strong>" in page
+    assert "MFU <strong>40.0%</strong>" in page
 
 
 def test_files_of_ranks_reach_page_and_api_by_way_of_each_clusters_back_end(told, client: Client, tmp_path: Path):
@@ -113,7 +113,7 @@ def test_files_of_ranks_reach_page_and_api_by_way_of_each_clusters_back_end(told
 
     found, page = shown(client)
     assert (found["percent"], found["step_seconds"], found["fault"]) == (32.0, 1.25, "")
-    assert "MFU <strong>32.0 %</strong> in bf16." in page and "A step takes 1.25 s" in page
+    assert "MFU <strong>32.0%</strong> in bf16." in page and "A step takes 1.25 s" in page
 
 
 def test_ranks_whose_file_is_seen_late_are_not_lost(told):
@@ -183,8 +183,8 @@ def test_a_job_that_tells_no_operations_has_none(told):
 def test_more_than_the_gpus_can_compute_is_a_fault_and_no_figure(told):
     found, page = told(ranks=2, seconds={"0": 1.0}, flops=2 * 16 * PEAK)
 
-    assert found["percent"] is None and found["fault"].startswith("The operations told are 200 % of what its GPUs can compute in a step")
-    assert "No MFU: The operations told are 200 %" in page
+    assert found["percent"] is None and found["fault"].startswith("The operations told are 200% of what its GPUs can compute in a step")
+    assert "No MFU: The operations told are 200%" in page
 
 
 def test_a_precision_that_the_gpus_lack_is_a_fault(told):

@@ -226,9 +226,9 @@ def test_every_fact_has_its_words():
         ("node_priority", "the priority of acme/a (200) goes before that of acme/b (100)."),
         (
             "share_with",
-            "with its next job acme/a takes less of what it may count on (3 of 8 GPUs, 38 %) than acme/b (10 of 10 GPUs, 100 %).",
+            "with its next job acme/a takes less of what it may count on (3 of 8 GPUs, 38%) than acme/b (10 of 10 GPUs, 100%).",
         ),
-        ("share", "acme/a uses less of what it may count on (2 of 8 GPUs, 25 %) than acme/b (9 of 10 GPUs, 90 %)."),
+        ("share", "acme/a uses less of what it may count on (2 of 8 GPUs, 25%) than acme/b (9 of 10 GPUs, 90%)."),
         ("age", "acme/a and acme/b stand alike, and acme/a is the older of them."),
     ],
 )

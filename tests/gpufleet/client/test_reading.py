@@ -98,14 +98,14 @@ def test_show_says_what_a_job_used_and_how_busy_it_is(run, ours):
 
     used = next(line for line in run("show", running.public_id)[1].splitlines() if "Used" in line)
 
-    assert used.split("Used")[1].strip() == "0.00 GPU-hours, 0.8 of 2 GPUs busy now (40 %)"
+    assert used.split("Used")[1].strip() == "0.00 GPU-hours, 0.8 of 2 GPUs busy now (40%)"
     assert "Used" not in run("show", job("waits", on=ours).public_id)[1]
 
 
 def test_what_a_job_used_is_told_in_money_to_those_who_see_it():
     usage = {"gpu_hours": 1234.5, "cost_micros": 2_469_000_000, "currency": "EUR", "now": None, "mean_percent": 41, "attempt": 3}
 
-    assert used_of(usage) == "1,234.50 GPU-hours, 2,469.00 EUR, 41 % busy in the mean of attempt 3"
+    assert used_of(usage) == "1,234.50 GPU-hours, 2,469.00 EUR, 41% busy in the mean of attempt 3"
     assert used_of(usage | {"cost_micros": None, "mean_percent": None}) == "1,234.50 GPU-hours"
 
 

@@ -599,7 +599,7 @@ def test_a_whole_array_is_shown_and_cancelled(run, personas):
 
     status, out, err = run("show", "a-7")
     assert status == 0, err
-    assert "lr\n" in out and "4 jobs, 50 % ended" in out and "2 queued" in out and "unknown" in out
+    assert "lr\n" in out and "4 jobs, 50% ended" in out and "2 queued" in out and "unknown" in out
     assert json.loads(run("show", "a-7", "--json")[1])["size"] == 4
     assert run("show", "a-8")[0] == 4
     looked = run("cancel", "a-7", "--dry-run", **SUBMIT)[1]

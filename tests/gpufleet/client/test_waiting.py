@@ -83,7 +83,7 @@ def test_what_it_was_told_first_and_how_good_such_words_were(run, ours):
     out = run("why", mine.public_id)[1]
 
     assert "First prediction: 2026-11-20 14:00:00 UTC, between 2026-11-20 13:00:00 UTC and 2026-11-20 16:00:00 UTC." in out
-    assert "Of the last 1 start foreseen so, 0 % lay inside their range; half of them came within 40 min of the prediction." in out
+    assert "Of the last 1 start foreseen so, 0% lay inside their range; half of them came within 40 min of the prediction." in out
 
 
 def test_nothing_is_expected_in_the_past_and_moments_are_for_people(run, ours):

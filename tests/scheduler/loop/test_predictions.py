@@ -225,11 +225,11 @@ def test_the_scheduler_page_and_the_page_of_a_job_say_how_good_they_were(persona
     assert "5 starts" in page
     own = personas.client("submitter").get(f"/jobs/{job.public_id}/").content.decode()
     assert "First prediction: " in own
-    assert "Of the last 5 starts foreseen so, 100 % lay inside their range" in own
+    assert "Of the last 5 starts foreseen so, 100% lay inside their range" in own
     seen(minutes=5, waited=500, count=50)
     seen(minutes=130, waited=140, count=20)
     own = personas.client("submitter").get(f"/jobs/{job.public_id}/").content.decode()
-    assert "Of the last 25 starts foreseen about as far ahead, 100 % lay inside their range" in own, "not those of minutes, all wrong"
+    assert "Of the last 25 starts foreseen about as far ahead, 100% lay inside their range" in own, "not those of minutes, all wrong"
 
 
 def test_the_panel_tells_what_is_kept_once_the_job_is_submitted(personas: Any) -> None:
