@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Can, access_of, requires
 from scheduler.jobs.lists import PLANS
 from scheduler.presenters.plans import decision_lines, dropped_lines, phases_text, plan_lines, total_ms
@@ -44,16 +45,16 @@ def scheduler_page(request: HttpRequest) -> HttpResponseBase:
 @require_POST
 @requires(Can.OPERATE, everywhere=True)
 def scheduler_pause_write(request: HttpRequest) -> HttpResponseBase:
-    return _steer(request, scheduler_pause, "The scheduler is paused. What runs goes on.")
+    return _steer(request, scheduler_pause, "The scheduler is paused. What runs goes on.", "scheduler_resume")
 
 
 @require_POST
 @requires(Can.OPERATE, everywhere=True)
 def scheduler_resume_write(request: HttpRequest) -> HttpResponseBase:
-    return _steer(request, scheduler_resume, "The scheduler decides again.")
+    return _steer(request, scheduler_resume, "The scheduler decides again.", "scheduler_pause")
 
 
-def _steer(request: HttpRequest, service: Callable[..., None], said: str) -> HttpResponseBase:
+def _steer(request: HttpRequest, service: Callable[..., None], said: str, back: str) -> HttpResponseBase:
     reason = request.POST.get("reason", "")
     try:
         service(access=access_of(request), reason=reason, now=now())
@@ -61,7 +62,8 @@ def _steer(request: HttpRequest, service: Callable[..., None], said: str) -> Htt
         return _page(request, status=422, faults=fault.messages, reason=reason)
     except Conflict as fault:
         return _page(request, status=409, faults=[str(fault)], reason=reason)
-    messages.success(request, said)
+    undo = None if "undo" in request.POST else Undo(reverse(back), {"reason": "Undo.", "undo": "yes"})
+    done_with_undo(request, said, undo)
     return redirect("scheduler")
 
 

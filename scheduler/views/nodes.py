@@ -153,10 +153,10 @@ def _plan(request: HttpRequest, nodes: list[Node], sent: dict[str, Any]) -> Http
     replaced = PlannedDrain.objects.filter(node__in=nodes).exists()
     how = {"begins_at": sent["begins"], "way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
     plans = drains_plan(access=access_of(request), nodes=nodes, **how, now=now())
-    fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": "Undo of a planned drain."}
+    fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": "Undo of a planned drain.", "undo": "yes"}
     which = f"{nodes[0].name} drains" if len(nodes) == 1 else f"{len(nodes)} nodes drain"
     said = f"{which} from {plans[0].begins_at:%Y-%m-%d %H:%M} UTC on."
-    done_with_undo(request, said, None if replaced else Undo(reverse("drain_plans_call_off"), fields))
+    done_with_undo(request, said, None if replaced or "undo" in request.POST else Undo(reverse("drain_plans_call_off"), fields))
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
 
 
@@ -165,6 +165,7 @@ def _plan(request: HttpRequest, nodes: list[Node], sent: dict[str, Any]) -> Http
 def drain_plans_call_off_write(request: HttpRequest) -> HttpResponse:
     """Planned drains that do not begin: ids, apart by blanks."""
     plans = request.POST.get("plan", "").split()
+    planned = list(PlannedDrain.objects.filter(public_id__in=plans[: MOST_NODES + 1]))
     try:
         nodes = drain_plans_call_off(access=access_of(request), plans=plans, reason=request.POST.get("reason", ""), now=now())
     except (Conflict, ValidationError) as fault:
@@ -174,8 +175,18 @@ def drain_plans_call_off_write(request: HttpRequest) -> HttpResponse:
     said = f"The planned drain of {nodes[0].name} is called off." if len(nodes) == 1 else f"The planned drains of {len(nodes)} nodes are called off."
     if gone:
         said += f" {plural(gone, 'other')} {'has' if gone == 1 else 'have'} begun or changed since."
-    messages.success(request, said)
+    done_with_undo(request, said, None if "undo" in request.POST else _plan_again(nodes, planned))
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
+
+
+def _plan_again(nodes: Sequence[Node], planned: Sequence[PlannedDrain]) -> Undo | None:
+    """The same plan once more; none where it was not of one node, or has begun by then."""
+    plan = next((plan for plan in planned if len(nodes) == 1 and plan.node_id == nodes[0].pk), None)
+    if plan is None:
+        return None
+    begins, at = (f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if moment is not None else "" for moment in (plan.begins_at, plan.at))
+    fields = {"to": Health.DRAINING.value, "jobs": plan.way, "begins": begins, "at": at, "reason": plan.reason, "undo": "yes"}
+    return Undo(reverse("node_health", args=[nodes[0].public_id]), fields)
 
 
 def steps_of(sent: dict[str, Any]) -> dict[str, Any]:
@@ -313,7 +324,9 @@ def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
         return _page(request, node, status=422, spare_faults=messages_by_field(fault), spare_reason=request.POST.get("reason", ""))
     except Conflict as fault:
         return _page(request, node, status=409, spare_faults={"spare": [str(fault)]})
-    messages.success(request, f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no longer a spare.")
+    said = f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no longer a spare."
+    back = {"spare": "no" if changed.spare else "yes", "reason": "Undo.", "undo": "yes"}
+    done_with_undo(request, said, None if "undo" in request.POST else Undo(reverse("node_spare", args=[public_id]), back))
     return redirect("node", public_id=public_id)
 
 

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import faults_of
 from quotas.views.confirm import confirm
@@ -132,9 +133,10 @@ def schedule_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
 @requires(Can.SEE)
 def schedule_switch(request: HttpRequest, public_id: str) -> HttpResponse:
     """Pause it, or go on with it."""
-    to = request.POST.get("to")
-    service, said = (schedule_resume, "{} goes on.") if to == "active" else (schedule_pause, "{} is paused. What runs goes on.")
-    return _steer(request, public_id, service, said)
+    resumes = request.POST.get("to") == "active"
+    service, said = (schedule_resume, "{} goes on.") if resumes else (schedule_pause, "{} is paused. What runs goes on.")
+    back = {"to": "paused" if resumes else "active", "reason": "Undo.", "undo": "yes"}
+    return _steer(request, public_id, service, said, None if "undo" in request.POST else Undo(reverse("schedule_switch", args=[public_id]), back))
 
 
 @require_POST
@@ -173,7 +175,7 @@ def schedule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return confirm(request, form, above=above, back=page, heading=f"Remove {schedule.name}", send="Remove", effects=effects)
 
 
-def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | Ran], said: str) -> HttpResponse:
+def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | Ran], said: str, undo: Undo | None = None) -> HttpResponse:
     access = access_of(request)
     schedule = schedule_for(access, public_id)
     try:
@@ -183,7 +185,7 @@ def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
-        messages.success(request, said.format(schedule.name))
+        done_with_undo(request, said.format(schedule.name), undo)
     return redirect("schedule", public_id)
 
 

@@ -190,7 +190,8 @@ def reservation_decide_write(request: HttpRequest, public_id: str) -> HttpRespon
 @require_POST
 @requires(Can.SEE)
 def reservation_window_end(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _steer(request, public_id, window_end, "The window of {} has ended.")
+    found = reservation_for(access_of(request), public_id)
+    return _steer(request, public_id, window_end, "The window of {} has ended.", may_undo=not found.rule)
 
 
 @require_POST

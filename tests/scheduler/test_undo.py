@@ -16,16 +16,19 @@ from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaShare, Reservation, RoleBinding
 from quotas.services.changes import Wanted, change_draft
 from scheduler.backends.slurm.client import SlurmNode
-from scheduler.models import Gpu, GpuSplit, Health, Job, MigInstance, Node
+from scheduler.models import Gpu, GpuSplit, Health, Job, Lease, MigInstance, Node, PlannedDrain, Schedule
 from scheduler.services.hardware.geometry import splits_confirm
 from scheduler.services.hardware.hardware import health_mark
+from scheduler.services.hardware.planned_drains import drains_plan
 from scheduler.services.hardware.slurm_nodes import _difference
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.loop.lease import TICK
 from scheduler.services.windows.reservations import reservation_request
 from tests import builders
 from tests.builders import NOON, job, placement
 from tests.scheduler.loop.worlds import H100
+from tests.scheduler.schedules.making import make
 from tests.servers import Manage
 
 pytestmark = pytest.mark.django_db
@@ -160,6 +163,36 @@ def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
     assert (node.archived_at, list(RoleBinding.objects.order_by("pk"))) == (None, before)
     assert "Undone: acme/research/nlp is back." in told and UNDO.search(told) is None
     assert reasons(node.public_id) == ["closed", "Undo of archiving."]
+
+
+def test_a_spare_a_pause_and_a_called_off_drain_are_undone_once(personas):
+    node, client = builders.node("n1", gpus=1), personas.client("operator")
+    begins = (now() + timedelta(hours=2)).replace(microsecond=0)
+    how = {"way": "move", "at": begins + timedelta(hours=1), "reason": "new fans"}
+    plan = drains_plan(access=personas.access("operator"), nodes=[node], begins_at=begins, **how, now=now())[0]
+    paused = Lease.objects.filter(name=TICK, paused_at__isnull=False)
+
+    back = undone(client, client.post(reverse("node_spare", args=[node.public_id]), {"spare": "yes", "reason": "replacement"}, follow=True))
+    assert not Node.objects.get().spare
+    assert UNDO.search(back.content.decode()) is None
+    held = client.post(reverse("scheduler_pause"), {"reason": "power test"}, follow=True)
+    assert paused.exists()
+    assert UNDO.search(undone(client, held).content.decode()) is None
+    assert not paused.exists()
+    called_off = client.post(reverse("drain_plans_call_off"), {"plan": plan.public_id, "reason": "Called off."}, follow=True)
+    assert not PlannedDrain.objects.exists()
+    assert UNDO.search(undone(client, called_off).content.decode()) is None
+    assert PlannedDrain.objects.values_list("begins_at", "way", "at", "reason").get() == (begins, "move", how["at"], "new fans")
+
+
+def test_a_pause_of_a_schedule_is_undone_once(personas):
+    builders.node(gpus=4)
+    schedule, client = make(personas), personas.client("submitter")
+
+    paused = client.post(reverse("schedule_switch", args=[schedule.public_id]), {"to": "paused", "reason": "holidays"}, follow=True)
+    assert Schedule.objects.get().paused_at is not None
+    assert UNDO.search(undone(client, paused).content.decode()) is None
+    assert Schedule.objects.get().paused_at is None
 
 
 def test_an_applied_quota_change_is_undone_by_a_draft_that_is_read_first(personas):

@@ -36,7 +36,7 @@ FACTS = (
 )
 MOMENTS = ("starts_at", "ends_at", "decided_at")
 UNDO_FOR = timedelta(minutes=15)  # so long an approval comes back by itself
-UNDONE = ("reservation.change", "reservation.cancel")
+UNDONE = ("reservation.change", "reservation.cancel", "reservation.end_window")
 
 
 def reservation_request(*, access: Access, given: Mapping[str, Any], now: datetime, approve: bool = True) -> Reservation:
@@ -130,7 +130,7 @@ def reservation_undo(*, access: Access, reservation: Reservation, reason: str = 
         must_steer_reservation(access, found)
         last = AuditEntry.objects.filter(object_kind="reservation", object_id=found.public_id).order_by("-id").first()
         is_own = last is not None and access.actor.user is not None and last.actor_id == access.actor.user.pk
-        if last is None or not is_own or last.action not in UNDONE or revision != found.revision:
+        if last is None or not is_own or last.action not in UNDONE or not last.before or revision != found.revision:
             whose = f" by {last.actor_name}" if last is not None and not is_own else ""
             raise Conflict(f"{found.name} has been changed since{whose}. It stays as it is.")
         before = reservation_facts(found)
@@ -170,7 +170,7 @@ def reservation_cancel(*, access: Access, reservation: Reservation, reason: str 
 
 
 def window_end(*, access: Access, reservation: Reservation, reason: str = "", revision: int | None = None, now: datetime) -> Reservation:
-    """End the window that lasts now. Those that follow stay."""
+    """End the window that lasts now. Those that follow stay. Of a reservation with one window it can be undone: the rest of it comes back."""
     cause = reason_given(reason, "")
     with transaction.atomic():
         at = ledger_held(now=now)
@@ -182,11 +182,13 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
         lasting = found.windows.filter(Q(ends_at__isnull=True) | Q(ends_at__gt=now), starts_at__lt=now, released_at__isnull=True)
         if not lasting.update(ends_at=now, ended_early=bool(found.rule)):
             raise Conflict(f"No window of {found.public_id} lasts now.")
+        ended_at = found.ends_at
         if not found.rule:
             found.ends_at = now
         _save(found)
         _ledger_follows(at)
-        _record(access, "reservation.end_window", found, after={"ended_at": now.isoformat()}, reason=cause)
+        before = None if found.rule else {"ends_at": ended_at.isoformat() if ended_at is not None else None}
+        _record(access, "reservation.end_window", found, before, {"ended_at": now.isoformat()}, cause)
         _tell(found)
     return found
 

@@ -81,6 +81,16 @@ def test_a_window_does_not_end_at_the_moment_of_its_start(personas: Personas) ->
     assert len(_hold(NOON)) == 1
 
 
+def test_the_end_of_an_only_window_is_undone_and_the_rest_of_it_comes_back(personas: Personas) -> None:
+    held = Held(personas, ends_at=NOON + 9 * HOUR)
+    window_end(access=held.lead, reservation=held.row, now=NOON + 2 * HOUR)
+    assert not _hold(NOON + 3 * HOUR)
+    reservation_undo(access=held.lead, reservation=held.row, revision=held.row.revision, now=NOON + 2 * HOUR + timedelta(minutes=1))
+
+    assert len(_hold(NOON + 3 * HOUR)) == 1
+    assert not _hold(NOON + 9 * HOUR)
+
+
 def test_a_window_that_somebody_ended_stays_ended(personas: Personas) -> None:
     held = Held(personas, ends_at=NOON + 9 * HOUR, rule="FREQ=DAILY")
     held.change(NOON, gpus=5)
