@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from gpufleet.core.tables import COLUMNS_COOKIE
+from gpufleet.core.tables import COLUMNS_COOKIE, FIRST_ALONE
 from gpufleet.web import requires
 
 KEPT = timedelta(days=365)
@@ -30,7 +30,6 @@ def columns_set(request: HttpRequest) -> HttpResponse:
     if "reset" in request.POST:
         answer.delete_cookie(name, samesite="Lax")
     else:
-        # A list with its first column alone: a name that none has.
-        kept = ".".join(chosen) or "-"
+        kept = ".".join(chosen) or FIRST_ALONE
         answer.set_cookie(name, kept, max_age=KEPT, secure=request.is_secure(), httponly=True, samesite="Lax")
     return answer

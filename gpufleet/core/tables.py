@@ -150,6 +150,10 @@ class Table:
     def offered(self) -> list[Column]:
         return [column for column in self.columns if column.offered]
 
+    def columns_spelt(self, keys: Sequence[str]) -> str:
+        """Chosen columns as an address names them, in the list's order and without the first; columns that there are not are left out."""
+        return ".".join(column.key for column in self.offered[1:] if column.key in keys) or FIRST_ALONE
+
     def chosen(self, keys: Sequence[str]) -> tuple[Column, ...]:
         """The columns of a person who chose these. The first names the row and always stays."""
         if not keys:
@@ -274,7 +278,7 @@ class Table:
             return self._named(request, queryset, presented, (context or {}).get("version", 0), chooses)
         page = self.page(request.GET, queryset, presented=presented)
         page.chooses = chooses
-        page.columns = self.chosen(columns_kept(request, self.name))
+        page.columns = self.chosen(columns_asked(request, self.name))
         if request.GET.get("format") == "csv":
             return page.csv(request)
         partial = getattr(request, "htmx", False) and not request.htmx.history_restore_request and request.htmx.target == page.region  # type: ignore[attr-defined]
@@ -292,7 +296,7 @@ class Table:
         """
         page = self._asked(request.GET, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=presented)
         page.chooses = chooses
-        page.columns = self.chosen(columns_kept(request, self.name))
+        page.columns = self.chosen(columns_asked(request, self.name))
         every = page.queryset
         page.queryset = every.values(self.row_field)
         page.slice = self._slice(page)
@@ -512,6 +516,13 @@ class Page:
         return f"?{parameters.urlencode()}"
 
     @property
+    def own_columns_href(self) -> str:
+        """This very page, with the columns that the browser keeps."""
+        parameters = QueryDict(self.own_href.removeprefix("?"), mutable=True)
+        parameters.pop(COLUMNS, None)
+        return f"?{parameters.urlencode()}" if parameters else EVERYTHING
+
+    @property
     def next_href(self) -> str:
         return self.href(after=self.slice.after) if self.slice.after else ""
 
@@ -546,12 +557,19 @@ class Page:
         return (self.presented(found.rows) if self.presented else found.rows), found.after
 
 
-COLUMNS_COOKIE = "columns-"
+COLUMNS, COLUMNS_COOKIE = "columns", "columns-"
+# A list with its first column alone: a name that no column has.
+FIRST_ALONE = "-"
 
 
 def columns_kept(request: HttpRequest, table: str) -> list[str]:
     """Which columns of a list this browser was told to show; none: those that the list has by itself."""
     return [key for key in request.COOKIES.get(f"{COLUMNS_COOKIE}{table}", "").split(".") if key]
+
+
+def columns_asked(request: HttpRequest, table: str) -> list[str]:
+    """Those that the address names, as a saved view does; else those that the browser keeps."""
+    return [key for key in request.GET.get(COLUMNS, "").split(".") if key] or columns_kept(request, table)
 
 
 def _size(parameters: QueryDict, sizes: Sequence[int], default: int, faults: dict[str, list[str]]) -> int:

@@ -3,17 +3,19 @@
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from dashboards.viewed_lists import VIEWED
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.tables import COLUMNS
 from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import Access, access_of
 from scheduler.api.lists import answered
-from scheduler.jobs.view_queries import Parameters, parameters_in, query_of
+from scheduler.jobs.view_queries import Parameters, columns_in, parameters_in, query_of, with_columns
 from scheduler.models import SavedView, ViewedList
 from scheduler.selectors.saved_views import MOST_SHOWN, is_mine, view_for, views_page
 from scheduler.services.jobs.saved_views import view_change, view_remove, view_save
@@ -98,7 +100,7 @@ def job_views(request: HttpRequest, asked: Query[ViewsQuery]) -> HttpResponse:
 def job_view_create(request: HttpRequest, body: ViewIn) -> HttpResponse:
     """Fifty of a list at most, each name once. To share it one has to submit or manage jobs there."""
     access = access_of(request)
-    facts = {"name": body.name, "query": query_of(body.parameters), "shared_with": body.shared_with, "is_default": body.default}
+    facts = {"name": body.name, "query": _query(body.parameters), "shared_with": body.shared_with, "is_default": body.default}
     answer = _answer(access, view_save(access=access, viewed=VIEWED[body.list], now=now(), **facts))  # type: ignore[arg-type]
     answer.status_code = 201
     return answer
@@ -108,8 +110,8 @@ def job_view_create(request: HttpRequest, body: ViewIn) -> HttpResponse:
 def job_view_update(request: HttpRequest, public_id: str, body: ViewChange) -> HttpResponse:
     """With `If-Match` only if nothing has changed."""
     access = access_of(request)
-    query = None if body.parameters is None else query_of(body.parameters)
     view = view_for(access, public_id)
+    query = None if body.parameters is None else with_columns(_query(body.parameters), columns_in(view.query))
     changed = view_change(
         access=access,
         view=view,
@@ -130,6 +132,12 @@ def job_view_delete(request: HttpRequest, public_id: str) -> Status[None]:
     access = access_of(request)
     view_remove(access=access, view=view_for(access, public_id), seen=revision_wanted(request))
     return Status(204, None)
+
+
+def _query(parameters: Parameters) -> str:
+    if COLUMNS in parameters:
+        raise ValidationError({"parameters": ["Columns are chosen in the console; the API has no parameter for them."]})
+    return query_of(parameters)
 
 
 def _answer(access: Access, view: SavedView) -> HttpResponse:

@@ -1,4 +1,4 @@
-"""What a view of a list says: its filters and order, spelt in one way, read from an address and told in words."""
+"""What a view of a list says: its filters, order and columns, spelt in one way, read from an address and told in words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from django.http import QueryDict
 from pydantic import Field
 
 from gpufleet.core.filters import Choice
-from gpufleet.core.tables import Table
+from gpufleet.core.tables import COLUMNS, Table
 
 QUERY_LENGTH = 2000
 # An address says more than what is kept of it: the page, and fields without a value.
@@ -31,7 +31,7 @@ class Viewed:
 
 
 def _keys(table: Table) -> tuple[str, ...]:
-    return ("q", "sort", "size", *(item.key for item in table.filters))
+    return ("q", "sort", "size", COLUMNS, *(item.key for item in table.filters))
 
 
 def query_spelt(parameters: QueryDict, table: Table) -> str:
@@ -39,7 +39,9 @@ def query_spelt(parameters: QueryDict, table: Table) -> str:
     spelt = QueryDict(mutable=True)
     for key in _keys(table):
         values = list(dict.fromkeys(value for value in parameters.getlist(key) if value))
-        if values:
+        if values and key == COLUMNS:
+            spelt[key] = table.columns_spelt(values[-1].split("."))
+        elif values:
             spelt.setlist(key, sorted(values) if key not in ("q", "sort", "size") else values[-1:])
     return spelt.urlencode()
 
@@ -73,7 +75,25 @@ def query_of(parameters: Mapping[str, str | Sequence[str]]) -> str:
 
 
 def parameters_in(query: str) -> dict[str, list[str]]:
-    return {key: list(values) for key, values in QueryDict(query).lists()}
+    """As programs ask for the list. Its columns are of the page alone."""
+    return {key: list(values) for key, values in QueryDict(query).lists() if key != COLUMNS}
+
+
+def with_columns(query: str, keys: str) -> str:
+    """The same with columns, where it names none; `keys` is empty where none were chosen."""
+    if not keys:
+        return query
+    try:
+        found = QueryDict(query.strip().removeprefix("?"), mutable=True)
+    except TooManyFieldsSent:
+        return query  # `query_read` says so
+    if not found.get(COLUMNS):
+        found[COLUMNS] = keys
+    return found.urlencode()
+
+
+def columns_in(query: str) -> str:
+    return QueryDict(query).get(COLUMNS, "")
 
 
 def _order_said(sort: str, table: Table) -> list[str]:
@@ -89,7 +109,12 @@ def query_said(query: str, table: Table) -> str:
     for key, values in QueryDict(query).lists():
         item = labels.get(key)
         words = dict(item.choices) if isinstance(item, Choice) and not callable(item.choices) else {}
-        label = item.label if item is not None else {"q": "Search", "sort": "Order", "size": "Rows"}.get(key, key)
-        told = _order_said(values[-1], table) if key == "sort" else [words.get(value, value) for value in values]
+        label = item.label if item is not None else {"q": "Search", "sort": "Order", "size": "Rows", COLUMNS: "Columns"}.get(key, key)
+        if key == "sort":
+            told = _order_said(values[-1], table)
+        elif key == COLUMNS:
+            told = [column.label for column in table.chosen(values[-1].split("."))]
+        else:
+            told = [words.get(value, value) for value in values]
         parts.append(f"{label}: {', '.join(told)}")
     return "; ".join(parts) or f"All {table.plural_noun}"

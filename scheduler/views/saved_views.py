@@ -11,10 +11,11 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboards.viewed_lists import VIEWED
 from gpufleet.core.faults import Conflict
+from gpufleet.core.tables import columns_kept
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.selectors.nodes import leaves_where
-from scheduler.jobs.view_queries import Viewed, query_said
+from scheduler.jobs.view_queries import Viewed, query_said, with_columns
 from scheduler.models import SavedView, ViewedList
 from scheduler.selectors.saved_views import is_mine, may_unshare, view_for, views_page
 from scheduler.services.jobs.saved_views import MOST_VIEWS, view_change, view_remove, view_save
@@ -52,9 +53,11 @@ def view_list(request: HttpRequest) -> HttpResponse:
 @require_POST
 @requires(Can.SEE)
 def view_new(request: HttpRequest) -> HttpResponse:
-    """Keep what the list shows now."""
+    """Keep what the list shows now, with the columns that somebody chose for it."""
     access, viewed = access_of(request), _listed(request.POST.get("list"))
     asked = {key: request.POST.get(key, "") for key in ("name", "query", "shared_with")}
+    chosen = columns_kept(request, viewed.table.name)
+    asked["query"] = with_columns(asked["query"], viewed.table.columns_spelt(chosen) if chosen else "")
     try:
         view = view_save(access=access, viewed=viewed, is_default="is_default" in request.POST, now=now(), **asked)
     except ValidationError as fault:

@@ -413,6 +413,43 @@ def test_what_fills_many_jobs_filter_is_bounded_as_a_whole(personas):
     assert "2,000 characters" in str(answer.json())
 
 
+def keys_shown(client: Any, address: str) -> list[str]:
+    return [column.key for column in client.get(address).context["page"].columns]
+
+
+def test_a_view_keeps_the_columns_that_were_chosen(personas):
+    """A choice of columns was one browser's alone: a view that was shared showed others."""
+    client, other = personas.client("team_lead"), personas.client("viewer")
+    client.post("/columns", {"table": "nodes", "column": ["temperature-of-old", "jobs", "health"], "next": "/nodes/"})
+    asked = {"list": "nodes", "name": "Where", "query": "?health=suspect", "shared_with": "acme/research/nlp"}
+
+    address = client.post("/jobs/views/new/", asked).headers["Location"]
+
+    assert address == "/nodes/?columns=health.jobs&health=suspect", "in the list's order, without what there is no more"
+    assert keys_shown(client, address) == keys_shown(other, address) == ["name", "health", "jobs"]
+    html = other.get(address).content.decode()
+    assert 'href="?columns=health.jobs&amp;health=suspect" aria-current="page"' in html
+    assert 'name="columns" value="health.jobs"' in html, "a filter keeps them"
+    assert 'name="next" value="/nodes/?health=suspect"' in html, "another choice leaves those of the view"
+    assert "Columns: Node, Health, Jobs" in client.get("/jobs/views/?list=nodes").content.decode()
+    assert keys_shown(other, "/nodes/?columns=none-such") == ["name"]
+    assert "name" in keys_shown(other, "/nodes/?q=") and len(keys_shown(other, "/nodes/?q=")) > 3
+
+    told = client.get("/api/v1/jobs/views?list=nodes").json()["items"][0]
+    assert told["parameters"] == {"health": ["suspect"]}, "programs ask for rows alone"
+    assert client.get("/api/v1/nodes", told["parameters"]).status_code == 200
+    change(client, told["id"], parameters={"health": "down"})
+    assert SavedView.objects.get().query == "columns=health.jobs&health=down"
+    assert "Columns are chosen in the console" in str(change(client, told["id"], 422, parameters={"columns": "jobs"}))
+
+
+def test_a_view_without_chosen_columns_says_none(personas):
+    client = personas.client("team_lead")
+    for query in ("?health=suspect", "?" + "&" * 1500):
+        client.post("/jobs/views/new/", {"list": "nodes", "name": "Plain", "query": query})
+    assert SavedView.objects.get().query == "health=suspect"
+
+
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=30)
 
 
