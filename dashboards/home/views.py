@@ -97,6 +97,7 @@ def month(request: HttpRequest) -> HttpResponse:
         "departments": found.rows[:DEPARTMENTS_SHOWN],
         "causes": idle_by_cause(found.idle),
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
+        "may_budget": access.can_somewhere(Can.EDIT_QUOTA),
         "answer": month_answer(spent=spent, change_percent=found.change_percent, over=sum(one.state == "stopped" for one in rows)),
         **_shared(request, "home_month", version),
     }
