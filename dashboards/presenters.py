@@ -13,11 +13,12 @@ from django.urls import reverse
 
 from dashboards.figures import Figures, Holding, as_columns, gap_cost, holdings, queue_by_class
 from dashboards.free import figures_with_free
-from dashboards.selectors import OUTSIDE, SEVERAL, Owner, fleet_read, jobs_waiting, nodes_needing_attention
+from dashboards.selectors import OUTSIDE, SEVERAL, Owner, SickNode, fleet_read, jobs_waiting, nodes_needing_attention
 from gpufleet.core.rounding import rounded, shares
 from gpufleet.core.templatetags.shell import CURRENCY_SIGNS, NOTHING, THIN, duration, gpus, money, percent_of, plural
 from gpufleet.core.times import millis
-from scheduler.models import JobClass
+from scheduler.hardware.lifecycle import NEXT, next_verb
+from scheduler.models import Health, JobClass
 
 SICK_SHOWN = 3
 HOLDERS_SHOWN = 4
@@ -38,11 +39,17 @@ def overview_shared(*, now: datetime) -> dict[str, Any]:
         "telemetry": max((millis(frame.at) for frame in fleet.frames), default=None),
         "nodes": len(set(fleet.node_ids.tolist())),
         "types": {name: asdict(figures) for name, figures in figures_with_free(fleet, now=now).items()},
-        "sick": [[node.public_id, node.name, node.health, node.reason, millis(node.since), node.gpus_hurt, node.jobs] for node in sick[:SICK_SHOWN]],
+        "sick": [_sick(node) for node in sick[:SICK_SHOWN]],
         "sick_total": len(sick),
         "holders": as_columns(holdings(fleet)),
         "queue": as_columns(queue),
     }
+
+
+def _sick(node: SickNode) -> list[Any]:
+    """The last says whether the node itself drains next: a bad GPU of a healthy node is drained by itself, on its page."""
+    drains = node.node_health == Health.SUSPECT
+    return [node.public_id, node.name, node.health, node.reason, millis(node.since), node.gpus_hurt, node.jobs, drains]
 
 
 def overview_own(*, owners: Mapping[int, Owner | None], rates: Mapping[str, int] | None) -> dict[str, Any]:
@@ -208,6 +215,11 @@ class SickRow:
     since: datetime
     gpus: int
     jobs: int
+    drains: bool
+
+    @property
+    def verb(self) -> str:
+        return next_verb(self.health)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +249,8 @@ def overview_page(shared: Mapping[str, Any], own: Mapping[str, Any], owners: Map
         "sees_costs": rates is not None,
         "telemetry": _moment(shared["telemetry"]),
         "nodes": shared["nodes"],
-        "sick": [SickRow(row[0], row[1], reverse("node", args=[row[0]]), row[2], row[3], _moment(row[4]), row[5], row[6]) for row in shared["sick"]],
+        "sick": [SickRow(row[0], row[1], reverse("node", args=[row[0]]), row[2], row[3], _moment(row[4]), *row[5:]) for row in shared["sick"]],
+        "verbs": [(health, next_verb(health)) for health in NEXT],
         "sick_more": shared["sick_total"] - len(shared["sick"]),
         "holders": told.rows,
         "holders_more": told,

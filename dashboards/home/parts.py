@@ -24,7 +24,7 @@ from quotas.presenters import Cell, cells_of, summed, types_of
 from quotas.selectors.budgets import Standing, budgets_listed, standings
 from quotas.selectors.nodes import tree_list
 from quotas.selectors.rates import price_book
-from scheduler.hardware.lifecycle import steps_from
+from scheduler.hardware.lifecycle import next_verb
 from scheduler.models import HOLDING, Health, Job, JobState, WaitKind
 from scheduler.selectors.jobs import WAITING, jobs_listed
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
@@ -167,16 +167,6 @@ def _spent(access: Access, now: datetime) -> int | None:
 
 # On call
 
-# From bad to good again: the step that an operator takes next.
-NEXT = {
-    Health.SUSPECT: Health.DRAINING,
-    Health.DRAINING: Health.DRAINED,
-    Health.DRAINED: Health.REPAIRING,
-    Health.DOWN: Health.REPAIRING,
-    Health.REPAIRING: Health.BURN_IN,
-    Health.BURN_IN: Health.HEALTHY,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Ailing:
@@ -224,9 +214,7 @@ def call_home(access: Access, *, now: datetime) -> CallHome:
     waiting = jobs_listed(access).filter(state__in=WAITING)
     idle = episodes_listed(access).filter(ended_at__isnull=True)
     return CallHome(
-        nodes=[
-            Ailing(node, next(step.verb for step in steps_from(node.health) if step.to == NEXT[Health(node.health)])) for node in sick[:NODES_SHOWN]
-        ],
+        nodes=[Ailing(node, next_verb(node.health)) for node in sick[:NODES_SHOWN]],
         nodes_total=len(sick),
         gpus_hurt=sum(node.gpus_hurt for node in sick),
         jobs_hurt=sum(node.jobs for node in sick),

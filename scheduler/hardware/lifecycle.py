@@ -41,3 +41,20 @@ def steps_from(health: str) -> list[Step]:
 
 def may_follow(health: str, to: str) -> bool:
     return to in _FOLLOWING.get(health, ())
+
+
+# From bad to good again: the step that an operator takes next.
+NEXT = {
+    Health.SUSPECT: Health.DRAINING,
+    Health.DRAINING: Health.DRAINED,
+    Health.DRAINED: Health.REPAIRING,
+    Health.DOWN: Health.REPAIRING,
+    Health.REPAIRING: Health.BURN_IN,
+    Health.BURN_IN: Health.HEALTHY,
+}
+
+
+def next_verb(health: str) -> str:
+    """What an operator does next with a node or GPU of that health; empty where nothing is to be done."""
+    to = NEXT.get(Health(health))
+    return next((step.verb for step in steps_from(health) if step.to == to), "")

@@ -148,7 +148,19 @@
     }
     fill(row, { reason: node.reason, gpus: String(node.gpus), jobs: String(node.jobs) });
     live.setMoment(row.querySelector("[data-f-moment]"), node.since);
+    const step = row.querySelector("[data-f-step]");
+    if (step) nextStep(step, node, address);
   });
+
+  // What an operator does next with the node; `drains`: the node itself.
+  function nextStep(link, node, address) {
+    const verb = document.querySelector(`[data-verb-of="${CSS.escape(node.health)}"]`)?.content.textContent || "";
+    setText(link, verb);
+    link.setAttribute("aria-label", `${verb}: ${node.name}`);
+    const to = `${address}${node.drains ? "health/?to=draining" : "#health"}`;
+    if (link.getAttribute("href") !== to) link.setAttribute("href", to);
+  }
+
   const holdersAddress = document.querySelector('[data-rows="holders"]').dataset.url;
   const holderList = listOf("holders", (row, holder) => {
     fill(row, holder);
@@ -212,7 +224,7 @@
         return { key: name, figures, texts: { ...texts(figures, cost), free: told(tenths(figures).free) } };
       }),
     );
-    const sick = rows.sick.map(([key, name, health, reason, since, gpus, jobs]) => ({ key, name, health, reason, since, gpus, jobs }));
+    const sick = rows.sick.map(([key, name, health, reason, since, gpus, jobs, drains]) => ({ key, name, health, reason, since, gpus, jobs, drains }));
     sickList(sick);
     showIf(document.querySelector('[data-filled="sick"]'), sick.length > 0);
     showIf(document.querySelector('[data-empty="sick"]'), sick.length === 0);

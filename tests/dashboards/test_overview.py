@@ -242,3 +242,15 @@ def test_the_price_of_a_page_does_not_grow_with_the_fleet(personas, django_asser
         assert client.get(reverse("overview")).status_code == 200
     with django_assert_max_num_queries(15):
         assert client.get("/live/overview/snapshot").status_code == 200
+
+
+def test_a_node_that_needs_attention_offers_operators_its_next_step(personas):
+    builders.node(gpus=4)
+    suspect = builders.node("suspect", health=Health.SUSPECT, gpus=4)
+    hurt = builders.node("hurt", gpus=4)
+    hurt.gpus.filter(index=0).update(health=Health.SUSPECT)
+
+    told = page(personas, "operator")
+    assert f'href="{reverse("node_health", args=[suspect.public_id])}?to=draining" aria-label="Drain: suspect"' in told
+    assert f'href="{reverse("node", args=[hurt.public_id])}#health" aria-label="Drain: hurt"' in told
+    assert "Next step" not in page(personas, "viewer")

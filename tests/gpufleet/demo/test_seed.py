@@ -78,7 +78,7 @@ def test_who_looks_first_finds_something_to_do(seed: int, hour: int) -> None:
 
     shown = overview_shared(now=now)
 
-    assert any(health in ("suspect", "draining") and reason and jobs for _, _, health, reason, _, _, jobs in shown["sick"])
+    assert any(health in ("suspect", "draining") and reason and jobs for _, _, health, reason, _, _, jobs, _ in shown["sick"])
     assert sum(idle for _, _, idle, *_ in shown["holders"]) > 8_000
     assert sum(jobs for _, jobs, *_ in shown["queue"]) >= 5
 
