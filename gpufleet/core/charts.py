@@ -137,8 +137,11 @@ def over_time(
             )
         )
     figure.update_layout(shapes=[*_gaps(times, series), *(_line(mark) for mark in marks)])
-    if marks:
+    if marks and at:
         figure.add_trace(_events(go, marks))
+        # Plotly leaves room beside markers: the charts of a page would no longer share their axis.
+        ends = (at[0], max(at[-1], *(mark.at for mark in marks)))
+        figure.layout.xaxis.range = [moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") for moment in ends]
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
     columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, stacked and not any(one.values)) for one in series))

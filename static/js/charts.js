@@ -40,6 +40,7 @@
   function inLocalTime(figure) {
     if (figure.layout.xaxis?.type !== "date") return;
     for (const trace of figure.data) trace.x = trace.x.map(local);
+    if (figure.layout.xaxis.range) figure.layout.xaxis.range = figure.layout.xaxis.range.map(local);
     for (const shape of figure.layout.shapes || []) if (shape.xref === "x") Object.assign(shape, { x0: local(shape.x0), x1: local(shape.x1) });
   }
 

@@ -100,6 +100,15 @@ def test_the_file_has_every_point_and_the_unit():
     assert answer["Content-Disposition"] == 'attachment; filename="use.csv"'
 
 
+def test_marks_leave_the_time_axis_as_long_as_it_is():
+    at = [NOON, NOON + timedelta(minutes=1)]
+    late = Mark(NOON + timedelta(minutes=2), "Node down")
+    made = over_time(label="SM", unit="%", at=at, series=[Series("SM", [1, 2], "used")], marks=[late])
+
+    assert made.figure["layout"]["xaxis"]["range"] == ["2026-11-24T12:00:00", "2026-11-24T12:02:00"]
+    assert over_time(label="SM", unit="%", at=[], series=[], marks=[late]).is_empty
+
+
 def test_a_heat_map_leaves_cells_without_a_value_empty():
     at = [NOON, NOON + timedelta(minutes=1)]
     made = heat_map(label="SM", unit="%", at=at, names=["GPU 0", "<b>"], values=[[50, None], [None, None]], most=100)
