@@ -20,23 +20,11 @@ def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> 
     queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
     if not queue:
         return []
-    standing = cycle.standing
-    lowest = standing.lowest(leaf)
+    lowest = cycle.standing.lowest(leaf)
     if lowest is None:
         return []
     most = lowest.milli + sum(idle)
-    high = [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
-    asked = cycle.waiting.as_it_waits(leaf, idle) if high else None
-    if asked is None:
-        return high
-    known = standing.kept(("high", leaf), leaf)
-    if known is not None and known[0] == asked:
-        found: list[Work] = known[1]
-        return found
-    # What decides about them is known until something of it changes.
-    high = [work for work in high if work.seats or any(may_preempt(cycle, work, quota_type) for quota_type in work.types)]
-    standing.keep(("high", leaf), leaf, (asked, high))
-    return high
+    return [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
 
 
 HIGH_ENOUGH = Sieve("preempt", high_enough)

@@ -42,13 +42,8 @@ def may_repartition(cycle: Cycle, work: Work) -> bool:
 
 
 def has_splits(cycle: Cycle) -> bool:
-    known = cycle.memo(("splits",))
-    if known is None:
-        known = cycle.remember(
-            ("splits",),
-            (cycle.grid.any_split or cycle.cluster.forms.instances) and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values()),
-        )
-    return bool(known)
+    may_have = cycle.grid.any_split or cycle.cluster.forms.instances
+    return may_have and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values())
 
 
 def left(cycle: Cycle) -> dict[str, int]:

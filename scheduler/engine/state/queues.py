@@ -41,7 +41,6 @@ class Begun(NamedTuple):
 class Queues:
     def __init__(self) -> None:
         self.by_leaf: dict[int, list[Work]] = {}  # by leaf, in its order
-        self.version: dict[int, int] = {}  # how often each of them was changed
         self.asked: Amounts = {}  # of those that have no place
         self.begun: Begun | None = None
         self.rerequested: set[tuple[int, int]] = set()  # of what is asked for, what has changed since then
@@ -98,7 +97,7 @@ class Queues:
             self.by_leaf.setdefault(work.home, []).append(work)
         for leaf, many in before.items():
             self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
-            self._touch(waiting, leaf)
+            waiting.cluster.tree.stirred.append(leaf)
         for work, told in self.blocked.items():
             static[work.order] = told or waiting.verdicts.alike(work)[0]
         return static
@@ -163,7 +162,7 @@ class Queues:
         if work.first_seats:
             if work.degraded:
                 self.by_leaf[work.home].remove(work)
-                self._touch(waiting, work.home)
+                waiting.cluster.tree.stirred.append(work.home)
         elif work.state == "stopping":
             if work.asks_again:
                 self._ask(waiting, work, -1)
@@ -176,7 +175,7 @@ class Queues:
             self._want(waiting, work, -1)
             self.count(work, -1)
             self.by_leaf[work.home].remove(work)
-            self._touch(waiting, work.home)
+            waiting.cluster.tree.stirred.append(work.home)
 
     def _ask(self, waiting: Surroundings, work: Work, times: int) -> None:
         asked, division_of = self.asked, waiting.cluster.tree.division_of
@@ -189,10 +188,6 @@ class Queues:
                 key = leaf, division_of[quota_type]
                 asked[key] = asked.get(key, 0) + milli
                 self.rerequested.add(key)
-
-    def _touch(self, waiting: Surroundings, leaf: int) -> None:
-        waiting.cluster.tree.stirred.append(leaf)
-        self.version[leaf] = self.version.get(leaf, 0) + 1
 
     def count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times

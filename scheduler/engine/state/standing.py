@@ -1,14 +1,13 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ..model.values import Preemptible
 from .cluster import Cluster
 from .fleet import Seat
 from .work import Work
 
-T = TypeVar("T")
 Level = tuple[int, int]
 Counted = tuple[tuple[Seat, ...], int, tuple[int, Level]]  # where a job stood, milli-GPU, and quota type with class and number
 
@@ -87,7 +86,6 @@ class Standing:
         self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
         self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # as of which change, of the leaves about which that was asked
         self._lower: dict[tuple[int, int, Level], tuple[int, int]] = {}
-        self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
 
     def _begin(self) -> None:
         """Look at everyone, in one go."""
@@ -155,16 +153,6 @@ class Standing:
         return self._below.get(leaf, {}).keys()
 
     # What was computed
-
-    def kept(self, key: tuple[object, ...], leaf: int) -> Any:
-        """What was computed about a leaf, unless something below it has changed since."""
-        self._follow()
-        known = self._kept.get(key)
-        return known[1] if known is not None and known[0] == self._version.get(leaf, 0) else None
-
-    def keep(self, key: tuple[object, ...], leaf: int, value: T) -> T:
-        self._kept[key] = (self._version.get(leaf, 0), value)
-        return value
 
     def lowest(self, leaf: int) -> Lowest | None:
         """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""

@@ -173,14 +173,6 @@ class Waiting:
             shapes[-1] = None
         return shapes
 
-    def as_it_waits(self, leaf: int, idle: list[int]) -> tuple[object, ...] | None:
-        """All that decides, beside what runs there, whether somebody of a leaf could take a place inside it; None where this plan has stirred it."""
-        if leaf in self._stirred or self.order.owed or len(self.tree.divisions) > 1:
-            return None
-        division = self.tree.divisions[0]
-        path = self.tree.path[leaf]
-        return (self.queues.version.get(leaf, 0), idle, division.used[leaf], division.fair[leaf], [division.fixed[place] for place in path])
-
     @property
     def is_by_leaf(self) -> bool:
         """Whether the numbers of a leaf and its path tell all about its queue: one division, and no window."""
