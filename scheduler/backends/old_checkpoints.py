@@ -52,12 +52,20 @@ class Deleter:
 
 def _answer(answer: Future[int], root: Path, old: OldCheckpoint, given_up: Path | None) -> None:
     try:
-        is_gone = given_up is not None and not os.path.lexists(given_up)
-        answer.set_result(0 if is_gone else checkpoint_delete(root, old))
+        answer.set_result(0 if given_up is not None and _is_gone(given_up) else checkpoint_delete(root, old))
     except OSError as fault:
         answer.set_exception(BackendError(f"{old.location} can't be deleted: {fault.strerror or fault} ({fault.filename or root})"))
     except Exception as fault:
         answer.set_exception(fault)
+
+
+def _is_gone(folder: Path) -> bool:
+    """One that can't be looked at may come back."""
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def checkpoint_delete(root: Path, old: OldCheckpoint) -> int:

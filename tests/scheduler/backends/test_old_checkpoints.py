@@ -285,6 +285,16 @@ class TestASharedFolderThatWasChanged:
         assert saving.on_disk() == saving.rows() == ["1/step-30", "1/step-40", "1/step-50"]
         assert entries()[0]["checkpoints"] == 2
 
+    def test_one_that_cannot_be_looked_at_was_not_given_up(self, root: Path) -> None:
+        saving, mounted = Saving("slurm", root), root / "mounted"
+        mounted.mkdir()
+        self.change(saving, mounted)
+        mounted.rename(root / "aside")
+        mounted.touch()
+
+        assert saving.turn() == 0
+        assert len(saving.rows()) == 5
+
     def test_one_that_is_not_mounted_is_asked_again_and_one_that_was_given_up_is_not(self, root: Path) -> None:
         saving = Saving("slurm", root)
         former = self.change(saving, root)
