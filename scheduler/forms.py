@@ -74,6 +74,9 @@ class DrainForm(UndoableForm, BeginsForm):
 
 
 class SpareForm(ReasonForm):
+    """`mark` is there where it takes a step back: the id of that step."""
+
+    mark = forms.CharField(max_length=20, required=False)
     spare = forms.TypedChoiceField(choices=[("yes", "Yes"), ("no", "No")], coerce=lambda value: value == "yes")
 
 

@@ -158,6 +158,7 @@ class Node(models.Model):
     created_at = MomentField(default=now)
     removed_at = MomentField(null=True, blank=True)
     health_event: int | None = None  # no column: the step of its health that was written with this very object
+    other_event: int | None = None  # no column: the same of its other steps
 
     class Meta:
         db_table = "node"
@@ -206,6 +207,7 @@ class Gpu(models.Model):
     created_at = MomentField(default=now)
     removed_at = MomentField(null=True, blank=True)
     health_event: int | None = None  # no column: as a node's
+    other_event: int | None = None
 
     class Meta:
         db_table = "gpu"

@@ -31,7 +31,7 @@ from scheduler.selectors.loop import (
     scenario_now,
 )
 from scheduler.selectors.predictions import predictions_score
-from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
+from scheduler.services.jobs.steering import REASON_LENGTH, Steered, scheduler_pause, scheduler_resume
 
 DECISIONS_SHOWN = 8
 
@@ -54,15 +54,15 @@ def scheduler_resume_write(request: HttpRequest) -> HttpResponseBase:
     return _steer(request, scheduler_resume, "The scheduler decides again.", "scheduler_pause")
 
 
-def _steer(request: HttpRequest, service: Callable[..., None], said: str, back: str) -> HttpResponseBase:
-    reason = request.POST.get("reason", "")
+def _steer(request: HttpRequest, service: Callable[..., Steered], said: str, back: str) -> HttpResponseBase:
+    reason, undone = request.POST.get("reason", ""), request.POST.get("step", "")
     try:
-        service(access=access_of(request), reason=reason, now=now())
+        done = service(access=access_of(request), reason=reason, now=now(), undone=undone)
     except ValidationError as fault:
         return _page(request, status=422, faults=fault.messages, reason=reason)
     except Conflict as fault:
         return _page(request, status=409, faults=[str(fault)], reason=reason)
-    undo = None if "undo" in request.POST else Undo(reverse(back), {"reason": "Undo.", "undo": "yes"})
+    undo = None if undone else Undo(reverse(back), {"reason": done.reason[:REASON_LENGTH] or "Undo of a pause.", "step": done.step})
     done_with_undo(request, said, undo)
     return redirect("scheduler")
 

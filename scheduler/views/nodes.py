@@ -152,11 +152,12 @@ def _drain_checked(sent: dict[str, Any]) -> None:
 def _plan(request: HttpRequest, nodes: list[Node], sent: dict[str, Any]) -> HttpResponse:
     replaced = PlannedDrain.objects.filter(node__in=nodes).exists()
     how = {"begins_at": sent["begins"], "way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
-    plans = drains_plan(access=access_of(request), nodes=nodes, **how, now=now())
+    undone = sent["undone"].mark if sent["undone"] else ""
+    plans = drains_plan(access=access_of(request), nodes=nodes, **how, now=now(), undone=undone)
     fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": "Undo of a planned drain.", "undo": "yes"}
     which = f"{nodes[0].name} drains" if len(nodes) == 1 else f"{len(nodes)} nodes drain"
     said = f"{which} from {plans[0].begins_at:%Y-%m-%d %H:%M} UTC on."
-    done_with_undo(request, said, None if replaced or "undo" in request.POST else Undo(reverse("drain_plans_call_off"), fields))
+    done_with_undo(request, said, None if replaced or undone else Undo(reverse("drain_plans_call_off"), fields))
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
 
 
@@ -185,7 +186,7 @@ def _plan_again(nodes: Sequence[Node], planned: Sequence[PlannedDrain]) -> Undo 
     if plan is None:
         return None
     begins, at = (f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if moment is not None else "" for moment in (plan.begins_at, plan.at))
-    fields = {"to": Health.DRAINING.value, "jobs": plan.way, "begins": begins, "at": at, "reason": plan.reason, "undo": "yes"}
+    fields = {"to": Health.DRAINING.value, "jobs": plan.way, "begins": begins, "at": at, "reason": plan.reason, "mark": str(nodes[0].other_event)}
     return Undo(reverse("node_health", args=[nodes[0].public_id]), fields)
 
 
@@ -319,14 +320,14 @@ def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
     node = node_for(access, public_id)
     try:
         sent = form_values(SpareForm(request.POST))
-        changed = node_spare_set(access=access, node=node, spare=sent["spare"], reason=sent["reason"], now=now())
+        changed = node_spare_set(access=access, node=node, spare=sent["spare"], reason=sent["reason"], now=now(), undone=sent["mark"])
     except ValidationError as fault:
         return _page(request, node, status=422, spare_faults=messages_by_field(fault), spare_reason=request.POST.get("reason", ""))
     except Conflict as fault:
         return _page(request, node, status=409, spare_faults={"spare": [str(fault)]})
     said = f"{changed.name} is kept as a spare." if changed.spare else f"{changed.name} is no longer a spare."
-    back = {"spare": "no" if changed.spare else "yes", "reason": "Undo.", "undo": "yes"}
-    done_with_undo(request, said, None if "undo" in request.POST else Undo(reverse("node_spare", args=[public_id]), back))
+    back = {"spare": "no" if changed.spare else "yes", "reason": "Undo.", "mark": str(changed.other_event)}
+    done_with_undo(request, said, None if sent["mark"] else Undo(reverse("node_spare", args=[public_id]), back))
     return redirect("node", public_id=public_id)
 
 

@@ -1,6 +1,7 @@
 """Schedules: which there are, one with what came of each time, and a page to write one."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
@@ -33,6 +34,7 @@ from scheduler.selectors.schedules import (
     schedules_listed,
     times_ahead,
 )
+from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.schedules.schedules import (
     NOT_RECURRING,
     Ran,
@@ -133,10 +135,16 @@ def schedule_page(request: HttpRequest, public_id: str) -> HttpResponseBase:
 @requires(Can.SEE)
 def schedule_switch(request: HttpRequest, public_id: str) -> HttpResponse:
     """Pause it, or go on with it."""
-    resumes = request.POST.get("to") == "active"
+    resumes, seen = request.POST.get("to") == "active", request.POST.get("revision", "")
+    revision = int(seen) if seen.isascii() and seen.isdigit() and len(seen) < 10 else None
     service, said = (schedule_resume, "{} goes on.") if resumes else (schedule_pause, "{} is paused. What runs goes on.")
-    back = {"to": "paused" if resumes else "active", "reason": "Undo.", "undo": "yes"}
-    return _steer(request, public_id, service, said, None if "undo" in request.POST else Undo(reverse("schedule_switch", args=[public_id]), back))
+
+    def undo(before: Schedule, after: Schedule) -> Undo:
+        reason = before.paused_reason[:REASON_LENGTH] if resumes else "Undo of a pause."
+        back = {"to": "paused" if resumes else "active", "reason": reason, "revision": str(after.revision)}
+        return Undo(reverse("schedule_switch", args=[public_id]), back)
+
+    return _steer(request, public_id, partial(service, revision=revision), said, undo if revision is None else None)
 
 
 @require_POST
@@ -175,17 +183,19 @@ def schedule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     return confirm(request, form, above=above, back=page, heading=f"Remove {schedule.name}", send="Remove", effects=effects)
 
 
-def _steer(request: HttpRequest, public_id: str, service: Callable[..., Schedule | Ran], said: str, undo: Undo | None = None) -> HttpResponse:
+def _steer(
+    request: HttpRequest, public_id: str, service: Callable[..., Schedule | Ran], said: str, undo: Callable[[Schedule, Any], Undo] | None = None
+) -> HttpResponse:
     access = access_of(request)
     schedule = schedule_for(access, public_id)
     try:
-        service(access=access, schedule=schedule, reason=request.POST.get("reason", ""), now=now())
+        done = service(access=access, schedule=schedule, reason=request.POST.get("reason", ""), now=now())
     except ValidationError as fault:
         messages.error(request, " ".join(f"{path}: {text}" for path, texts in faults_of(fault) for text in texts))
     except Conflict as fault:
         messages.error(request, str(fault))
     else:
-        done_with_undo(request, said.format(schedule.name), undo)
+        done_with_undo(request, said.format(schedule.name), undo(schedule, done) if undo is not None else None)
     return redirect("schedule", public_id)
 
 

@@ -195,6 +195,61 @@ def test_a_pause_of_a_schedule_is_undone_once(personas):
     assert Schedule.objects.get().paused_at is None
 
 
+def test_an_undo_of_a_pause_a_spare_or_a_called_off_drain_leaves_what_somebody_did_since(personas):
+    builders.node("n1", gpus=4)
+    node, schedule, client, other = Node.objects.get(), make(personas), personas.client("superuser"), personas.client("operator")
+    spare, pause, resume = reverse("node_spare", args=[node.public_id]), reverse("scheduler_pause"), reverse("scheduler_resume")
+    switch, calls_off = reverse("schedule_switch", args=[schedule.public_id]), reverse("drain_plans_call_off")
+    begins = (now() + timedelta(hours=2)).replace(microsecond=0)
+
+    def plan(hours: int) -> str:
+        how: dict[str, Any] = {"begins_at": begins + timedelta(hours=hours), "way": "finish", "at": None, "reason": "fans"}
+        return drains_plan(access=personas.access("operator"), nodes=[node], **how, now=now())[0].public_id
+
+    def since(first: Any, *steps: tuple[str, dict[str, str]]) -> str:
+        for address, fields in steps:
+            other.post(address, {"reason": "incident", **fields})
+        return str(undone(client, first).content.decode())
+
+    paused = client.post(pause, {"reason": "test"}, follow=True)
+    assert "paused or resumed since" in since(paused, (resume, {}), (pause, {}))
+    assert Lease.objects.get(name=TICK).paused_reason == "incident"
+    resumed = client.post(resume, {"reason": ""}, follow=True)
+    assert "paused or resumed since" in since(resumed, (pause, {}), (resume, {}))
+    assert Lease.objects.get(name=TICK).paused_at is None
+
+    stopped = client.post(switch, {"to": "paused", "reason": "test"}, follow=True)
+    for to in ("active", "paused"):
+        personas.client("team_lead").post(switch, {"to": to, "reason": "incident"})
+    assert "by now" in undone(client, stopped).content.decode()
+    assert Schedule.objects.get().paused_reason == "incident"
+
+    kept = client.post(spare, {"spare": "yes", "reason": "test"}, follow=True)
+    assert "changed since" in since(kept, (spare, {"spare": "no"}), (spare, {"spare": "yes"}))
+    assert Node.objects.get().spare
+
+    called_off = client.post(calls_off, {"plan": plan(0), "reason": "test"}, follow=True)
+    newer = plan(5)
+    assert "changed since" in since(called_off)
+    assert PlannedDrain.objects.get().public_id == newer
+    called_off = client.post(calls_off, {"plan": newer, "reason": "test"}, follow=True)
+    assert "changed since" in since(called_off, (calls_off, {"plan": plan(9)}))
+    assert not PlannedDrain.objects.exists(), "the other called off his own"
+
+
+def test_an_undo_of_a_resume_tells_the_reason_of_the_pause_again(personas):
+    builders.node("n1", gpus=4)
+    schedule, client = make(personas), personas.client("superuser")
+    switch = reverse("schedule_switch", args=[schedule.public_id])
+
+    client.post(reverse("scheduler_pause"), {"reason": "power test"}, follow=True)
+    client.post(switch, {"to": "paused", "reason": "holidays"}, follow=True)
+    undone(client, client.post(reverse("scheduler_resume"), {"reason": ""}, follow=True))
+    undone(client, client.post(switch, {"to": "active", "reason": ""}, follow=True))
+
+    assert (Lease.objects.get(name=TICK).paused_reason, Schedule.objects.get().paused_reason) == ("power test", "holidays")
+
+
 def test_an_applied_quota_change_is_undone_by_a_draft_that_is_read_first(personas):
     builders.node(gpus=8)
     share = QuotaShare.objects.create(node=personas.nodes["acme"], gpu_type=H100, guaranteed_milli=4_000)

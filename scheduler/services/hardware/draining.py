@@ -40,6 +40,7 @@ from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 MOST_NODES = 100
+PLANNED = "planned_drain"
 DRAINED_FROM = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING)
 MOST = 1000
 _BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isnull=True, share_class=ShareClass.BORROWED)
@@ -128,7 +129,7 @@ def _plans_drop(access: Access, nodes: Sequence[Node], reason: str, now: datetim
 
 
 def drain_plan_record(actor: Actor, node: Node, *, before: PlannedDrain | None, after: PlannedDrain | None, reason: str, now: datetime) -> None:
-    hardware_record(actor, "node.drain_plan", node, None, "planned_drain", _plan_facts(before), _plan_facts(after), reason, now)
+    hardware_record(actor, "node.drain_plan", node, None, PLANNED, _plan_facts(before), _plan_facts(after), reason, now)
 
 
 def _plan_facts(plan: PlannedDrain | None) -> dict[str, str | None]:

@@ -51,6 +51,13 @@ def unmarked_or_conflict(row: Node | Gpu, undone: Undone | None) -> None:
         raise Conflict("Its health has been changed since. Look again, then decide.")
 
 
+def newest_or_conflict(node: Node, kind: str, undone: str) -> None:
+    """`undone` is the id of the step of this kind that an Undo takes back; empty where it is none."""
+    steps = InventoryEvent.objects.filter(node=node, gpu__isnull=True, kind=kind).order_by("-pk")
+    if undone and str(steps.values_list("pk", flat=True).first()) != undone:
+        raise Conflict(f"{node.name} has been changed since. Look again, then decide.")
+
+
 def node_health_change(
     *, access: Access, node: Node, to: str, reason: str, now: datetime, seen: str | None = None, undone: Undone | None = None
 ) -> Node:
@@ -104,11 +111,12 @@ def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now
     hardware_record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
 
 
-def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime) -> Node:
-    """Keep a node out of normal placement as a replacement (INV-7), or give it back. What runs on it stays."""
+def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime, undone: str = "") -> Node:
+    """Keep a node out of normal placement as a replacement (INV-7), or give it back. What runs on it stays. `undone`: see `newest_or_conflict`."""
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         node = locked_node(node)
+        newest_or_conflict(node, "spare", undone)
         check_reason(reason)
         if node.spare == spare:
             raise ValidationError({"spare": f"{node.name} is {'already' if spare else 'not'} a spare."})
@@ -178,6 +186,8 @@ def hardware_record(
     device: Node | Gpu = gpu or node
     if kind in HEALTH_STEPS:
         device.health_event = event.pk
+    else:
+        device.other_event = event.pk
     audit_record(
         actor=actor, action=action, kind="gpu" if gpu else "node", object_id=device.public_id, before=before, after=after, reason=reason.strip()
     )

@@ -13,8 +13,8 @@ from gpufleet.core.ids import public_ids
 from quotas.permissions import Access, Can, Grant
 from scheduler.models import IN_SERVICE, DrainWay, Health, Node, PlannedDrain
 from scheduler.services.beginnings import begins_checked
-from scheduler.services.hardware.draining import MOST_NODES, drain_checked, drain_plan_record, nodes_drain
-from scheduler.services.hardware.hardware import check_reason, jobs_of_nodes_locked, locked_node
+from scheduler.services.hardware.draining import MOST_NODES, PLANNED, drain_checked, drain_plan_record, nodes_drain
+from scheduler.services.hardware.hardware import check_reason, jobs_of_nodes_locked, locked_node, newest_or_conflict
 from scheduler.services.loop.usage import usage_moment
 
 ITSELF = Access(SYSTEM, (Grant("", frozenset({Can.OPERATE})),))
@@ -31,9 +31,10 @@ def plan_checked(*, begins_at: datetime, way: str, at: datetime | None, now: dat
 
 
 def drains_plan(
-    *, access: Access, nodes: Sequence[Node], begins_at: datetime, way: str, at: datetime | None, reason: str, now: datetime
+    *, access: Access, nodes: Sequence[Node], begins_at: datetime, way: str, at: datetime | None, reason: str, now: datetime, undone: str = ""
 ) -> list[PlannedDrain]:
-    """Have nodes drain from a moment on; a drain that was planned before gives way to this one. All of them or none."""
+    """Have nodes drain from a moment on; a drain that was planned before gives way to this one. All of them or none. `undone` is the id of the step
+    that called a node's plan off, where this takes that back."""
     access.must_everywhere(Can.OPERATE)
     plan_checked(begins_at=begins_at, way=way, at=at, now=now)
     check_reason(reason)
@@ -42,6 +43,7 @@ def drains_plan(
     with transaction.atomic():
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         for node in locked:
+            newest_or_conflict(node, PLANNED, undone)
             if node.health not in IN_SERVICE:
                 raise Conflict(f"{node.name} is {Health(node.health).label.lower()}; only nodes in service can be planned to drain.")
         before = {plan.node_id: plan for plan in PlannedDrain.objects.filter(node__in=locked)}

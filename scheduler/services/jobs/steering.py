@@ -1,5 +1,6 @@
 """What people do with jobs and with the scheduler: who may, and how it is written down."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from django.core.exceptions import ValidationError
@@ -8,6 +9,7 @@ from django.db import transaction
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
+from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, Can
 from scheduler.models import HOLDING, Job, JobState
 from scheduler.models import Lease as LeaseRow
@@ -50,33 +52,49 @@ def job_release_hold(*, access: Access, job: Job, reason: str, now: datetime, re
     return job_let_go(job=job, now=now, actor=access.actor, cause=cause, revision=revision, undoes=undoes)
 
 
-def scheduler_pause(*, access: Access, reason: str, now: datetime) -> None:
-    """Decide nothing new until somebody resumes; what runs goes on. The reason is shown to everybody who wonders."""
+@dataclass(frozen=True, slots=True)
+class Steered:
+    """A pause or a resume: what an Undo names it by, and the reason that stood before."""
+
+    step: str
+    reason: str = ""
+
+
+def scheduler_pause(*, access: Access, reason: str, now: datetime, undone: str = "") -> Steered:
+    """Decide nothing new until somebody resumes; what runs goes on. The reason is shown to everybody who wonders. `undone` is the `step` that this
+    takes back: a `Conflict` where it is not the newest."""
     access.must_everywhere(Can.OPERATE)
     cause = reason_given(reason, "")
     if not cause:
         raise ValidationError({"reason": "State a reason. Users see it while nothing starts."})
     with transaction.atomic():
-        _written_down(access, "scheduler.pause", cause)
+        step = _written_down(access, "scheduler.pause", cause, undone)
         if LeaseRow.objects.select_for_update().filter(name=TICK, paused_at__isnull=False).exists():
             raise Conflict("It is paused already.")
         lease_pause(by=access.actor.name, reason=cause, now=now)
+    return Steered(step)
 
 
-def scheduler_resume(*, access: Access, reason: str, now: datetime) -> None:
+def scheduler_resume(*, access: Access, reason: str, now: datetime, undone: str = "") -> Steered:
     access.must_everywhere(Can.OPERATE)
     cause = reason_given(reason, "")
     with transaction.atomic():
-        _written_down(access, "scheduler.resume", cause)
-        if not LeaseRow.objects.select_for_update().filter(name=TICK, paused_at__isnull=False).exists():
+        step = _written_down(access, "scheduler.resume", cause, undone)
+        paused = LeaseRow.objects.select_for_update().filter(name=TICK, paused_at__isnull=False).first()
+        if paused is None:
             raise Conflict("It is not paused.")
         lease_resume()
+    return Steered(step, paused.paused_reason)
 
 
-def _written_down(access: Access, action: str, reason: str) -> None:
+def _written_down(access: Access, action: str, reason: str, undone: str) -> str:
     """Before the lease's row is locked: the feed comes first everywhere, so nobody waits for each other in a ring."""
-    audit_record(actor=access.actor, action=action, kind="scheduler", object_id=TICK, reason=reason)
+    entry = audit_record(actor=access.actor, action=action, kind="scheduler", object_id=TICK, reason=reason)
     news = News()
     news.add("plans", 0)
     news.add("pause", 0)
     news.publish()
+    others = AuditEntry.objects.filter(object_kind="scheduler", object_id=TICK).exclude(pk=entry.pk).order_by("-pk")
+    if undone and str(others.values_list("pk", flat=True).first()) != undone:
+        raise Conflict("It has been paused or resumed since. Look again, then decide.")
+    return str(entry.pk)
