@@ -29,7 +29,7 @@ from scheduler.views import (
 )
 
 # The page of before "Add a cluster": bookmarks and mails of that time still lead somewhere.
-_slurm_connect = RedirectView.as_view(pattern_name="cluster_add", permanent=True, query_string=True, http_method_names=["get", "head"])
+_slurm_connect = RedirectView.as_view(pattern_name="cluster_add", permanent=False, query_string=True, http_method_names=["get", "head"])
 
 urlpatterns = [
     path("jobs/", jobs.job_list, name="jobs"),

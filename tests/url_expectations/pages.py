@@ -399,7 +399,7 @@ PAGES = [
     Expect("POST", "inventory/cluster/", OPERATES, data=lambda w: {"cluster": "hpc", "folder": "/none"}, silent="A test changes nothing."),
     Expect("GET", "inventory/cluster/local/", OPERATES),
     Expect("POST", "inventory/cluster/local/", OPERATES, data=lambda w: {"cluster": "local"}, silent="A test changes nothing."),
-    Expect("GET", "inventory/slurm/", OPERATES, lands=(301,)),
+    Expect("GET", "inventory/slurm/", OPERATES, lands=(302,)),
     Expect("GET", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}),
     Expect("POST", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}, silent="A look at Slurm changes nothing."),
     Expect("POST", "inventory/slurm/<slug:name>/every/", OPERATES, lambda w: {"name": w.slurm.name}, data=lambda w: {"minutes": 30}),

@@ -152,5 +152,5 @@ def test_the_address_of_the_page_before_leads_here(personas):
 
     old = operator.get("/inventory/slurm/?cluster=hpc")
 
-    assert (old.status_code, old["Location"]) == (301, f"{reverse('cluster_add')}?cluster=hpc")
+    assert (old.status_code, old["Location"]) == (302, f"{reverse('cluster_add')}?cluster=hpc")
     assert operator.get(old["Location"]).status_code == 200
