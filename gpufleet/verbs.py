@@ -43,7 +43,7 @@ def commands_named(access: Access, query: str, limit: int, at: str = "") -> list
     if name or at:
         for kind in _KINDS:
             if any(_begins(known, verb) for known in kind.verbs):
-                things = [thing for thing in kind.search(access, name or at, limit=limit) if name or thing.public_id == at]
+                things = kind.search(access, name or at, limit=limit, by_id=not name)
                 found += [one for one in kind.offers(access, things) if _begins(one.verb, verb)]
     if not found and not name and _begins("Drain", verb) and access.can_everywhere(Can.OPERATE):
         found = [Command("Drain", "node…", "chosen in the list", "drain", reverse("nodes"))]

@@ -10,8 +10,11 @@ from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 
 
-def quotas_search(access: Access, text: str, *, limit: int) -> Sequence[QuotaNode]:
-    named = Q(name__icontains=text) | Q(title__icontains=text) | Q(cost_centre__iexact=text) | Q(public_id__iexact=text)
+def quotas_search(access: Access, text: str, *, limit: int, by_id: bool = False) -> Sequence[QuotaNode]:
+    """`by_id`: only the one whose id the text is."""
+    named = Q(public_id=text)
+    if not by_id:
+        named = Q(name__icontains=text) | Q(title__icontains=text) | Q(cost_centre__iexact=text) | Q(public_id__iexact=text)
     nodes = QuotaNode.objects.filter(access.visible(Can.SEE), named, archived_at__isnull=True)
     return list(nodes.order_by(by_closeness("name", text), "path")[:limit])
 

@@ -9,10 +9,12 @@ from quotas.permissions import Access, Can
 from scheduler.models import ENDED, Cluster, Gpu, Job, Node, Schedule
 
 
-def nodes_search(access: Access, text: str, *, limit: int) -> Sequence[Node]:
+def nodes_search(access: Access, text: str, *, limit: int, by_id: bool = False) -> Sequence[Node]:
+    """`by_id`: only the one whose id the text is."""
     if not access.can_somewhere(Can.SEE):
         return []
-    nodes = Node.objects.filter(Q(name__icontains=text) | Q(public_id__iexact=text), removed_at__isnull=True)
+    named = Q(public_id=text) if by_id else Q(name__icontains=text) | Q(public_id__iexact=text)
+    nodes = Node.objects.filter(named, removed_at__isnull=True)
     return list(nodes.order_by(by_closeness("public_id", text), by_closeness("name", text), "name", "id")[:limit])
 
 
@@ -31,9 +33,10 @@ def clusters_search(access: Access, text: str, *, limit: int) -> Sequence[Cluste
     return list(clusters.order_by(by_closeness("name", text), "name")[:limit])
 
 
-def jobs_search(access: Access, text: str, *, limit: int) -> Sequence[Job]:
-    """Jobs that wait or run, of the subtrees where the reader may see; ended ones by their id alone, as there is no end of them."""
-    named = Q(name__holds=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
+def jobs_search(access: Access, text: str, *, limit: int, by_id: bool = False) -> Sequence[Job]:
+    """Jobs that wait or run, of the subtrees where the reader may see; ended ones by their id alone, as there is no end of them. `by_id`: only the
+    one whose id the text is."""
+    named = Q(public_id=text) if by_id else Q(name__holds=text) & ~Q(state__in=ENDED) | Q(public_id__iexact=text)
     jobs = Job.objects.filter(access.visible(Can.SEE, "quota__path"), named).select_related("quota")
     return list(jobs.order_by("-submitted_at", "-id")[:limit])
 

@@ -126,6 +126,16 @@ def test_a_verb_alone_is_about_the_row_at_hand(client, fleet):
     assert commands(client, lead, "dra", dgx.public_id) == []
 
 
+def test_a_verb_alone_finds_its_row_among_many_whose_names_hold_its_id(client, fleet):
+    operator, llama, team = person("oona", is_superuser=True), Job.objects.get(name="train-llama"), fleet["nlp"]
+    for number in range(7):
+        job(f"again-{llama.public_id}-{number}", on=team)
+        quota(f"a-{team.public_id}-{number}", parent=fleet["acme"])
+
+    assert commands(client, operator, "can", llama.public_id) == ["Cancel train-llama"]
+    assert commands(client, operator, "mov", team.public_id) == ["Move Language"]
+
+
 def test_without_a_node_at_hand_draining_begins_in_the_list(client, fleet):
     operator = person("oona", is_superuser=True)
 
