@@ -193,7 +193,9 @@ def _follow_silence(backends: Backends, told: set[int], silent: Sequence[int], a
             Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster].since)
         Cluster.objects.filter(pk__in=back).update(silent_since=None)
         nodes = Node.objects.filter(cluster__in=gone | back, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True)
-        feed_publish(changes={"nodes": [{"id": node} for node in nodes], "overview": [{"id": 1}]})
+        there = Placement.objects.filter(node__cluster__in=gone | back, until__isnull=True).order_by("job_id").values_list("job_id", flat=True)
+        keys = {"nodes": nodes, "jobs": there.distinct(), "overview": [1]}
+        feed_publish(changes={topic: [{"id": key} for key in rows] for topic, rows in keys.items()})
         lease_want()
 
 

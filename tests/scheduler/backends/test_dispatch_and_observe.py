@@ -11,6 +11,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
+from gpufleet.core.models import Change
 from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker, WorkerSeat
 from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
@@ -353,6 +354,22 @@ def test_a_change_of_leader_neither_keeps_a_cluster_closed_nor_opens_it_in_the_d
     assert not closed(one, True, 160), "one call that failed, long after its own silence"
     assert closed(other, True, 160, 165, 170)
     assert closed(one, True, 171)
+
+
+def test_the_start_and_the_end_of_a_silence_are_told_to_the_pages_of_jobs_there() -> None:
+    job, all_of_them = started().job, backends(simulated(faults=FaultPlan(silent=1.0, until=at(100))))
+    builders.job(state=JobState.QUEUED)
+    orders_dispatch(backends=all_of_them, now=at(0))
+    Change.objects.all().delete()
+
+    def told(second: int) -> list[list[dict[str, int]]]:
+        runs_observe(backends=all_of_them, now=at(second))
+        found = list(Change.objects.filter(topic="jobs").order_by("rev").values_list("rows", flat=True))
+        Change.objects.all().delete()
+        return found
+
+    assert [told(second) for second in (50, 55, 60, 65)] == [[], [], [[{"id": job.pk}]], []]
+    assert told(101) == [[{"id": job.pk}]] * 2, "and that it came up"
 
 
 def test_a_call_that_failed_once_closes_nothing_though_nothing_happens_afterwards() -> None:
