@@ -14,6 +14,9 @@ from scheduler.hardware.lists import GPUS as INVENTORY
 from scheduler.models import Gpu, Health
 from scheduler.selectors.gpus import GpuRow, gpu_rows
 
+# As often as the pages of one node and one GPU.
+AGAIN_MS = 30_000
+
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
@@ -62,7 +65,7 @@ _MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.rea
 
 def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
     cell = f"{{% if row.now.figures.{key} is None %}}{_NONE}{{% else %}}{{{{ row.now.figures.{key} }}}}{unit}{{% endif %}}"
-    return Column(key, label, lambda row: row.now.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True)
+    return Column(key, label, lambda row: row.now.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True, measured=True)
 
 
 _HEAT = (
@@ -73,9 +76,9 @@ _HEALTH = (
     """{% status row.gpu.health %}{% if row.now.throttles %} <span class="badge tone-warn" title="Clocks held down">Throttling</span>{% endif %}"""
 )
 READING = (
-    Column("sm", "Utilization", "reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading"),
-    Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY),
-    Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT),
+    Column("sm", "Utilization", "reading.sm", numeric=True, cell=_UTILIZATION, hint="SM activity, newest reading", measured=True),
+    Column("memory_used", "Memory used", "reading.memory", numeric=True, cell=_MEMORY, measured=True),
+    Column("celsius", "Temperature", "reading.celsius", numeric=True, cell=_HEAT, measured=True),
 )
 _READ = (
     *READING,
@@ -111,4 +114,5 @@ GPUS = replace(
         Choice("condition", "Condition", (("throttling", "Throttling"), ("hot", f"{HOT_C} °C or more")), apply=in_condition),
     ),
     example="condition:throttling gpu:h100 use:free",
+    again_ms=AGAIN_MS,
 )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dashboards.gpu_list import READING
+from dashboards.gpu_list import AGAIN_MS, READING
 from dashboards.readings import NOT_READ, Reading, reading_of_all, readings_now
 from gpufleet.core.tables import Column
 from gpufleet.core.times import now
@@ -67,4 +67,4 @@ def _columns() -> tuple[Column, ...]:
     return tuple(columns)
 
 
-NODES = replace(INVENTORY, columns=_columns(), example="health:suspect gpu:h100 use:no")
+NODES = replace(INVENTORY, columns=_columns(), example="health:suspect gpu:h100 use:no", again_ms=AGAIN_MS)

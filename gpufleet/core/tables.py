@@ -52,7 +52,7 @@ class Column:
     """One column. `value` is a dotted path into the row or a function of it, and what the CSV holds; `cell` is a template of what the page shows.
 
     `sort` names the paths or expressions that the column orders by. A cell that ends in `.html` names a template file; all see `row`.
-    An `optional` column is shown only to those who choose it.
+    An `optional` column is shown only to those who choose it. What is `measured` grows old without anybody's change.
     """
 
     key: str
@@ -66,6 +66,7 @@ class Column:
     on_page: bool = True
     in_file: bool = True
     optional: bool = False
+    measured: bool = False
 
     @property
     def offered(self) -> bool:
@@ -106,7 +107,8 @@ class Table:
     it answers `?field=&typed=`. Filters that `rarely` names wait behind “More filters”. `example` is what the empty filter line shows. On a phone a
     row is a few lines, each cell behind the label of its column; with `styled` a style sheet of the list says there what a cell is, by its class
     `c-key`. `choose` is the id of a form that takes rows which were chosen: where the page `chooses`, each has a box in front whose name is `row`
-    and whose value is its key. `shown_by` names a template that draws the rows where columns do not do.
+    and whose value is its key. `shown_by` names a template that draws the rows where columns do not do. A page that shows
+    something measured is asked for again every `again_ms`.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Table:
     rarely: tuple[str, ...] = ()
     example: str = ""
     shown_by: str = ""
+    again_ms: int = 0
 
     def __post_init__(self) -> None:
         for column in self.columns:
@@ -397,6 +400,11 @@ class Page:
     @cached_property
     def body(self) -> SafeString:
         return self.table.body(self.columns).render(Context({"rows": self.rows, "chooses": self.chooses}))
+
+    @property
+    def again_ms(self) -> int:
+        measured = [column for column in self.columns if column.measured] if self.table.again_ms else []
+        return self.table.again_ms if any(column.read(row) is not None for column in measured for row in self.rows) else 0
 
     @cached_property
     def total(self) -> int | None:

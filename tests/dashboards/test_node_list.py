@@ -56,6 +56,18 @@ def test_a_node_shows_the_mean_of_its_gpus_and_the_hottest(personas):
     assert [told[name] for name in ("Utilization", "Memory used", "Temperature")] == ["60", "60", "88"]
 
 
+@pytest.mark.parametrize("of", ["nodes", "gpus"])
+def test_a_list_that_shows_readings_is_asked_for_again(personas, of):
+    there, client = gpus_of(node("busy", gpus=1))[0], personas.client("operator")
+    again = 'data-again="30000"'
+
+    assert again not in client.get(reverse(of)).content.decode(), "nothing is read"
+    readings({there: 90}, at=now())
+    assert again in client.get(reverse(of)).content.decode()
+    client.post(reverse("columns"), {"table": of, "column": ["name", "health"], "next": reverse(of)})
+    assert again not in client.get(reverse(of)).content.decode(), "no reading is shown"
+
+
 def test_a_node_names_its_largest_job_and_counts_the_others(personas):
     full = node("full", gpus=4)
     first, *others = gpus_of(full)
