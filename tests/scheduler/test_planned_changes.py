@@ -72,6 +72,19 @@ def test_a_planned_change_begins_when_its_moment_has_come_and_as_its_author_woul
     assert not Notice.objects.exists(), "it went as planned"
 
 
+def test_the_feed_is_locked_before_the_lease_also_where_nothing_changes(personas, ours):
+    """Locks are taken in one order everywhere, so that a turn and the scheduler never wait for each other."""
+    over = job("over", on=ours)
+    found = plan(personas, over)
+    Job.objects.filter(pk=over.pk).update(state=JobState.COMPLETED, ended_at=NOON)
+
+    with CaptureQueriesContext(connection) as seen:
+        assert planned_changes_begin(now=found.begins_at) == 1
+
+    written = [query["sql"].split("(")[0] for query in seen if query["sql"].startswith(("INSERT INTO feed", "INSERT INTO scheduler_lease"))]
+    assert [sql.split()[2] for sql in written] == ["feed", "scheduler_lease", "feed"], "the last is the notice, under the same lock"
+
+
 @pytest.mark.parametrize(
     ("action", "priority", "changed"),
     [("cancel", None, {"state": "cancelled"}), ("priority", 80, {"priority": 80}), ("hold", None, {"held": True})],

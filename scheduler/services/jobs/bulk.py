@@ -440,11 +440,11 @@ def planned_job(job: Job, kinds: Kinds) -> Planned | None:
 # Doing
 
 
-def jobs_steer(*, access: Access, asked: Asked, reason: str, now: datetime, key: str = "", said: Any = None) -> Steered:
+def jobs_steer(*, access: Access, asked: Asked, reason: str, now: datetime, key: str = "", said: Any = None, news: News | None = None) -> Steered:
     """Do it to each job that it can be done to, and say of every one what became of it.
 
     Under a key it is done once: asked again, the first answer is given again. `said` is what the caller asked for in his own words, by which a key
-    that is used twice by mistake is noticed.
+    that is used twice by mistake is noticed. What `news` has already is published too, before the lease's row is locked.
     """
     must_steer_something(access)
     cause = reason_given(reason, CAUSES[asked.action])
@@ -463,7 +463,7 @@ def jobs_steer(*, access: Access, asked: Asked, reason: str, now: datetime, key:
             if batch.digest != digest:
                 raise Conflict(_taken(key))
             return Steered(batch, repeated=True)
-        verdicts = _steer(access, asked, cause, now, batch.public_id)
+        verdicts = _steer(access, asked, cause, now, batch.public_id, news or News())
         batch.verdicts = [verdict_told(verdict) for verdict in verdicts]
         batch.save(update_fields=["verdicts"])
     return Steered(batch)
@@ -485,7 +485,7 @@ def _taken(key: str) -> str:
     return f"The key {key} was used for something else. Take a fresh one."
 
 
-def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str) -> list[Verdict]:
+def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str, news: News) -> list[Verdict]:
     steps = Steps(now=now, actor=access.actor, batch=batch)
     seen = jobs_named(access, [name for name, _ in asked.jobs])
     steered = {job.pk: job for job in seen.values() if may_steer(access, job)}
@@ -503,7 +503,6 @@ def _steer(access: Access, asked: Asked, cause: str, now: datetime, batch: str) 
         if verdict.effect == Effect.CHANGES and job is not None:
             DOERS[asked.action](steps, job, attempt, clusters, cause, asked)
         verdicts.append(verdict)
-    news = News()
     steps.write(news)
     news.publish()
     lease_want()

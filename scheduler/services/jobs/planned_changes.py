@@ -156,18 +156,19 @@ def _begin(key: int, now: datetime) -> bool:
             if token is not None and token.revoked_at is not None:
                 raise PermissionDenied(f"The token {token.name}, with which it was planned, is revoked.")
             asked = Asked(Action(plan.action), tuple((job.public_id, None) for job in jobs), plan.priority)
-            batch = jobs_steer(access=access, asked=asked, reason=plan.reason, now=now).batch
+            # With all its jobs, so that the feed's row is locked before the lease's also where none changes.
+            batch = jobs_steer(access=access, asked=asked, reason=plan.reason, now=now, news=_news(jobs)).batch
         except PermissionDenied as fault:
             why = str(fault) if token is not None and token.revoked_at is not None else f"{plan.author} may not change jobs any more."
             _record(SYSTEM, plan, [(job, f"Did not begin: {why}") for job in jobs], ends=True)
             _notify(plan, f"Planned change {plan.public_id} did not begin", why, now)
+            _tell(jobs)
         else:
             by_name = {job.public_id: job for job in jobs}
             left = [verdict for verdict in batch.verdicts if verdict["effect"] in AMISS]
             _record(SYSTEM, plan, [(by_name[one["id"]], f"Left alone: {one['detail']}") for one in left], ends=True)
             if left:
                 _notify(plan, _title(plan, len(left), len(jobs)), _left_said(left), now)
-        _tell(jobs)
         plan.delete()
     return True
 
@@ -203,6 +204,10 @@ def _record(actor: Actor, plan: PlannedJobChange, jobs: Iterable[tuple[Job, str]
 
 def _tell(jobs: Iterable[Job]) -> None:
     """Pages that show them, in the transaction that changes it."""
+    _news(jobs).publish()
+
+
+def _news(jobs: Iterable[Job]) -> News:
     news = News()
     news.add("jobs", *(job.pk for job in jobs))
-    news.publish()
+    return news
