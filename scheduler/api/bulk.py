@@ -217,7 +217,7 @@ def job_batch_told(request: HttpRequest, public_id: str) -> HttpResponse:
 
 @router.get("/jobs/planned-changes", response=PlannedChangesOut, url_name="job_plans", summary="Planned changes of jobs")
 def job_plans(request: HttpRequest, query: Query[PlannedQuery]) -> HttpResponse:
-    """Actions on jobs that begin later, as far as the caller may see their jobs; the next 100."""
+    """Actions on jobs that begin later, as far as the caller planned them or may see their jobs; the next 100."""
     found, more = plans_seen(access_of(request), job=query.job)
     return answered({"items": [_planned(one) for one in found], "more": more})
 

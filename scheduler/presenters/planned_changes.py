@@ -32,9 +32,8 @@ class PlannedLine:
 
 
 def planned_line(found: PlannedSeen) -> PlannedLine:
-    shown = found.jobs[:JOBS_SHOWN]
-    title = plan_title(found.plan, len(found.jobs) + found.others)
-    return PlannedLine(found.plan, title, shown, len(found.jobs) - len(shown), found.others, found.may_call_off)
+    title = plan_title(found.plan, found.seen + found.others)
+    return PlannedLine(found.plan, title, found.jobs, max(0, found.seen - len(found.jobs)), found.others, found.may_call_off)
 
 
 def plan_title(plan: PlannedJobChange, count: int) -> str:

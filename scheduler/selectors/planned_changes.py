@@ -1,61 +1,77 @@
 """Planned changes of jobs: each is told as far as its reader may see its jobs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from django.db.models import Count, Prefetch, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.models import Job, PlannedJobChange
-from scheduler.selectors.jobs import may_steer, planned_with
+from scheduler.selectors.jobs import planned_with
 
+PARTS = PlannedJobChange.jobs.through.objects.filter(plannedjobchange=OuterRef("pk")).order_by()
 MOST_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSeen:
-    """A planned change with those of its jobs that the reader may see; `others` are the rest. `may_call_off`: at least for some of them."""
+    """A planned change with jobs of it that the reader may see: the first of as many as there are (`seen`). `others` are those that he may not see.
+    `may_call_off`: at least for some of them; for the one that was asked about."""
 
     plan: PlannedJobChange
     jobs: tuple[Job, ...]
+    seen: int
     others: int
     may_call_off: bool
 
 
-def plans_seen(access: Access, *, job: str = "") -> tuple[list[PlannedSeen], bool]:
-    """Those that begin next first, and whether there are more; of one job, where it is named."""
-    found = _seen(access, job).select_related("author").prefetch_related(_jobs(access))
-    rows = list(found[: MOST_SHOWN + 1])
-    # Not with the jobs that the reader sees, whose rows would be counted again for each.
-    whole = PlannedJobChange.objects.filter(pk__among=[row.pk for row in rows]).annotate(count=Count("jobs")).order_by()
-    counts = dict(whole.values_list("pk", "count")) if rows else {}
-    return [_told(access, row, counts[row.pk]) for row in rows[:MOST_SHOWN]], len(rows) > MOST_SHOWN
+def plans_seen(access: Access, *, job: str = "", shown: int | None = None) -> tuple[list[PlannedSeen], bool]:
+    """Those that begin next first, and whether there are more; of one job, where it is named. With the first `shown` jobs of each, or all."""
+    rows = list(_seen(access, job, shown)[: MOST_SHOWN + 1])
+    return [_told(access, row) for row in rows[:MOST_SHOWN]], len(rows) > MOST_SHOWN
 
 
 def plan_for(access: Access, public_id: str) -> PlannedSeen:
-    row = _seen(access).filter(public_id=public_id).select_related("author").prefetch_related(_jobs(access)).first()
+    row = _seen(access).filter(public_id=public_id).first()
     if row is None:
         raise Http404(f"There is no planned change {public_id} that you may see.")
-    return _told(access, row, row.jobs.count())
+    return _told(access, row)
 
 
 def is_author(access: Access, plan: PlannedJobChange) -> bool:
-    return access.actor.user is not None and plan.author_id == access.actor.user.pk
+    """Whether all of it is the caller's. With a token for one subtree only its jobs there are."""
+    return not access.within and access.actor.user is not None and plan.author_id == access.actor.user.pk
 
 
-def _seen(access: Access, job: str = "") -> QuerySet[PlannedJobChange]:
+def _seen(access: Access, job: str = "", shown: int | None = None) -> QuerySet[PlannedJobChange]:
+    """With what is counted and may be called off, all in one query: a moment later it may have begun."""
     access.must_somewhere(Can.SEE)
-    return PlannedJobChange.objects.filter(planned_with(access, job))
+    visible = PARTS.filter(access.visible(Can.SEE, "job__quota__path"))
+    steered = visible.filter(_steered(access), **({"job__public_id": job} if job else {}))
+    rows = PlannedJobChange.objects.filter(planned_with(access, job)).select_related("author")
+    rows = rows.annotate(count=_count(PARTS), seen=_count(visible), steers=Exists(steered))
+    return rows if shown == 0 else rows.prefetch_related(_jobs(access, shown))
 
 
-def _jobs(access: Access) -> "Prefetch[str, QuerySet[Job], str]":
-    visible = Job.objects.filter(access.visible(Can.SEE, "quota__path")).select_related("quota").order_by("pk")
-    return Prefetch("jobs", visible.only("public_id", "name", "state", "owner_id", "quota__path"), to_attr="seen_jobs")
+def _count(parts: QuerySet[Any]) -> Coalesce:
+    return Coalesce(Subquery(parts.values("plannedjobchange").annotate(count=Count("pk")).values("count")), 0)
 
 
-def _told(access: Access, plan: PlannedJobChange, count: int) -> PlannedSeen:
-    jobs: Sequence[Job] = plan.seen_jobs  # type: ignore[attr-defined]
-    steers = is_author(access, plan) or any(may_steer(access, job) for job in jobs)
+def _steered(access: Access) -> Q:
+    """As `may_steer` has it, for the jobs of planned changes."""
+    own = Q(job__owner=access.actor.user) if access.actor.user is not None else Q(pk__in=[])
+    return access.visible(Can.MANAGE_JOBS, "job__quota__path") | (own & access.visible(Can.SUBMIT, "job__quota__path"))
+
+
+def _jobs(access: Access, shown: int | None) -> "Prefetch[str, QuerySet[Job], str]":
+    visible = Job.objects.filter(access.visible(Can.SEE, "quota__path")).order_by("pk").only("public_id", "name")
+    return Prefetch("jobs", visible[:shown], to_attr="seen_jobs")
+
+
+def _told(access: Access, plan: PlannedJobChange) -> PlannedSeen:
+    found: Any = plan  # with what the query adds
     can = access.can_somewhere(Can.SUBMIT) or access.can_somewhere(Can.MANAGE_JOBS)
-    return PlannedSeen(plan, tuple(jobs), count - len(jobs), can and steers)
+    jobs = tuple(getattr(plan, "seen_jobs", ()))
+    return PlannedSeen(plan, jobs, found.seen, found.count - found.seen, can and (found.steers or is_author(access, plan)))

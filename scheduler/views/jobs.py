@@ -352,7 +352,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "checkpoints": job_checkpoints(job),
         "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
-        "planned": [] if job.state in ENDED else [planned_line(one) for one in plans_seen(access, job=job.public_id)[0]],
+        "planned": [] if job.state in ENDED else [planned_line(one) for one in plans_seen(access, job=job.public_id, shown=0)[0]],
         "schedule": schedule_of(access, job),
         "origin": template_of(access, job),
         "shape": shape_of(job.spec),

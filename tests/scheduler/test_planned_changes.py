@@ -287,6 +287,76 @@ def test_a_planned_change_is_told_as_far_as_its_jobs_may_be_seen(personas, ours)
     assert [(row["jobs"], row["others"]) for row in told] == [([mine.public_id], 1)]
 
 
+@pytest.mark.parametrize("address", ["/jobs/planned/", "/api/v1/jobs/planned-changes", "/api/v1/jobs/planned-changes/{plan}", "/jobs/{job}/"])
+def test_one_that_begins_while_it_is_looked_at_breaks_no_page(personas, ours, address):
+    mine, other = job("mine", on=ours), job("other", on=ours)
+    found = plan(personas, mine, other)
+    client, gone = personas.client("viewer"), []
+
+    def begins_meanwhile(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        answer = execute(sql, params, many, context)
+        if not gone and 'FROM "planned_job_change"' in sql and '"made_at"' in sql:
+            gone.append(sql)
+            PlannedJobChange.objects.all().delete()
+        return answer
+
+    with connection.execute_wrapper(begins_meanwhile):
+        answer = client.get(address.format(plan=found.public_id, job=mine.public_id))
+    assert answer.status_code == 200 and gone
+    if "planned-changes" in address:
+        told = answer.json()
+        assert [row["others"] for row in told.get("items", [told])] == [0]
+
+
+def test_an_author_who_no_longer_sees_the_jobs_finds_the_plan_and_calls_it_off(personas, ours):
+    """The jobs are others to him then: nothing of them is told but how many they are."""
+    mine, other = job("mine", on=ours), job("other", on=ours)
+    found = plan(personas, mine, other)
+    RoleBinding.objects.filter(user=personas.users["team_lead"]).delete()
+    builders.role(personas.users["team_lead"], "team_lead", personas.nodes["acme/product/search"])
+    client = personas.client("team_lead")
+
+    (seen,), _ = plans_seen(personas.access("team_lead"))
+    assert (seen.jobs, seen.others, seen.may_call_off) == ((), 2, True)
+    page = client.get(reverse("job_plans")).content.decode()
+    assert "Hold 2 jobs" in page and "2 jobs of other teams" in page and "Call off" in page and "mine" not in page
+    assert 'href="/jobs/planned/"' in client.get(reverse("jobs")).content.decode()
+    assert client.get(f"/api/v1/jobs/planned-changes/{found.public_id}").json()["others"] == 2
+    Job.objects.filter(pk=mine.pk).update(name="renamed since")
+    off = client.post(reverse("job_plan_call_off"), {"plan": found.public_id, "job": mine.public_id}, follow=True)
+    assert off.status_code == 200 and off.redirect_chain == [(reverse("job_plans"), 302)]
+    told = off.content.decode()
+    assert f"The planned change is called off for {mine.public_id}. 1 other job stays planned." in told and "renamed" not in told
+    assert client.delete(f"/api/v1/jobs/planned-changes/{found.public_id}").status_code == 204
+    assert not PlannedJobChange.objects.exists()
+
+
+def test_a_token_for_one_team_finds_and_calls_off_what_is_planned_for_its_jobs_alone(personas, ours):
+    mine, other = job("mine", on=ours), job("other", on=personas.nodes["acme/product/search"])
+    found, unseen = plan(personas, mine, other, who="operator"), plan(personas, other, who="operator")
+    client = Client(headers={"Authorization": f"Bearer {personas.token('operator', 'operate', path='acme/research/nlp')}"})
+
+    assert [row["id"] for row in client.get("/api/v1/jobs/planned-changes").json()["items"]] == [found.public_id]
+    assert client.delete(f"/api/v1/jobs/planned-changes/{unseen.public_id}").status_code == 404
+    assert client.delete(f"/api/v1/jobs/planned-changes/{found.public_id}").status_code == 204
+    assert list(found.jobs.all()) == [other]
+
+
+def test_a_page_loads_only_the_jobs_that_it_shows(personas, ours):
+    jobs = [job(f"sweep-{number}", on=ours, owner=personas.users["submitter"] if number == 3 else None) for number in range(4)]
+    found = plan(personas, *jobs)
+
+    (seen,), _ = plans_seen(personas.access("submitter"), shown=2)
+    assert ([one.name for one in seen.jobs], seen.seen, seen.others, seen.may_call_off) == (["sweep-0", "sweep-1"], 4, 0, True)
+    (seen,), _ = plans_seen(personas.access("submitter"), job=jobs[0].public_id, shown=0)
+    assert (seen.jobs, seen.seen, seen.may_call_off) == ((), 4, False), "of this job, which is another's"
+    (seen,), _ = plans_seen(personas.access("submitter"), job=jobs[3].public_id, shown=0)
+    assert seen.may_call_off
+    assert personas.client("submitter").get(f"/api/v1/jobs/planned-changes/{found.public_id}").json()["jobs"] == [one.public_id for one in jobs]
+    page = personas.client("submitter").get(reverse("job", args=[jobs[0].public_id])).content.decode()
+    assert "Hold 4 jobs" in page and "Call off" not in page
+
+
 def test_pages_cost_the_same_for_few_plans_and_for_many(personas, ours):
     mine = job(on=ours)
     client = personas.client("submitter")
