@@ -181,6 +181,7 @@ def test_one_that_breaks_keeps_no_other_from_beginning_and_is_tried_again(person
         return steer(asked=asked, **given)
 
     monkeypatch.setattr(planned_changes, "jobs_steer", breaks)
+    monkeypatch.setattr(planned_changes, "MOST_AT_A_TURN", 1)
     assert planned_changes_begin(now=found.begins_at) == 1
     assert fresh(first).held_at is None and fresh(second).held_at is not None
     assert "could not begin" in caplog.text

@@ -131,10 +131,13 @@ def plan_call_off(*, access: Access, plan: str, jobs: Collection[str] | None = N
 
 
 def planned_changes_begin(*, now: datetime) -> int:
-    """Begin the changes of jobs that are due, each by itself, so that none keeps another from it. Returns how many have begun."""
+    """Begin the changes of jobs that are due, each by itself, so that none keeps another from it. Returns how many have begun: those that could not
+    begin do not count towards the most at a turn."""
     due = PlannedJobChange.objects.filter(begins_at__lte=now).order_by("begins_at", "pk")
     begun = 0
-    for key in list(due.values_list("pk", flat=True)[:MOST_AT_A_TURN]):
+    for key in list(due.values_list("pk", flat=True)):
+        if begun == MOST_AT_A_TURN:
+            break
         try:
             begun += _begin(key, now)
         except Exception:
