@@ -30,7 +30,7 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(blank=True, help_text='Of what was asked under that name.', max_length=64)),
                 ('author', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('jobs', models.ManyToManyField(db_table='planned_job_change_job', related_name='planned_changes', to='scheduler.job')),
-                ('written_with', models.ForeignKey(blank=True, help_text='The token with which it was planned; once that is revoked it does not begin.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='quotas.servicetoken')),
+                ('written_with', models.ForeignKey(blank=True, help_text='The token with which it was planned; once that is revoked or expired it does not begin.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='quotas.servicetoken')),
             ],
             options={
                 'db_table': 'planned_job_change',

@@ -19,7 +19,7 @@ class PlannedJobChange(models.Model):
         blank=True,
         on_delete=models.SET_NULL,
         related_name="+",
-        help_text="The token with which it was planned; once that is revoked it does not begin.",
+        help_text="The token with which it was planned; once that is revoked or expired it does not begin.",
     )
     action = models.CharField(max_length=20)
     priority = models.IntegerField(null=True)

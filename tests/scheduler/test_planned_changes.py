@@ -156,17 +156,19 @@ def test_a_person_who_is_switched_off_changes_nothing(personas, ours):
     assert fresh(mine).held_at is None and not PlannedJobChange.objects.exists() and not Notice.objects.exists()
 
 
-def test_what_a_revoked_token_planned_does_not_begin(personas, ours):
+@pytest.mark.parametrize("fate", ["revoked", "expired"])
+def test_what_a_token_planned_does_not_begin_once_it_is_no_longer_valid(personas, ours, fate):
     mine = job(on=ours)
     headers = {"Authorization": f"Bearer {personas.token('team_lead', 'submit')}"}
     body = {"action": "cancel", "jobs": [{"id": mine.public_id}], "begins": (now() + timedelta(hours=1)).isoformat()}
     assert Client().post("/api/v1/jobs/bulk", body, content_type="application/json", headers=headers).status_code == 200
-    ServiceToken.objects.update(revoked_at=now())
+    ends = now() + timedelta(hours=2)
+    ServiceToken.objects.update(**{"revoked_at": now()} if fate == "revoked" else {"expires_at": ends})
 
-    planned_changes_begin(now=now() + timedelta(hours=2))
+    planned_changes_begin(now=ends)
 
     assert fresh(mine).state == JobState.QUEUED
-    assert entries(mine)[-1][2] == "Did not begin: The token test, with which it was planned, is revoked."
+    assert entries(mine)[-1][2] == f"Did not begin: The token test, with which it was planned, is {fate}."
 
 
 def test_one_that_breaks_keeps_no_other_from_beginning_and_is_tried_again(personas, ours, monkeypatch, caplog):

@@ -18,6 +18,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.undo import named
+from quotas.models import ServiceToken
 from quotas.permissions import Access, Can, access_for_user
 from quotas.selectors.people import token_of
 from scheduler.models import ENDED, Job, PlannedJobChange
@@ -155,14 +156,15 @@ def _begin(key: int, now: datetime) -> bool:
             return False
         jobs = list(plan.jobs.select_related("quota").order_by("pk"))
         token, access = plan.written_with, access_for_user(plan.author, via="schedule")
+        unfit = _unfit(token, now)
         try:
-            if token is not None and token.revoked_at is not None:
-                raise PermissionDenied(f"The token {token.name}, with which it was planned, is revoked.")
+            if unfit:
+                raise PermissionDenied(unfit)
             asked = Asked(Action(plan.action), tuple((job.public_id, None) for job in jobs), plan.priority)
             # With all its jobs, so that the feed's row is locked before the lease's also where none changes.
             batch = jobs_steer(access=access, asked=asked, reason=plan.reason, now=now, news=_news(jobs)).batch
-        except PermissionDenied as fault:
-            why = str(fault) if token is not None and token.revoked_at is not None else f"{plan.author} may not change jobs any more."
+        except PermissionDenied:
+            why = unfit or f"{plan.author} may not change jobs any more."
             _record(SYSTEM, plan, [(job, f"Did not begin: {why}") for job in jobs], ends=True)
             _notify(plan, f"Planned change {plan.public_id} did not begin", why, now)
             _tell(jobs)
@@ -174,6 +176,13 @@ def _begin(key: int, now: datetime) -> bool:
                 _notify(plan, _title(plan, len(left), len(jobs)), _left_said(left), now)
         plan.delete()
     return True
+
+
+def _unfit(token: ServiceToken | None, now: datetime) -> str:
+    """Why nothing begins by this token any more; empty where it may, or none was used."""
+    if token is None or (token.revoked_at is None and now < token.expires_at):
+        return ""
+    return f"The token {token.name}, with which it was planned, is {'expired' if token.revoked_at is None else 'revoked'}."
 
 
 def _title(plan: PlannedJobChange, left: int, count: int) -> str:
