@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, QueryDict
 from ninja import Query, Router, Schema, Status
 from pydantic import Field
@@ -31,12 +32,13 @@ from scheduler.services.jobs.bulk import (
     asked_checked,
     batch_repeated,
     effects_counted,
+    jobs_judged,
     jobs_preview,
     jobs_steer,
     must_steer_something,
     verdict_told,
 )
-from scheduler.services.jobs.planned_changes import jobs_plan, plan_call_off
+from scheduler.services.jobs.planned_changes import Planned, jobs_plan, plan_call_off, plan_repeated
 
 router = Router(tags=["Jobs"])
 
@@ -189,16 +191,23 @@ def jobs_bulk(request: HttpRequest, asked: Query[BulkQuery], body: BulkIn, key: 
     said = body.dict()
     if not asked.dry_run and (known := batch_repeated(access=access, key=key, said=said)) is not None:
         return answered(_told(known, verdicts_seen(access, known), repeated=True))
+    if not asked.dry_run and (plan := plan_repeated(access=access, key=key, said=said)) is not None:
+        named = [(job.id, job.revision) for job in body.jobs] or [
+            (name, None) for name in plan.jobs.order_by("pk").values_list("public_id", flat=True)
+        ]
+        meant = asked_checked(action=body.action, jobs=named, priority=body.priority)
+        return answered(_planned_told(access, Planned(plan, jobs_judged(access=access, asked=meant).verdicts, repeated=True), False))
     named, more = _meant(access, body)
     meant = asked_checked(action=body.action, jobs=named, priority=body.priority)
-    if body.begins is not None:
-        begins_checked(begins_at=body.begins, now=now())
     if asked.dry_run:
+        if body.begins is not None:
+            begins_checked(begins_at=body.begins, now=now())
         return answered(_previewed(jobs_preview(access=access, asked=meant, now=now()), more, begins=body.begins))
     if body.begins is not None:
-        planned = jobs_plan(access=access, asked=meant, begins_at=body.begins, reason=body.reason, now=now(), key=key, said=said)
-        told = _answer(planned.plan.action, [verdict_told(one) for one in planned.verdicts], more)
-        return answered(told | {"planned": _planned(plan_for(access, planned.plan.public_id)), "repeated": planned.repeated})
+        with transaction.atomic():  # so that it is still there when it is told
+            planned = jobs_plan(access=access, asked=meant, begins_at=body.begins, reason=body.reason, now=now(), key=key, said=said)
+            told = _planned_told(access, planned, more)
+        return answered(told)
     steered = jobs_steer(access=access, asked=meant, reason=body.reason, now=now(), key=key, said=said)
     verdicts = verdicts_seen(access, steered.batch) if steered.repeated else steered.batch.verdicts
     return answered(_told(steered.batch, verdicts, more=more, repeated=steered.repeated))
@@ -235,6 +244,11 @@ def job_plan_call_off(request: HttpRequest, public_id: str, query: Query[CallOff
     plan = plan_for(access, public_id).plan
     plan_call_off(access=access, plan=plan.public_id, jobs=[query.job] if query.job else None, reason=query.reason, now=now())
     return Status(204, None)
+
+
+def _planned_told(access: Access, planned: Planned, more: bool) -> dict[str, Any]:
+    told = _answer(planned.plan.action, [verdict_told(one) for one in planned.verdicts], more)
+    return told | {"planned": _planned(plan_for(access, planned.plan.public_id)), "repeated": planned.repeated}
 
 
 def _planned(found: PlannedSeen) -> dict[str, Any]:

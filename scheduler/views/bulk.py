@@ -100,7 +100,7 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
 
 def job_changes_plan(request: HttpRequest, access: Access, asked: Asked) -> HttpResponse:
     """Have it begin at the moment that the form names. Whatever the revision that was seen of a job: it is looked at again then."""
-    begins = begins_of(request)
+    begins = _moment_of(request)
     if begins is None:
         raise ValidationError({"begins": ["Nothing would change now. Say when it begins."]})
     meant = replace(asked, jobs=tuple((name, None) for name, _ in asked.jobs))
@@ -114,9 +114,15 @@ def job_changes_plan(request: HttpRequest, access: Access, asked: Asked) -> Http
 
 def begins_of(request: HttpRequest) -> datetime | None:
     """When the change of the form begins; None: at once."""
-    found: datetime | None = form_values(BeginsForm(request.POST))["begins"]
+    found = _moment_of(request)
     if found is not None:
         begins_checked(begins_at=found, now=now())
+    return found
+
+
+def _moment_of(request: HttpRequest) -> datetime | None:
+    """Unchecked: a form that is sent twice may come after its moment."""
+    found: datetime | None = form_values(BeginsForm(request.POST))["begins"]
     return found
 
 

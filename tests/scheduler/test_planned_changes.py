@@ -20,6 +20,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from gpufleet.core.undo import undo_of
 from quotas.models import RoleBinding, ServiceToken
+from scheduler.api.bulk import BulkIn
 from scheduler.models import Job, JobBatch, JobState, Notice, PlannedJobChange
 from scheduler.selectors.planned_changes import plans_seen
 from scheduler.services.jobs import planned_changes
@@ -494,3 +495,31 @@ def test_the_api_plans_a_change_lists_it_and_calls_it_off(personas, ours):
     assert client.get(address).json()["jobs"] == [other.public_id]
     assert client.delete(address).status_code == 204
     assert client.get(address).status_code == 404 and client.delete(address).status_code == 404
+
+
+def test_a_repeated_request_is_answered_as_the_first_also_once_the_moment_has_come(personas, ours):
+    """As long as the row is there: the turn that begins it may be some seconds late."""
+    mine, over = job("mine", on=ours), job("over", on=ours)
+    access, client, begins = personas.access("team_lead"), personas.client("team_lead"), now().replace(second=0, microsecond=0)
+    asked = asked_checked(action="hold", jobs=[(mine.public_id, None)])
+    given = {"access": access, "asked": asked, "begins_at": begins, "now": begins - timedelta(hours=1)}
+    body = {"action": "hold", "matching": {"phase": "waiting"}, "begins": begins.isoformat()}
+    first = jobs_plan(**given, reason="", key="api", said=BulkIn.model_validate(body).dict()).plan
+    Job.objects.filter(pk=mine.pk).update(state=JobState.RUNNING)
+    Job.objects.filter(pk=over.pk).update(state=JobState.COMPLETED, ended_at=NOON)
+
+    def post(**headers: str) -> Any:
+        return client.post("/api/v1/jobs/bulk", body, content_type="application/json", headers=headers)
+
+    answer = post(**{"Idempotency-Key": "api"})
+    assert answer.status_code == 200, answer.content
+    told = answer.json()
+    assert (told["planned"]["id"], told["planned"]["jobs"], told["repeated"]) == (first.public_id, [mine.public_id], True)
+    assert [verdict["id"] for verdict in told["verdicts"]] == [mine.public_id], "no job matches any more"
+    assert post(**{"Idempotency-Key": "other"}).status_code == 422
+
+    second = jobs_plan(**given, reason="night window", key="form").plan
+    sent = {"action": "hold", "later": mine.public_id, "begins": f"{begins:%Y-%m-%dT%H:%M}", "reason": "night window", "key": "form"}
+    assert client.post(reverse("jobs_bulk_do"), sent | {"key": "fresh"}).status_code == 422
+    assert client.post(reverse("jobs_bulk_do"), sent).status_code == 302
+    assert set(PlannedJobChange.objects.all()) == {first, second}

@@ -55,9 +55,9 @@ def may_be_planned(verdict: Verdict) -> bool:
 
 def jobs_plan(*, access: Access, asked: Asked, begins_at: datetime, reason: str, now: datetime, key: str = "", said: Any = None) -> Planned:
     """Have an action on jobs begin later. Jobs that have ended, or that the caller may not change, are left out; a `Conflict` where no other is
-    left. Under a key it is planned once. `said` is what the caller asked for in his own words."""
+    left. Under a key it is planned once: asked again, also after its moment, it is found as long as it is there. `said` is what the caller asked for
+    in his own words."""
     must_steer_something(access)
-    begins_checked(begins_at=begins_at, now=now)
     cause = reason_given(reason, "")
     if len(key) > KEY_LENGTH or not key.isprintable():
         raise ValidationError({"Idempotency-Key": f"At most {KEY_LENGTH} printable characters."})
@@ -65,16 +65,14 @@ def jobs_plan(*, access: Access, asked: Asked, begins_at: datetime, reason: str,
     assert user is not None, "it may steer"
     begins = begins_at.astimezone(UTC)
     words = said if said is not None else [asked.action, asked.jobs, asked.priority, begins, cause]
-    digest = hashlib.sha256(orjson.dumps(words, option=orjson.OPT_SORT_KEYS)).hexdigest() if key else ""
     with transaction.atomic():
         # Locked, so that two at once do not both find room, and of two by one key the second finds the first.
         User.objects.select_for_update(no_key=True).get(pk=user.pk)
         verdicts = jobs_judged(access=access, asked=asked).verdicts
-        known = PlannedJobChange.objects.filter(author=user, key=key).first() if key else None
+        known = plan_repeated(access=access, key=key, said=words)
         if known is not None:
-            if known.digest != digest:
-                raise Conflict(f"The key {key} was used for something else. Take a fresh one.")
             return Planned(known, verdicts, repeated=True)
+        begins_checked(begins_at=begins_at, now=now)
         jobs = [verdict.job for verdict in verdicts if verdict.job is not None and may_be_planned(verdict)]
         if not jobs:
             raise Conflict("None of these jobs can be changed later: they have ended, or are not yours to change.")
@@ -90,12 +88,24 @@ def jobs_plan(*, access: Access, asked: Asked, begins_at: datetime, reason: str,
             begins_at=begins,
             made_at=now,
             key=key,
-            digest=digest,
+            digest=_digest(words) if key else "",
         )
         plan.jobs.add(*jobs)
         _record(access.actor, plan, [(job, cause) for job in jobs], ends=False)
         _tell(jobs)
     return Planned(plan, verdicts)
+
+
+def plan_repeated(*, access: Access, key: str, said: Any) -> PlannedJobChange | None:
+    """What was planned under a key before anything else is looked at: what it matched then may not be there any more, and its moment have come."""
+    known = PlannedJobChange.objects.filter(author=access.actor.user, key=key).first() if key else None
+    if known is not None and known.digest != _digest(said):
+        raise Conflict(f"The key {key} was used for something else. Take a fresh one.")
+    return known
+
+
+def _digest(said: Any) -> str:
+    return hashlib.sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
