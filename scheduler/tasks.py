@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 
 from celery import shared_task
+from django.conf import settings
 
 from gpufleet.core.times import now
 from quotas.services.changes import changes_turn
@@ -127,7 +128,7 @@ def forecast() -> int | None:
     if not _forecast_guard.acquire(blocking=False):
         return None
     try:
-        return forecast_run(holder=holder(), now=now(), memory=_forecasts)
+        return forecast_run(holder=holder(), now=now(), memory=_forecasts, apart=not settings.PRODUCTION)
     finally:
         _forecast_guard.release()
 

@@ -46,7 +46,13 @@ class ForecastMemory:
 
 
 def forecast_run(
-    *, holder: str, now: datetime, memory: ForecastMemory | None = None, force: bool = False, clock: Callable[[], float] = time.monotonic
+    *,
+    holder: str,
+    now: datetime,
+    memory: ForecastMemory | None = None,
+    force: bool = False,
+    apart: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int | None:
     """Tell waiting jobs what to expect, at most every ten seconds and for a quarter of the time, but every two minutes in any case.
 
@@ -60,7 +66,7 @@ def forecast_run(
     if lease is None:
         return None
     try:
-        return _forecast(lease, now, memory, force, clock)
+        return _forecast(lease, now, memory, force=force, apart=apart, clock=clock)
     except Fenced as fenced:
         log.warning("%s", fenced)
         return None
@@ -68,7 +74,7 @@ def forecast_run(
         lease_release(lease=lease, now=now)
 
 
-def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool, clock: Callable[[], float]) -> int:
+def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, *, force: bool, apart: bool, clock: Callable[[], float]) -> int:
     began, chosen = clock(), policy()
     planned = LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
     stale = lease.next_wake_at is None or now - lease.next_wake_at >= AT_LEAST_EVERY
@@ -88,6 +94,7 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, force: bool, 
         past=memory.past.past,
         foresight=foresight_now(),
         now=now,
+        apart=apart,
     )
     told |= {key: told[key]._replace(start=foreseen.start) for key, foreseen in memory.starts.items() if key in told}
     news = {key: said for key, said in told.items() if memory.told.get(key) != said}

@@ -1,14 +1,16 @@
 """When waiting jobs start; and what each is told first of it, kept so that it can be held against the start itself (SCH-20)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db import transaction
 
 from gpufleet.core.times import MILLISECOND, millis
+from scheduler.engine.model.values import Scenario
 from scheduler.loop.foresight import Foresight, estimated
 from scheduler.models import ENDED, Attempt, Job, JobState, Prediction
+from scheduler.services.forecasts.apart import waits_foreseen_apart
 from scheduler.services.forecasts.outlooks import Start
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 from scheduler.snapshots import Snapshot
@@ -27,15 +29,23 @@ class Foreseen(NamedTuple):
 
 
 def starts_foresee(
-    *, waits: Mapping[int, int], known: Mapping[int, Foreseen], snapshot: Snapshot, past: Past, foresight: Foresight, now: datetime
+    *,
+    waits: Mapping[int, int],
+    known: Mapping[int, Foreseen],
+    snapshot: Snapshot,
+    past: Past,
+    foresight: Foresight,
+    now: datetime,
+    apart: bool = False,
 ) -> dict[int, Foreseen]:
     """When jobs start that the forecast has waiting so long, by job: over futures, or by the forecast where they were too much to play.
 
-    Who is new is looked at by itself, and all together once a minute. What has hardly moved by then is told as before.
+    Who is new is looked at by itself, and all together once a minute. What has hardly moved by then is told as before. `apart`: futures are played
+    in a process of their own.
     """
     again = any(now - known[key].at >= PLAYED_EVERY for key in waits.keys() & known.keys())
     asked = {job.id: name for name, job in snapshot.jobs.items() if job.id in waits and (again or job.id not in known)}
-    played = waits_foreseen(Stage(snapshot.scenario, past), set(asked.values()), seed=millis(now)) if asked else {}
+    played = _played(snapshot.scenario, past, set(asked.values()), seed=millis(now), apart=apart) if asked else {}
     found = {}
     for key, wait in waits.items():
         before = known.get(key)
@@ -44,6 +54,12 @@ def starts_foresee(
             before = fresh if before is None or before.start.at < now or _moved(before.start, fresh.start) else before._replace(at=now)
         found[key] = before
     return found
+
+
+def _played(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int, apart: bool) -> dict[str, Waits]:
+    if apart:
+        return waits_foreseen_apart(scenario, past, asked, seed=seed)
+    return waits_foreseen(Stage(scenario, past), asked, seed=seed)
 
 
 def _foreseen(waits: Waits, foresight: Foresight, now: datetime) -> Foreseen:
