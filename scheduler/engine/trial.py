@@ -73,7 +73,9 @@ def starts_at_once(scenario: Scenario, kept: Kept) -> list[Decision]:
     decisions = decisions_of(cycle)
     kept.keep(cycle)
     served = {one.for_job for one in decisions}
-    return [one for one in decisions if one.action == "start" and not one.after and one.job not in served]
+    split = [(one.node, 1 << one.gpu) for one in decisions if one.gpu is not None]
+    starts = [one for one in decisions if one.action == "start" and not one.after and one.job not in served]
+    return [one for one in starts if not any(seat.node == node and seat.gpus & gpu for seat in one.workers for node, gpu in split)]
 
 
 class Ground:

@@ -195,6 +195,8 @@ def test_the_theme_is_kept_and_there_before_the_first_paint(root: Visitor):
 
 
 def test_the_clock_is_kept_on_the_person(root: Visitor, demo: Site, browser: Browser):
+    with_times = "/nodes/?columns=health.since"
+    root.open(with_times)
     moment = root.page.locator("time[data-moment]").first
     assert moment.get_attribute("title").endswith(("CET", "CEST", "GMT+1", "GMT+2"))
 
@@ -203,7 +205,7 @@ def test_the_clock_is_kept_on_the_person(root: Visitor, demo: Site, browser: Bro
 
     assert moment.get_attribute("title").endswith(" UTC")
     other = demo.visit(browser, "root", timezone_id="Asia/Tokyo")
-    other.open("/nodes/")
+    other.open(with_times)
     assert other.page.locator("time[data-moment]").first.get_attribute("title").endswith(" UTC")
     with other.page.expect_response("**/clock"):
         other.page.locator(".tools [data-clock-switch] button").click()

@@ -147,7 +147,7 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     splits = []
     for key in sorted(cycle.cluster.geometry):
         split = cycle.fleet.soon.splits.get(key)
-        holder = cycle.cluster.geometry[key]
+        holder = _there(key, cycle.cluster.geometry[key], stood)
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
         node = cycle.grid.nodes[key[0]].name
         why = reason("repartition", f"GPU {key[1]} of {node} is repartitioned for {holder.job.name}")
@@ -156,6 +156,16 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     splits.sort()
     staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
     return in_order(leaving, [*chain.from_iterable(staged)])
+
+
+def _there(key: tuple[int, int], asked: Work, stood: Iterable[Work]) -> Work:
+    """For whom a GPU is split anew: who asked for it may have given its place to another since."""
+    node, gpu = key
+
+    def is_there(work: Work) -> bool:
+        return any(seat.node == node and on_gpus(seat) >> gpu & 1 for seat in work.seats)
+
+    return asked if is_there(asked) else min(filter(is_there, stood), key=attrgetter("sequence"), default=asked)
 
 
 def _gains(work: Work) -> bool:

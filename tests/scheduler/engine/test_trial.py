@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from scheduler.engine.cycle import make_plan
+from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.trial import NAME, Ground, Trial, starts_at_once, unlike
 from scheduler.simulation.applying import changed
+from tests.scheduler.twin.focused import split_random
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import H100, at, job, node, quota, running, scene
@@ -74,6 +76,31 @@ def test_who_starts_at_once_can_stand_before_anybody_is_tried() -> None:
             assert ground.trial(tried) == Ground(replace(scenario, jobs=jobs)).trial(tried), seed
     assert begun > 50
     assert left < begun / 10
+
+
+def test_who_starts_where_a_gpu_is_split_anew_does_not_stand_before_that() -> None:
+    """Whoever it is split for: another job may share it, or have taken the place of the one that asked."""
+    split = begun = 0
+    for seed in range(400):
+        scenario = parse(split_random(seed))
+        kept = Kept()
+        starts = {one.job: one for one in starts_at_once(scenario, kept)}
+        decisions = make_plan(scenario).decisions
+        anew = {(one.node, one.gpu): one.for_job for one in decisions if one.action == "repartition"}
+        assert not anew.keys() & {gpu for one in starts.values() for gpu in gpus_of(one)}, seed
+        there = {(one.job, gpu) for one in decisions for gpu in gpus_of(one)}
+        assert all((name, gpu) in there for gpu, name in anew.items() if any(gpu == other for _, other in there)), seed
+        jobs = tuple(changed(one, starts[one.name], scenario.now) if one.name in starts else one for one in scenario.jobs)
+        Ground(replace(scenario, jobs=jobs), kept)
+        split += bool(anew)
+        begun += len(starts)
+    assert split >= 40
+    assert begun >= 40
+
+
+def gpus_of(decision: Decision) -> set[tuple[str, int]]:
+    """Where it places a job."""
+    return {(seat.node, gpu) for seat in decision.workers for gpu in range(8) if seat.gpus >> gpu & 1}
 
 
 def test_trials_do_not_see_each_other() -> None:
