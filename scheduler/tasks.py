@@ -128,7 +128,7 @@ def forecast() -> int | None:
     if not _forecast_guard.acquire(blocking=False):
         return None
     try:
-        return forecast_run(holder=holder(), now=now(), memory=_forecasts, apart=not settings.PRODUCTION)
+        return forecast_run(holder=holder(), now=now(), memory=_forecasts, beside=not settings.PRODUCTION)
     finally:
         _forecast_guard.release()
 

@@ -1,40 +1,36 @@
-"""Futures that are played in a process of their own: in the one process of an embedded console, each page would wait for its turn meanwhile.
+"""One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
-The child reads what to play and writes what came of it. It knows nothing of Django, and ends by itself where the console is killed.
+It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], and the windows of the
+calendar, a line each. It writes a line for each hour that was played. So a console can follow it beside its loop, and end it.
 """
 
+import argparse
+import gc
+import json
 import os
-import pickle
-import subprocess
 import sys
-from collections.abc import Collection
+import time
 
-from scheduler.engine.model.values import Scenario
-from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
-
-LONGEST = 300.0  # seconds
-NICENESS = 10  # pages come first
+from scheduler.engine.reading.scenario import load
+from scheduler.simulation.calendar import Promised
+from scheduler.simulation.span import played
 
 
-def waits_foreseen_apart(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int) -> dict[str, Waits]:
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        input=pickle.dumps((scenario, past, set(asked), seed)),
-        stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,  # Ctrl-C is for the console, which waits for what is under way
-        timeout=LONGEST,
-        check=True,
-    )
-    found: dict[str, Waits] = pickle.loads(done.stdout)  # noqa: S301 - by our own child
-    return found
-
-
-def main() -> None:
-    os.nice(NICENESS)
-    scenario, past, asked, seed = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our own parent
-    pickle.dump(waits_foreseen(Stage(scenario, past), asked, seed=seed), sys.stdout.buffer)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=int, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="no further plan is made after so long")
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    os.nice(5)
+    scenario = load(sys.stdin.buffer.readline())
+    rows = json.loads(sys.stdin.buffer.readline())
+    calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]
+    gc.freeze()
+    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds, calendar):
+        print(json.dumps(told), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -51,7 +51,7 @@ def forecast_run(
     now: datetime,
     memory: ForecastMemory | None = None,
     force: bool = False,
-    apart: bool = False,
+    beside: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> int | None:
     """Tell waiting jobs what to expect, at most every ten seconds and for a quarter of the time, but every two minutes in any case.
@@ -66,7 +66,7 @@ def forecast_run(
     if lease is None:
         return None
     try:
-        return _forecast(lease, now, memory, force=force, apart=apart, clock=clock)
+        return _forecast(lease, now, memory, force=force, beside=beside, clock=clock)
     except Fenced as fenced:
         log.warning("%s", fenced)
         return None
@@ -74,7 +74,7 @@ def forecast_run(
         lease_release(lease=lease, now=now)
 
 
-def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, *, force: bool, apart: bool, clock: Callable[[], float]) -> int:
+def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, *, force: bool, beside: bool, clock: Callable[[], float]) -> int:
     began, chosen = clock(), policy()
     planned = LeaseRow.objects.filter(name=TICK).values_list("done", flat=True).first() or 0
     stale = lease.next_wake_at is None or now - lease.next_wake_at >= AT_LEAST_EVERY
@@ -94,7 +94,7 @@ def _forecast(lease: Lease, now: datetime, memory: ForecastMemory, *, force: boo
         past=memory.past.past,
         foresight=foresight_now(),
         now=now,
-        apart=apart,
+        beside=beside,
     )
     told |= {key: told[key]._replace(start=foreseen.start) for key, foreseen in memory.starts.items() if key in told}
     news = {key: said for key, said in told.items() if memory.told.get(key) != said}

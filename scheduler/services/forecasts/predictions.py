@@ -10,7 +10,7 @@ from gpufleet.core.times import MILLISECOND, millis
 from scheduler.engine.model.values import Scenario
 from scheduler.loop.foresight import Foresight, estimated
 from scheduler.models import ENDED, Attempt, Job, JobState, Prediction
-from scheduler.services.forecasts.apart import waits_foreseen_apart
+from scheduler.services.forecasts.beside import waits_foreseen_beside
 from scheduler.services.forecasts.outlooks import Start
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 from scheduler.snapshots import Snapshot
@@ -36,16 +36,16 @@ def starts_foresee(
     past: Past,
     foresight: Foresight,
     now: datetime,
-    apart: bool = False,
+    beside: bool = False,
 ) -> dict[int, Foreseen]:
     """When jobs start that the forecast has waiting so long, by job: over futures, or by the forecast where they were too much to play.
 
-    Who is new is looked at by itself, and all together once a minute. What has hardly moved by then is told as before. `apart`: futures are played
+    Who is new is looked at by itself, and all together once a minute. What has hardly moved by then is told as before. `beside`: futures are played
     in a process of their own.
     """
     again = any(now - known[key].at >= PLAYED_EVERY for key in waits.keys() & known.keys())
     asked = {job.id: name for name, job in snapshot.jobs.items() if job.id in waits and (again or job.id not in known)}
-    played = _played(snapshot.scenario, past, set(asked.values()), seed=millis(now), apart=apart) if asked else {}
+    played = _played(snapshot.scenario, past, set(asked.values()), seed=millis(now), beside=beside) if asked else {}
     found = {}
     for key, wait in waits.items():
         before = known.get(key)
@@ -56,9 +56,9 @@ def starts_foresee(
     return found
 
 
-def _played(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int, apart: bool) -> dict[str, Waits]:
-    if apart:
-        return waits_foreseen_apart(scenario, past, asked, seed=seed)
+def _played(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int, beside: bool) -> dict[str, Waits]:
+    if beside:
+        return waits_foreseen_beside(scenario, past, asked, seed=seed)
     return waits_foreseen(Stage(scenario, past), asked, seed=seed)
 
 

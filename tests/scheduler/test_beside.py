@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.services.forecasts.apart import waits_foreseen_apart
+from scheduler.services.forecasts.beside import waits_foreseen_beside
 from scheduler.simulation.futures import Stage, past_of, waits_foreseen
 from tests.scheduler.simulation.test_futures import fleet, job
 
@@ -15,4 +15,4 @@ def test_they_come_out_the_same(drawn: list[tuple[int, int]], seed: int) -> None
     past = past_of([("a", 100, 50), ("a", 100, 130), ("b", 100, 300)], scenario.jobs)
     names = {each.name for each in scenario.jobs}
 
-    assert waits_foreseen_apart(scenario, past, names, seed=seed) == waits_foreseen(Stage(scenario, past), names, seed=seed)
+    assert waits_foreseen_beside(scenario, past, names, seed=seed) == waits_foreseen(Stage(scenario, past), names, seed=seed)
