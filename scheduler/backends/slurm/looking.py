@@ -1,7 +1,6 @@
 """Looks at runs on Slurm: what became of each, and what is due by itself."""
 
 import logging
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -28,6 +27,7 @@ from scheduler.backends.slurm.client import SlurmJob, SlurmNode, SlurmSilent
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
     GIVEN_UP,
+    SIGKILLED,
     began,
     completed_at,
     left_at,
@@ -42,7 +42,6 @@ from scheduler.models import SlurmRun
 log = logging.getLogger(__name__)
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
-SIGKILLED = 128 + signal.SIGKILL
 # So long a controller that has forgotten a job may need until it has ended what still runs of it.
 FORGOTTEN_FOR = timedelta(seconds=20)
 BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started

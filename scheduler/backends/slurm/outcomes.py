@@ -5,6 +5,7 @@ What Slurm or its daemons did is no failure of the job.
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from scheduler.backends.base import Refusal
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run
 
+SIGKILLED = 128 + signal.SIGKILL
 AT_ITS_START = timedelta(seconds=2)
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
@@ -28,6 +30,8 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     """Exit code, the reason for its owner, and whether the hardware is to blame."""
     if job is None:
         code = _left_code(run, part)
+        if code == SIGKILLED and part.get("missing"):  # its controller forgot it while it ran, and has its node end what it does not know
+            return None, f"Slurm forgot job {part.get('id')}, and its node ended it.", True
         if code is not None and not (code and run.withdrawn):
             return code, f"Exit code {code}." if code else "", False
         return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True

@@ -23,6 +23,7 @@ from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import ENDED, Settings, SlurmClient, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.backends.slurm.looking import AGREED, FORGOTTEN_FOR
 from scheduler.backends.slurm.outcomes import outcome
+from scheduler.backends.slurm.runs import Run
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.scheduler.backends.scenes import start_order
@@ -176,6 +177,20 @@ def test_a_gang_whose_path_has_nothing_in_it_runs_and_ends_with_its_code(site):
     assert (run.exit_code, site.log(1)) == (5, "ran\n")
     folder = Path(SlurmRun.objects.get().state["folder"])
     assert (folder / "worker-1.0.exit").read_text().split()[0] == "5"
+
+
+@pytest.mark.parametrize(("code", "missing", "lost"), [(137, True, True), (137, False, False), (3, True, False)])
+def test_what_its_node_ends_because_slurm_forgot_it_is_lost(tmp_path, code, missing, lost):
+    """Whether the script still leaves the code of its killed process then is a matter of chance."""
+    run = Run("j-1.1", 1, now().isoformat(), folder=str(tmp_path))
+    part = {"number": 0, "id": 7, "nodes": ["gpu001"], "seats": [{"role": "worker", "index": 0}]} | (
+        {"missing": now().isoformat()} if missing else {}
+    )
+    (tmp_path / "worker-0.0.exit").write_text(f"{code} 1800000000\n")
+
+    told = outcome(run, part, None)
+
+    assert (told[0], told[2]) == ((None, True) if lost else (code, False))
 
 
 def test_the_first_task_of_a_worker_that_fails_says_its_code_and_its_last_line(site):
