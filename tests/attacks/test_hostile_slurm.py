@@ -15,8 +15,8 @@ from scheduler.backends.base import BackendRefused, RunState
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import SlurmClient
 from tests.attacks.bodies import MANIFESTS, links_to
+from tests.scheduler.backends.slurm_site import ROLES, Site, seat, shell, site, slurm  # noqa: F401 - fixtures
 from tests.scheduler.backends.test_local_apart import SYSTEM_PYTHON
-from tests.scheduler.backends.test_slurm import ROLES, Site, seat, shell, site, slurm  # noqa: F401 - fixtures
 from tests.servers import wait_until
 
 pytestmark = [

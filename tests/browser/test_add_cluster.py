@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from gpufleet.core.models import User
 from scheduler.models import Cluster, Gpu, SlurmCluster
 from tests.browser.harness import THEMES, LiveConsole, Visitor
-from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
+from tests.scheduler.backends.slurm_site import slurm  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"

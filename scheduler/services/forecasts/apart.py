@@ -12,6 +12,7 @@ import sys
 import time
 
 from scheduler.engine.reading.scenario import load
+from scheduler.services.forecasts.programs import NICENESS
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import played
 
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, required=True, help="no further plan is made after so long")
     asked = parser.parse_args()
     begun = time.monotonic()
-    os.nice(5)
+    os.nice(NICENESS)
     scenario = load(sys.stdin.buffer.readline())
     rows = json.loads(sys.stdin.buffer.readline())
     calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]

@@ -10,18 +10,17 @@ import sys
 from collections.abc import Collection
 
 from scheduler.engine.model.values import Scenario
+from scheduler.services.forecasts.programs import NICENESS, program
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
 LONGEST = 300.0  # seconds
-NICENESS = 10  # pages come first
 
 
 def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int) -> dict[str, Waits]:
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        **program(__name__),
         input=pickle.dumps((scenario, past, set(asked), seed)),
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         start_new_session=True,  # Ctrl-C is for the console, which waits for what is under way
         timeout=LONGEST,
         check=True,

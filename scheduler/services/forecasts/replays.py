@@ -4,9 +4,7 @@ Each of the two plays is a process of its own, so the scheduler's loop goes on u
 """
 
 import json
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -14,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any
 
@@ -35,6 +32,7 @@ from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import GOING_ON, Attempt, Dependency, Job, QuotaReplay, ReplayState
 from scheduler.services.forecasts.previews import drafted_rows
+from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
 from scheduler.snapshots import Snapshots
@@ -51,7 +49,6 @@ LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost 
 SHORTEST = 60_000
 MOST_NAMED = 500  # jobs in one question
 PUT_OUT = ("preempted", "moved", "lost")  # outcomes of runs that others ended, or their node
-ROOT = Path(__file__).parents[3]
 NONE = (0, 0, 0, 0)
 
 
@@ -359,9 +356,8 @@ class Play:
     """One play in a process of its own, which ends with the block."""
 
     def __init__(self, text: bytes, *, hours: int = HOURS, seconds: float = SECONDS) -> None:
-        command = [sys.executable, "-m", "scheduler.services.forecasts.apart", "--hours", str(hours), "--seconds", str(seconds)]
-        environment = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment)
+        played = program("scheduler.services.forecasts.apart", "--hours", str(hours), "--seconds", str(seconds))
+        self._process = subprocess.Popen(**played, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._said: Queue[bytes | None] = Queue()
         self._ended = False

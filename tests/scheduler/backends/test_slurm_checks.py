@@ -26,7 +26,6 @@ from scheduler.services.hardware.checks import Step
 from scheduler.services.hardware.slurm import slurm_connect
 from scheduler.services.hardware.slurm_checks import slurm_check
 from tests import builders
-from tests.scheduler.backends.test_slurm import rest, slurm  # noqa: F401 - fixtures
 from tests.scheduler.backends.test_slurm_end_to_end import shared  # noqa: F401 - a fixture
 from tests.servers import free_port, wait_until
 from tests.slurm import PATH, Slurm
@@ -54,7 +53,7 @@ def failed(settings: Settings) -> tuple[str, str]:
     return step.name, step.told
 
 
-def changed(slurm: Slurm, tmp_path: Path, **values: object) -> str:  # noqa: F811
+def changed(slurm: Slurm, tmp_path: Path, **values: object) -> str:
     """A slurm.conf with other values."""
     text = slurm.conf.read_text()
     for name, value in values.items():
@@ -66,7 +65,7 @@ def changed(slurm: Slurm, tmp_path: Path, **values: object) -> str:  # noqa: F81
 
 
 @pytest.fixture
-def stranger(slurm, tmp_path) -> Iterator[str]:  # noqa: F811
+def stranger(slurm, tmp_path) -> Iterator[str]:
     """A slurm.conf whose munged has another key than the cluster's."""
     (tmp_path / "munge.key").write_bytes(os.urandom(128))
     (tmp_path / "munge.key").chmod(0o600)
@@ -87,7 +86,7 @@ def test_a_cluster_in_order_passes_every_step(there):
     assert "held and cancelled" in seen["submission"]
 
 
-def test_without_a_munged_credentials_fail_and_no_cluster_is_empty(slurm, there, tmp_path):  # noqa: F811
+def test_without_a_munged_credentials_fail_and_no_cluster_is_empty(slurm, there, tmp_path):
     without = replace(there, conf=changed(slurm, tmp_path, AuthInfo=f"socket={tmp_path}/none"))
 
     assert failed(without)[0] == "credentials"
@@ -122,7 +121,7 @@ def test_what_is_wrong_is_named_at_its_step(there, wrong, step, words):
     assert words in told
 
 
-def test_a_partition_that_is_down_is_named(slurm, there):  # noqa: F811
+def test_a_partition_that_is_down_is_named(slurm, there):
     slurm.sh("scontrol", "update", "PartitionName=main", "State=DOWN")
     try:
         assert failed(replace(there, partition="main")) == ("partition", "Partition main is down.")
@@ -139,7 +138,7 @@ def test_a_folder_that_nobody_may_write_to_is_named(there, tmp_path):
     assert (name, "The console cannot write to" in told) == ("folder", True)
 
 
-def test_slurmrestd_is_read_and_one_of_another_cluster_does_not_accept_the_token(slurm, there, rest, tmp_path):  # noqa: F811
+def test_slurmrestd_is_read_and_one_of_another_cluster_does_not_accept_the_token(slurm, there, rest, tmp_path):
     step = next(step for step in slurm_check(replace(there, rest_url=rest)) if step.name == "slurmrestd")
     assert (step.result, step.seen) == ("ok", f"4 nodes at {rest}")
 
@@ -248,11 +247,11 @@ def test_steps_that_take_long_do_not_put_the_clock_off(there, stand_in):
     assert next(step.told for step in slurm_check(there) if step.name == "clock") == "0 s apart"
 
 
-def held(slurm: Slurm) -> list[str]:  # noqa: F811
+def held(slurm: Slurm) -> list[str]:
     return [name for name in slurm.sh("squeue", "--noheader", "--format=%j").split() if name.startswith("gpufleet-check")]
 
 
-def test_a_submission_that_is_answered_too_late_is_cancelled(slurm, there, stand_in):  # noqa: F811
+def test_a_submission_that_is_answered_too_late_is_cancelled(slurm, there, stand_in):
     stand_in("sbatch", '$REAL "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1')
 
     name, told = failed(there)
@@ -262,7 +261,7 @@ def test_a_submission_that_is_answered_too_late_is_cancelled(slurm, there, stand
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_job_that_cannot_be_cancelled_is_named(slurm, there, stand_in, late):  # noqa: F811
+def test_a_job_that_cannot_be_cancelled_is_named(slurm, there, stand_in, late):
     stand_in("scancel", 'echo "scancel: error: Socket timed out on send/recv operation" >&2; exit 1')
     if late:
         stand_in("sbatch", '$REAL "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1')
@@ -288,7 +287,7 @@ def test_an_account_that_is_missing_hinders_only_where_slurm_asks_for_it(there, 
     assert "is not in the account optics." in told["optics"].told
 
 
-def test_a_controller_that_is_off_is_the_only_step_that_is_tried(slurm, there):  # noqa: F811
+def test_a_controller_that_is_off_is_the_only_step_that_is_tried(slurm, there):
     slurm.end("slurmctld")
     try:
         steps = slurm_check(there)
@@ -324,7 +323,7 @@ def test_a_step_that_fails_is_told_at_its_field_and_nothing_is_stored(sent, pers
     assert AuditEntry.objects.count() == audit
 
 
-def test_only_addresses_of_slurmrestd_that_the_settings_name_are_offered(sent, personas, settings, rest):  # noqa: F811
+def test_only_addresses_of_slurmrestd_that_the_settings_name_are_offered(sent, personas, settings, rest):
     """It is sent a token of the console's user."""
     operator = personas.client("operator")
     assert "slurmrestd at" not in operator.get(reverse("cluster_add")).content.decode()
@@ -373,7 +372,7 @@ def test_the_name_of_a_connected_cluster_leads_to_its_connection(sent, personas,
     assert SlurmCluster.objects.values().get() == before
 
 
-def test_an_address_that_the_page_did_not_show_is_kept(sent, there, personas, settings, rest):  # noqa: F811
+def test_an_address_that_the_page_did_not_show_is_kept(sent, there, personas, settings, rest):
     """slurmrestd was named by command while the page was open."""
     operator = personas.client("operator")
     operator.post(reverse("cluster_add"), sent)

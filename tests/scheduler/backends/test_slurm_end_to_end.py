@@ -34,7 +34,6 @@ from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.invariants import fleet_faults
 from tests.scheduler.backends.elastic import Gang, grown_shrunk_and_repaired
-from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.loop.worlds import leaf, submit
 from tests.servers import PROJECT, wait_until
 from tests.slurm import Slurm
@@ -45,7 +44,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 class Console:
     """The loop over a real Slurm, by the real clock."""
 
-    def __init__(self, slurm: Slurm, cluster: int) -> None:  # noqa: F811
+    def __init__(self, slurm: Slurm, cluster: int) -> None:
         shared = slurm.dir / "shared"
         shared.mkdir(exist_ok=True)
         user = "nobody" if os.getuid() == 0 else ""
@@ -73,7 +72,7 @@ class Console:
 
 
 @pytest.fixture
-def console(slurm: Slurm, settings: Any) -> Iterator[Console]:  # noqa: F811
+def console(slurm: Slurm, settings: Any) -> Iterator[Console]:
     settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
     cluster = builders.cluster("hpc", backend="slurm")
     for name in slurm.names:
@@ -281,7 +280,7 @@ def test_a_cancelled_job_is_gone_from_slurm(console):
 
 
 @pytest.fixture
-def shared(slurm):  # noqa: F811
+def shared(slurm):
     folder = slurm.dir / "shared"
     folder.mkdir(exist_ok=True)
     return folder
@@ -293,13 +292,13 @@ def inventory(*words: object) -> str:
     return out.getvalue()
 
 
-def connect(slurm, shared, **more: str) -> str:  # noqa: F811
+def connect(slurm, shared, **more: str) -> str:
     user = ["--user", "nobody"] if os.getuid() == 0 else []
     options = [word for name, value in more.items() for word in (f"--{name}", value)]
     return inventory("connect-slurm", "--cluster", "hpc", "--conf", slurm.conf, "--folder", shared, *user, *options)
 
 
-def test_a_cluster_is_connected_and_imported_and_a_second_import_changes_nothing(slurm, shared):  # noqa: F811
+def test_a_cluster_is_connected_and_imported_and_a_second_import_changes_nothing(slurm, shared):
     steps = connect(slurm, shared)
     types = ("--gpu-type", "h100=H100-SXM-80GB:81559")
     first = inventory("slurm", "--cluster", "hpc", *types, "--apply")
@@ -321,7 +320,7 @@ def test_a_cluster_is_connected_and_imported_and_a_second_import_changes_nothing
 @pytest.mark.parametrize(
     ("wrong", "words"), [({"partition": "none"}, "no partition none"), ({"user": "root"}, "never run as root"), ({"folder": "/none"}, "/none")]
 )
-def test_a_step_that_fails_is_named_and_nothing_is_kept(slurm, shared, wrong, words, capsys):  # noqa: F811
+def test_a_step_that_fails_is_named_and_nothing_is_kept(slurm, shared, wrong, words, capsys):
     out = StringIO()
     base = {"conf": str(slurm.conf), "folder": str(shared), "user": "nobody" if os.getuid() == 0 else ""}
     options = [word for name, value in (base | wrong).items() for word in (f"--{name}", value)]
@@ -333,7 +332,7 @@ def test_a_step_that_fails_is_named_and_nothing_is_kept(slurm, shared, wrong, wo
     assert not Cluster.objects.exists()
 
 
-def test_a_type_of_gres_that_nobody_named_is_asked_for(slurm, shared):  # noqa: F811
+def test_a_type_of_gres_that_nobody_named_is_asked_for(slurm, shared):
     connect(slurm, shared)
 
     with pytest.raises(CommandError, match="--gpu-type h100=NAME"):
@@ -371,7 +370,7 @@ def by_page(here: dict[str, str], operator: Any) -> None:
 
 
 @pytest.mark.parametrize("way", [by_page, by_command])
-def test_the_page_leads_from_nothing_to_the_first_job(way, slurm, personas, monkeypatch, settings):  # noqa: F811
+def test_the_page_leads_from_nothing_to_the_first_job(way, slurm, personas, monkeypatch, settings):
     """As it is written, with this machine's folder and user in place of those that it names; then its job."""
     monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
     slurm.sh("scontrol", "create", "PartitionName=gpu", "Nodes=ALL", "State=UP", check=False)

@@ -16,7 +16,6 @@ from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.imports import import_apply
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import ITSELF, slurm_nodes_reconcile
-from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.backends.test_slurm_end_to_end import connect, inventory, shared  # noqa: F401 - a fixture
 from tests.servers import wait_until
 

@@ -7,7 +7,6 @@ import pytest
 from django.urls import reverse
 
 from scheduler.models import Cluster, Gpu, SlurmCluster
-from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.backends.test_slurm_end_to_end import shared  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]

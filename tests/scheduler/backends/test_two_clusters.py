@@ -17,7 +17,6 @@ from scheduler.models import HOLDING, Attempt, Cluster, Job, JobState, Placement
 from scheduler.services.loop.tick import Memory
 from tests import builders
 from tests.invariants import fleet_faults
-from tests.scheduler.backends.test_slurm import slurm  # noqa: F401 - a fixture
 from tests.scheduler.backends.test_slurm_end_to_end import Console, console, job_on  # noqa: F401 - a fixture
 from tests.servers import wait_until
 from tests.slurm import Slurm
