@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -240,13 +241,6 @@ def test_a_worker_writes_a_large_export_and_one_whose_worker_is_killed_says_so(p
     looking = psycopg.connect(production.manage.env["GPUFLEET_DATABASE_URL"], autocommit=True)
     worker = production.programs["worker"]
 
-    def begun() -> str:
-        """An export that is being written."""
-        answer = fay.ask("POST", f"/api/v1/costs/{datetime.now(UTC):%Y-%m}/exports", json={"format": "xlsx"})
-        assert answer.status_code == 202, answer.text
-        wait_until(lambda: told(answer.json()["id"])["state"] == "writing", what="a worker to take it up")
-        return answer.headers["Location"]
-
     def told(name: str) -> dict:
         return fay.ask("GET", f"/api/v1/cost-exports/{name.rpartition('/')[2]}").json()
 
@@ -254,23 +248,32 @@ def test_a_worker_writes_a_large_export_and_one_whose_worker_is_killed_says_so(p
         for pid in [*children(worker.pid), worker.pid]:
             os.kill(pid, number)
 
-    with looking:
-        first = begun()
+    @contextmanager
+    def writing() -> Iterator[str]:
+        """An export that is being written: its lines are locked meanwhile, so that no machine is too fast to be seen at it."""
         signal_worker(signal.SIGSTOP)
-        stopped = time.monotonic()
-        wait_until(lambda: time.monotonic() > stopped + 1.1, what="the time after which it tells how far it is")
-        signal_worker(signal.SIGCONT)
+        answer = fay.ask("POST", f"/api/v1/costs/{datetime.now(UTC):%Y-%m}/exports", json={"format": "xlsx"})
+        assert answer.status_code == 202, answer.text
+        with looking.transaction():
+            looking.execute("LOCK TABLE charge_line")
+            signal_worker(signal.SIGCONT)
+            wait_until(lambda: told(answer.json()["id"])["state"] == "writing", what="a worker to take it up")
+            yield answer.headers["Location"]
+
+    with looking:
+        with writing() as first:
+            assert told(first)["lines"] == 0
         done = wait_until(lambda: (now := told(first))["state"] == "done" and now, seconds=120, what="the export to be written")
-        assert 0 < done["lines"] <= done["of_lines"] > 1000
+        assert done["lines"] == done["of_lines"] > 1000
         file = fay.ask("GET", done["file"])
         assert (file.status_code, len(file.content), file.content[:2]) == (200, done["size"], b"PK")
         assert oona.ask("GET", done["file"]).status_code in (403, 404)
         looking.execute("UPDATE cost_export SET expires_at = now() WHERE public_id = %s", [first.rpartition("/")[2]])
         assert "has expired" in fay.ask("GET", done["file"]).text
 
-        second = begun()
-        signal_worker(signal.SIGKILL)
-        worker.process.wait(10)
+        with writing() as second:
+            signal_worker(signal.SIGKILL)
+            worker.process.wait(10)
         production.start_again("worker")
         assert told(second)["state"] == "writing"
         looking.execute("UPDATE cost_export SET seen_at = now() - interval '11 minutes' WHERE public_id = %s", [second.rpartition("/")[2]])
@@ -279,7 +282,8 @@ def test_a_worker_writes_a_large_export_and_one_whose_worker_is_killed_says_so(p
         lost = wait_until(lambda: (now := told(second))["state"] == "failed" and now, seconds=90, what="the lost export to be told")
         assert "10 minutes" in lost["fault"] and lost["file"] is None
         worker = production.programs["worker"]
-        third = begun()
+        with writing() as third:
+            pass
         wait_until(lambda: told(third)["state"] == "done", seconds=120, what="another export")
 
 

@@ -152,9 +152,8 @@ def export_write(*, key: int, clock: Callable[[], datetime]) -> str | None:
         return None
     export = CostExport.objects.get(pk=key)
     access = Access(SYSTEM, tuple(Grant(path, frozenset({Can.SEE_COSTS})) for path in export.scope))
-    CostExport.objects.filter(pk=key).update(of_lines=lines_seen(access, period_of(export)).count())
     try:
-        size = _write(export, access, clock)
+        written = _write(export, access, clock)
     except Gone:
         _part(export).unlink(missing_ok=True)
         return None
@@ -164,7 +163,7 @@ def export_write(*, key: int, clock: Callable[[], datetime]) -> str | None:
         raise
     moment = clock()
     expires = moment + timedelta(hours=settings.EXPORT_HOURS)
-    _end(export, moment, state=ExportState.DONE, size=size, expires_at=expires)
+    _end(export, moment, state=ExportState.DONE, expires_at=expires, **written)
     return ExportState.DONE
 
 
@@ -178,12 +177,14 @@ def _part(export: CostExport) -> Path:
     return exports_folder() / f"{export.public_id}.part"
 
 
-def _write(export: CostExport, access: Access, clock: Callable[[], datetime]) -> int:
-    """An estimate that is rated anew while it is written is written again, so that all its lines are of one time."""
+def _write(export: CostExport, access: Access, clock: Callable[[], datetime]) -> dict[str, int]:
+    """What its file holds. An estimate that is rated anew while it is written is written again, so that all its lines are of one time."""
     exports_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     period, part = period_of(export), _part(export)
     for tried in range(1, TRIES + 1):
         before = _rated_to(period)
+        lines = lines_seen(access, period).count()
+        CostExport.objects.filter(pk=export.pk).update(of_lines=lines)
         file = file_of(access, period, export.format, by=export.by, users=export.users, now=clock(), told=_Told(export, clock))
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -193,7 +194,7 @@ def _write(export: CostExport, access: Access, clock: Callable[[], datetime]) ->
         if tried == TRIES or _rated_to(period) == before:
             break
     part.replace(path_of(export))
-    return size
+    return {"size": size, "lines": lines}
 
 
 def _rated_to(period: Period) -> Any:

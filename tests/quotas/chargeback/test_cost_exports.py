@@ -53,7 +53,7 @@ def test_a_file_is_private_and_the_same_as_the_streamed_one(month, asked, kind) 
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     answer = month.client("finance").get(f"/api/v1/cost-exports/{export.public_id}").json()
-    assert (answer["state"], answer["size"], answer["of_lines"]) == ("done", path.stat().st_size, 6)
+    assert (answer["state"], answer["size"], answer["lines"], answer["of_lines"]) == ("done", path.stat().st_size, 6, 6)
     over_http = month.client("finance").get(answer["file"])
     assert over_http.status_code == 200 and b"".join(over_http.streaming_content) == path.read_bytes()
     if kind not in ("xlsx", "pdf"):  # which hold the time when they were written
