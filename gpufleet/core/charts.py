@@ -62,6 +62,7 @@ class Chart:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     marks: tuple[Mark, ...] = ()
+    keys: tuple[Column, ...] = ()  # what the legend tells beside the columns
 
     @property
     def is_empty(self) -> bool:
@@ -73,7 +74,8 @@ class Chart:
 
     @property
     def legend(self) -> tuple[Column, ...]:
-        return tuple(column for column in self.columns if column.colour and not column.is_flat) if len(self.columns) > 2 else ()
+        seen = [column for column in self.columns if column.colour and not column.is_flat] if len(self.columns) > 2 else []
+        return (*seen, *self.keys)
 
     @property
     def table(self) -> list[tuple[Any, ...]]:
@@ -136,7 +138,8 @@ def over_time(
                 hovertemplate=f"%{{y:,.3~f}}{'%' if unit == '%' else ' ' + unit}",
             )
         )
-    figure.update_layout(shapes=[*_gaps(times, series), *(_line(mark) for mark in marks)])
+    gaps = _gaps(times, series)
+    figure.update_layout(shapes=[*gaps, *(_line(mark) for mark in marks)])
     if marks and at:
         figure.add_trace(_events(go, marks))
         # Plotly leaves room beside markers: the charts of a page would no longer share their axis.
@@ -145,7 +148,7 @@ def over_time(
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
     columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, stacked and not any(one.values)) for one in series))
-    return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks))
+    return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks), (Column("No data", "gap"),) if gaps else ())
 
 
 def _known(series: Sequence[Series]) -> slice:
@@ -232,13 +235,15 @@ def heat_map(*, label: str, unit: str, at: Sequence[datetime], names: Sequence[s
     cells = np.array([_numbers(row) for row in values]) if values else np.empty((0, len(at)))
     shown = [name.replace("<", "‹").replace(">", "›") for name in names]
     times = np.array([moment.astimezone(UTC).replace(tzinfo=None) for moment in at], dtype="datetime64[s]")
-    told = f"%{{y}}, %{{x}}: %{{z:,.1~f}}{'%' if unit == '%' else ' ' + unit}<extra></extra>"
+    said = "%" if unit == "%" else f" {unit}"
+    told = f"%{{y}}, %{{x}}: %{{z:,.1~f}}{said}<extra></extra>"
     figure.add_trace(go.Heatmap(z=cells, x=times, y=shown, zmin=0, zmax=most, xgap=1, ygap=1, showscale=False, hovertemplate=told))
     # The scale is set behind plotly's back, as it takes no variable for a colour of a scale; charts.js puts the colours in.
     made = figure.to_plotly_json()
     made["data"][0]["colorscale"] = scale
     rows = tuple(zip(at, *values, strict=True)) if values else tuple((moment,) for moment in at)
-    return Chart(label, unit, made, (Column("Time"), *(Column(name) for name in names)), rows)
+    keys = tuple(Column(f"{most * step / 9:,.0f}{said}", f"heat-{step}") for step in (0, 3, 6, 9))
+    return Chart(label, unit, made, (Column("Time"), *(Column(name) for name in names)), rows, keys=keys)
 
 
 def chart_response(request: HttpRequest, chart: Chart, *, name: str = "chart") -> HttpResponseBase:

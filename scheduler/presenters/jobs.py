@@ -45,7 +45,7 @@ class Line:
     @property
     def form(self) -> str:
         """How the moment is written: a start that was expected earlier comes at any moment, and is late two minutes on."""
-        return "start" if self.before == "starts" else "relative"
+        return {"starts": "start", "since": "for"}.get(self.before, "relative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,7 @@
       this.document = answer;
       this.canvas.setAttribute("aria-label", answer.label);
       this.element.querySelector("[data-plot-table]").innerHTML = answer.table;
-      const legend = this.element.querySelector("[data-plot-legend]");
-      if (legend) legend.innerHTML = answer.legend;
+      this.element.querySelector("[data-plot-legend]").innerHTML = answer.legend;
       const csv = this.element.querySelector("[data-plot-csv]");
       if (csv) csv.href = `${address.pathname}?${new URLSearchParams([...address.searchParams, ["format", "csv"]])}`;
       if (window.Plotly) this.draw();

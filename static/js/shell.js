@@ -112,6 +112,7 @@
       // What was expected earlier is so at any moment.
       start: () => starts(moment, time.dataset),
       ahead: () => (moment <= serverNow() ? "any moment" : relative(moment)),
+      for: () => relative(moment).replace(/^(.*) ago$/, "for $1"),
     };
     const text = (forms[time.dataset.moment] ?? relative)(moment);
     // Only what differs is touched, so that nothing is announced or drawn again for nothing.

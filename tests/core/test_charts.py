@@ -66,6 +66,14 @@ def test_a_time_without_any_value_is_hatched():
     shapes = chart([1, 2, None, None, 3]).figure["layout"]["shapes"]
 
     assert [(shape["x0"], shape["x1"]) for shape in shapes] == [("2026-11-24T12:01:00", "2026-11-24T12:04:00")]
+    assert "No data</li>" in shown(chart([1, None, 3]))
+    assert "No data</li>" not in shown(chart([1, 2, 3]))
+
+
+def test_a_heat_map_tells_its_scale():
+    made = heat_map(label="Use", unit="%", at=[NOON], names=["GPU 0"], values=[[40]], most=100)
+
+    assert [(key.name, key.colour) for key in made.legend] == [("0%", "heat-0"), ("33%", "heat-3"), ("67%", "heat-6"), ("100%", "heat-9")]
 
 
 def test_an_event_is_a_line_on_the_axis():

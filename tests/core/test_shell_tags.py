@@ -58,6 +58,8 @@ def test_what_was_expected_earlier_comes_at_any_moment():
     assert "in 3" in render('{{ when|moment:"ahead" }}', when=timezone.now() + timedelta(hours=3, minutes=1))
     assert 'data-moment="ahead"' in render('{{ when|moment:"ahead" }}', when=NOON)
     assert ">any moment<" in render('{{ when|moment:"ahead" }}', when=timezone.now() - timedelta(seconds=1))
+    assert ">for 5\xa0min<" in render('{{ when|moment:"for" }}', when=timezone.now() - timedelta(minutes=5, seconds=10))
+    assert ">just now<" in render('{{ when|moment:"for" }}', when=timezone.now())
 
 
 @pytest.mark.parametrize(("seconds", "said"), RELATIVE)

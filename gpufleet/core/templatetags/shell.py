@@ -233,6 +233,7 @@ def undo(message: object) -> Undo | None:
 def moment(when: datetime | None, form: str = "relative") -> SafeString:
     """`{{ node.health_since|moment }}`: relative, the exact time on hover. `moment:"absolute"` writes the exact time, for logs;
     `moment:"minute"` the minute, for what nobody knows to the second; `moment:"ahead"` calls what was expected earlier `any moment`;
+    `moment:"for"` says how long it has lasted: `for 5 min`;
     `moment:"start"` says how a predicted start stands: `starts in 16 min`, `starts any moment`, and two minutes on `late by 12 min`."""
     if when is None:
         return _nothing("Never")
@@ -243,6 +244,8 @@ def moment(when: datetime | None, form: str = "relative") -> SafeString:
         forms["ahead"] = ANY_MOMENT
     if form == "start":
         forms["start"] = starts(exact, timezone.now())
+    if form == "for" and (lasted := relative(exact, timezone.now())).endswith(" ago"):
+        forms["for"] = f"for {lasted.removesuffix(' ago')}"
     shown = forms.get(form) or relative(exact, timezone.now())
     return format_html('<time datetime="{}" data-moment="{}" title="{}">{}</time>', written(exact), form, absolute, shown)
 
