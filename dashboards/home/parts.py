@@ -242,9 +242,9 @@ def month_answer(*, spent: str, change_percent: int | None, over: int) -> str:
     return f"{spent} this month, {change_percent:+d}% at this pace."
 
 
-def idle_by_cause(idle: Iterable[Any]) -> list[tuple[str, int]]:
-    """Nano-units of GPU time that no job used, by cause, the dearest first."""
-    sums: dict[str, int] = {}
-    for one in idle:
+def idle_by_cause(uncharged: Iterable[Any], *, allocated: int) -> list[tuple[str, int]]:
+    """Nano-units of GPU time that did not compute, by cause, the dearest first. `allocated`: of GPUs that jobs held, and that teams pay for."""
+    sums = {"idle": allocated} if allocated else {}
+    for one in uncharged:
         sums[one.cause] = sums.get(one.cause, 0) + one.effective_nanos
     return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -1,6 +1,7 @@
 """Home: one page for each question that people open the console with. `/` shows the page of the reader's own role."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,6 +13,8 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboards.home.order import USUAL, columns_of, home_arrange, moved, placed
 from dashboards.home.parts import call_home, idle_by_cause, month_answer, team_home
+from dashboards.home.week import idle_of_month
+from dashboards.selectors import rates_visible
 from dashboards.views import overview
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.templatetags.shell import money
@@ -95,13 +98,19 @@ def month(request: HttpRequest) -> HttpResponse:
         "report": found,
         "chart": chart(found),
         "departments": found.rows[:DEPARTMENTS_SHOWN],
-        "causes": idle_by_cause(found.idle),
+        "causes": idle_by_cause(found.idle, allocated=_allocated_idle(access, moment)),
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],
         "may_budget": access.can_somewhere(Can.EDIT_QUOTA),
         "answer": month_answer(spent=spent, change_percent=found.change_percent, over=sum(one.state == "stopped" for one in rows)),
         **_shared(request, "home_month", version),
     }
     return render(request, "dashboards/home/month.html", context)
+
+
+def _allocated_idle(access: Access, moment: datetime) -> int:
+    if not access.can_everywhere(Can.SEE_COSTS):
+        return 0
+    return idle_of_month(rates=rates_visible(access, now=moment) or {}, now=moment) * NANOS_PER_MICRO
 
 
 def _shared(request: HttpRequest, page: str, version: int) -> dict[str, Any]:

@@ -83,9 +83,19 @@ def _share(computing: Floats, read: Floats) -> float | None:
     return 100 * float(np.nansum(computing)) / whole if whole else None
 
 
-def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
+def idle_of_month(*, rates: Mapping[str, int], now: datetime) -> int:
+    """What GPUs cost in this month that were allocated and did not compute, in millionths and at today's rates."""
+    hours = gap_hours(Period.of(month_at(now)).start, span_begin(now, HOUR))
+    return round(_sum(_idle_micros(hours, rates)) or 0)
+
+
+def _idle_micros(hours: Hours, rates: Mapping[str, int]) -> Floats:
     per_gpu = np.array([rates.get(kind, 0) for kind in hours.types], np.float64)
-    micros = hours.by_type(Cause.IDLE) @ per_gpu / 1000 if len(per_gpu) else np.full(len(hours.milli), np.nan)
+    return hours.by_type(Cause.IDLE) @ per_gpu / 1000 if len(per_gpu) else np.full(len(hours.milli), np.nan)
+
+
+def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
+    micros = _idle_micros(hours, rates)
     week, before = (_sum(micros[part]) for part in (slice(-WEEK_HOURS, None), slice(-2 * WEEK_HOURS, -WEEK_HOURS)))
     told = "" if week is None or not before else f"{money(round(week), 0)} in 7 days, {100 * (week - before) / before:+.0f}%"
     month = _sum(micros[first:]) if any(kind in rates for kind in hours.types) else None

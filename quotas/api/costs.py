@@ -112,7 +112,7 @@ class PeriodCostsOut(Schema):
     more: int = Field(description="How many further rows there are, each cheaper. They are in the total, and in the files of the period.")
     idle: list[IdleCost]
     idle_missing: list[str] = Field(
-        description="Months whose idle cost is missing, as they have it only as a whole and the period has some of their days."
+        description="Months whose uncharged time is missing, as they have it only as a whole and the period has some of their days."
     )
 
 
@@ -125,7 +125,7 @@ class ClosedOut(Schema):
 
 class CostsQuery(Schema):
     by: str = Field("team", max_length=80, description="What the report is by: team, department, project, owner, job, ... or label:KEY.")
-    idle: str = Field("apart", max_length=20, description="How idle cost is distributed.", json_schema_extra={"enum": list(RULES)})
+    idle: str = Field("apart", max_length=20, description="How uncharged time is distributed.", json_schema_extra={"enum": list(RULES)})
 
 
 class FileQuery(Schema):

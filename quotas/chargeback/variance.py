@@ -25,7 +25,7 @@ LABELS = {
     "charged": "Charged to teams",
     "of_earlier": "Corrections of earlier months",
     "corrected": "Corrections after closing",
-    "idle": "Idle and shared",
+    "idle": "Uncharged time",
     "discount": "Discounts for teams",
     "list": "List over contracted prices",
     "bare": "Hours without a rate card",
@@ -176,7 +176,7 @@ def _hint(account: Account, invoice: Invoice, left: int, gap: int) -> str:
     idle = sum(cost for _, cost in account.idle.values())
     bare = sum(one.bare for one in account.types.values())
     supposed = [
-        (idle and -idle, "It equals the idle cost: this invoice may bill used hours alone."),
+        (idle and -idle, "It equals the uncharged time: this invoice may bill used hours alone."),
         (gap if invoice.basis == Basis.CONTRACTED else 0, "It equals list less contracted prices: this invoice may be at list prices."),
         (-gap if invoice.basis == Basis.LIST else 0, "It equals list less contracted prices: this invoice may be at contracted prices."),
         (-account.corrected, "It equals the corrections after closing: this invoice may be from before them."),

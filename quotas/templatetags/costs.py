@@ -65,6 +65,7 @@ def gpu_seconds(milli_millis: int) -> str:
 
 
 CAUSES = {
+    "idle": "Allocated, idle",
     "starting": "Starting",
     "window": "Reserved, unused",
     "draining": "Draining",

@@ -8,7 +8,7 @@ from django.urls import reverse
 from dashboards.fragmentation.models import FragmentationRollup
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import Gap, gaps_write
-from dashboards.home.week import SAMPLED, waits_sampled, week_tiles
+from dashboards.home.week import SAMPLED, idle_of_month, waits_sampled, week_tiles
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.telemetry.spans import HOUR, QUARTER
@@ -52,6 +52,7 @@ def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_que
 
     assert (told["Utilization"].value, told["Utilization"].note) == ("50%", "+25 points on the week before")
     assert (told["Idle cost this month"].value, told["Idle cost this month"].note) == ("$18", "$12 in 7 days, +100%")
+    assert idle_of_month(rates={H100: 2_000_000}, now=NOON + timedelta(minutes=20)) == 18_000_000
     (row,) = told["Largest job that fits now"].rows
     assert (row.gpus, row.change) == (24, "-8 on the mean of 7 days")
     assert (told["Waiting p95"].value, told["Waiting p95"].note) == (duration(100), f"+{duration(90)} on the week before")

@@ -154,7 +154,7 @@ def test_a_month_that_was_closed_with_idle_cost_of_the_whole_alone_says_so_where
     cut = Period(date(2025, 12, 3), date(2026, 2, 3))
     assert (report(finance, cut, now=NOW).idle, idle_unknown(finance, cut), idle_unknown(world.access("team_lead"), cut)) == ([], [month], [])
     address = "from=2025-12-03&to=2026-02-03"
-    assert "Without the idle cost of 2025-12" in " ".join(world.client("finance").get(f"/cost/?{address}").content.decode().split())
+    assert "Without the uncharged time of 2025-12" in " ".join(world.client("finance").get(f"/cost/?{address}").content.decode().split())
     assert world.client("finance").get(f"/api/v1/costs?{address}").json()["idle_missing"] == ["2025-12"]
 
 
