@@ -21,6 +21,8 @@ import uvicorn
 from celery import Celery, beat, signals
 from celery.exceptions import SecurityWarning
 
+from gpufleet.core.stopping import stopping
+
 QUEUES = ("scheduler", "default")
 WORKER_THREADS = 4
 PARTS_START_SECONDS = 60
@@ -135,6 +137,7 @@ class Parts:
     def stop(self) -> None:
         self._stopping.set()
         self._beat.stop(wait=False)
+        stopping.send(type(self))
         self._worker.stop()
         for thread in self._threads:
             if thread.is_alive():

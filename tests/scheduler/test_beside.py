@@ -1,11 +1,19 @@
 """Futures that are played in a process of their own come out as they do here."""
 
+import os
+import signal
+from pathlib import Path
+from threading import Thread
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.services.forecasts.beside import waits_foreseen_beside
+from gpufleet.core.stopping import stopping
+from scheduler.services.forecasts.beside import GivenUp, waits_foreseen_beside
 from scheduler.simulation.futures import Stage, past_of, waits_foreseen
 from tests.scheduler.simulation.test_futures import fleet, job
+from tests.servers import wait_until
 
 
 @settings(max_examples=5, deadline=None)
@@ -16,3 +24,46 @@ def test_they_come_out_the_same(drawn: list[tuple[int, int]], seed: int) -> None
     names = {each.name for each in scenario.jobs}
 
     assert waits_foreseen_beside(scenario, past, names, seed=seed) == waits_foreseen(Stage(scenario, past), names, seed=seed)
+
+
+@pytest.fixture
+def played() -> tuple[list[BaseException | dict], Thread]:
+    """Futures of a fleet that takes its time, played in a thread."""
+    scenario = fleet([job(f"j{number}", 4, 1 + number % 7, at=number) for number in range(400)])
+    past = past_of([("a", 100, 50), ("a", 100, 130), ("b", 100, 300)], scenario.jobs)
+    ended: list[BaseException | dict] = []
+
+    def play() -> None:
+        try:
+            ended.append(waits_foreseen_beside(scenario, past, {each.name for each in scenario.jobs}, seed=1))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = Thread(target=play, daemon=True)
+    thread.start()
+    return ended, thread
+
+
+def children() -> set[int]:
+    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
+    return {
+        int(pid)
+        for task in tasks
+        for pid in (task / "children").read_text().split()
+        if b"forecasts.beside" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_child_that_is_ended_keeps_nobody_waiting(played, how: str) -> None:
+    ended, thread = played
+    (child,) = wait_until(children, what="the child")
+
+    if how == "stop":
+        stopping.send(None)
+    else:
+        os.kill(child, signal.SIGKILL)
+    thread.join(5)
+
+    assert [type(one) for one in ended] == [GivenUp]
+    assert not children()

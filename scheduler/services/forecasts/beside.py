@@ -1,6 +1,7 @@
 """Futures that are played in a process of their own: in the one process of an embedded console, each page would wait for its turn meanwhile.
 
-The child reads what to play and writes what came of it. It knows nothing of Django, and ends by itself where the console is killed.
+The child reads what to play and writes what came of it. It has none of the console's settings, ends by itself where the console is killed, and is
+ended where the console stops.
 """
 
 import os
@@ -8,25 +9,45 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Collection
+from typing import Any
 
+from django.dispatch import receiver
+
+from gpufleet.core.stopping import stopping
 from scheduler.engine.model.values import Scenario
 from scheduler.services.forecasts.programs import NICENESS, program
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
 LONGEST = 300.0  # seconds
+_children: set[subprocess.Popen[bytes]] = set()
+
+
+class GivenUp(Exception):
+    """The child was ended before it was done."""
 
 
 def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int) -> dict[str, Waits]:
-    done = subprocess.run(
-        **program(__name__),
-        input=pickle.dumps((scenario, past, set(asked), seed)),
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the console, which waits for what is under way
-        timeout=LONGEST,
-        check=True,
-    )
-    found: dict[str, Waits] = pickle.loads(done.stdout)  # noqa: S301 - by our own child
+    told = pickle.dumps((scenario, past, set(asked), seed))
+    with subprocess.Popen(**program(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
+        _children.add(child)
+        try:
+            answer, _ = child.communicate(told, timeout=LONGEST)
+        finally:
+            _children.discard(child)
+            child.kill()
+    if child.returncode < 0:
+        raise GivenUp(f"Futures were not played to their end: signal {-child.returncode} ended their process.")
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, __name__)
+    found: dict[str, Waits] = pickle.loads(answer)  # noqa: S301 - by our own child
     return found
+
+
+@receiver(stopping)
+def end_children(**_: Any) -> None:
+    """A console that stops waits for the threads of its worker, and these for their children."""
+    for child in tuple(_children):
+        child.kill()
 
 
 def main() -> None:

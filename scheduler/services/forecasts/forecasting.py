@@ -14,6 +14,7 @@ from scheduler.loop.policy import policy
 from scheduler.models import Lease as LeaseRow
 from scheduler.models import Outlook
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
+from scheduler.services.forecasts.beside import GivenUp
 from scheduler.services.forecasts.outlooks import Told, outlooks_write, told_by, told_left_out, told_undue
 from scheduler.services.forecasts.predictions import Foreseen, predictions_close, predictions_keep, starts_foresee
 from scheduler.services.forecasts.standing import share_step_keep, standing_keep
@@ -67,8 +68,8 @@ def forecast_run(
         return None
     try:
         return _forecast(lease, now, memory, force=force, beside=beside, clock=clock)
-    except Fenced as fenced:
-        log.warning("%s", fenced)
+    except (Fenced, GivenUp) as reason:
+        log.warning("%s", reason)
         return None
     finally:
         lease_release(lease=lease, now=now)
