@@ -14,6 +14,7 @@ urlpatterns = [
     path("overview/", home.fleet, name="overview"),
     path("home/team/", home.team, name="home_team"),
     path("home/on-call/", home.on_call, name="home_on_call"),
+    path("home/waits/", home.waits, name="home_waits"),
     path("home/order/", home.order, name="home_order"),
     path("home/month/", home.month, name="home_month"),
     path("overview/history", views.overview_history, name="overview-history"),

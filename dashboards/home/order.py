@@ -15,9 +15,9 @@ Columns = tuple[tuple[str, ...], ...]
 Way = Literal["up", "down", "across"]
 # The parts of each page as they stand for everybody who has arranged nothing; their templates are in dashboards/home/parts.
 USUAL: Mapping[str, Columns] = {
-    "overview": (("chart", "types", "holders"), ("sick", "idle", "queue")),
+    "overview": (("chart", "types", "waits", "holders"), ("sick", "idle", "queue")),
     "home_team": (("waiting", "running", "failed"), ("quota", "budgets", "idle")),
-    "home_on_call": (("nodes", "waiting"), ("alerts", "idle")),
+    "home_on_call": (("nodes", "waits"), ("alerts", "idle")),
     "home_month": (("departments", "days"), ("budgets", "causes")),
 }
 NAMES = {
@@ -37,6 +37,7 @@ NAMES = {
     "sick": "Needs attention",
     "types": "By GPU type",
     "waiting": "Waiting jobs",
+    "waits": "Longest waits",
 }
 
 

@@ -192,7 +192,6 @@ class CallHome:
     alerts: Sequence[AlertRow]
     alerts_total: int
     idle: Sequence[IdleRow]
-    waiting: Sequence[JobNow]
 
     @property
     def answer(self) -> str:
@@ -211,7 +210,6 @@ def call_answer(*, nodes: int, alerts: int) -> str:
 def call_home(access: Access, *, now: datetime) -> CallHome:
     sick = nodes_needing_attention(fleet_read(now=now))
     firing = alerts_firing_now(access)
-    waiting = jobs_listed(access).filter(state__in=WAITING)
     idle = episodes_listed(access).filter(ended_at__isnull=True)
     return CallHome(
         nodes=[Ailing(node, next_verb(node.health)) for node in sick[:NODES_SHOWN]],
@@ -221,7 +219,6 @@ def call_home(access: Access, *, now: datetime) -> CallHome:
         alerts=alert_rows(list(firing.order_by("-fired_at", "-id")[:ALERTS_SHOWN])),
         alerts_total=firing.count(),
         idle=idle_rows(access, list(idle.order_by("-wasted_milli_millis", "id")[:IDLE_SHOWN]), now=now),
-        waiting=_shown(access, waiting.order_by("state_since", "id"), WAITING_SHOWN),
     )
 
 

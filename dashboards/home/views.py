@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from dashboards.home.order import USUAL, columns_of, home_arrange, moved, placed
 from dashboards.home.parts import call_home, idle_by_cause, month_answer, team_home
+from dashboards.home.waits import long_waits
 from dashboards.home.week import idle_of_month
 from dashboards.selectors import rates_visible
 from dashboards.views import overview
@@ -83,8 +84,23 @@ def team(request: HttpRequest) -> HttpResponse:
 @require_safe
 @requires(Can.OPERATE, everywhere=True)
 def on_call(request: HttpRequest) -> HttpResponse:
+    version, access, moment = feed_revision(), access_of(request), now()
+    context = {"home": call_home(access, now=moment), **waits_context(access, moment), **_shared(request, "home_on_call", version)}
+    return render(request, "dashboards/home/on_call.html", context)
+
+
+def waits_context(access: Access, moment: datetime) -> dict[str, Any]:
+    return {"waits": long_waits(access, now=moment), "may_submit": access.can_somewhere(Can.SUBMIT)}
+
+
+@require_safe
+@requires(Can.SEE)
+def waits(request: HttpRequest) -> HttpResponse:
+    """The longest waits alone: what the page of the fleet asks for again when jobs change, as all of it would cost far more."""
     version, access = feed_revision(), access_of(request)
-    return render(request, "dashboards/home/on_call.html", {"home": call_home(access, now=now()), **_shared(request, "home_on_call", version)})
+    answer = render(request, "dashboards/home/waits.html", {**waits_context(access, now()), "version": version})
+    answer["Cache-Control"] = "no-store"
+    return answer
 
 
 @require_safe
@@ -132,7 +148,7 @@ def _shared(request: HttpRequest, page: str, version: int) -> dict[str, Any]:
 @requires(Can.SEE)
 def fleet(request: HttpRequest) -> HttpResponse:
     """The fleet with its gap."""
-    frame = _shared(request, "overview", 0)
+    frame = _shared(request, "overview", 0) | waits_context(access_of(request), now())
     del frame["version"]  # the overview reads its own before its rows
     return overview(request, **frame)
 

@@ -2,10 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Coalesce, Greatest
 
 from quotas.permissions import Access, Can, is_within
 from scheduler.engine.state.turns import Turn
-from scheduler.selectors.jobs import JobRow, job_rows, jobs_listed
+from scheduler.models import Job, WaitKind
+from scheduler.selectors.jobs import WAITING, JobRow, job_rows, jobs_listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +61,14 @@ def queue_part(access: Access, turns: Sequence[Turn], visible: Sequence[Turn], *
         items.append(Queued(turn, row, turn.number - before - 1))
         before = turn.number
     return QueuePart(tuple(items), first, len(visible), len(turns) - before if first + size >= len(visible) else 0)
+
+
+def jobs_waiting_longest(access: Access, *, now: datetime) -> QuerySet[Job]:
+    """Jobs that wait for GPUs or quota, the longest wait first, with `waits_since` and what they ask for.
+
+    One that a person holds, that is not due, or that is behind other jobs waits for none of these. A job with a date waits since that date.
+    """
+    due = Q(not_before__isnull=True) | Q(not_before__lte=now)
+    found = jobs_listed(access).filter(due, state__in=WAITING, held_at__isnull=True).exclude(wait__kind=WaitKind.ASIDE)
+    since = Greatest("state_since", Coalesce("not_before", "state_since"))
+    return found.annotate(waits_since=since).order_by("waits_since", "id").defer(None).defer("launch", "parameters")

@@ -4,7 +4,7 @@
 //   <script src="parts.js" defer data-topic="jobs" data-version="41" data-only="j-17" data-list="table-jobs"></script>
 //
 // `data-only` names the one row that the page is about; without it every change of the topic counts. Every change of the topic `data-also` is one of the
-// page as a whole. `data-list` is the id of a list's region: its rows are
+// page as a whole. `data-from` is an address that answers with the parts alone. `data-list` is the id of a list's region: its rows are
 // matched by `data-key`, texts change where they stand, rows that come, go or move wait. Everything else is a `data-part`; one with `data-part-quiet`
 // never moves anything and is changed at once.
 //
@@ -17,12 +17,12 @@
 
   const { live, shell } = window.gpufleet;
   const script = document.currentScript;
-  const { topic, only, also, list: listId } = script.dataset;
+  const { topic, only, also, from, list: listId } = script.dataset;
   const GAP_MS = 150;
   // Of rows that are not shown only the last are asked for by name: ids grow, so a new row is among them. The order that comes with them tells the rest.
   const ROWS = { most: 50, strangers: 40, open: 3 };
   const LATER_MS = 3000;
-  const button = document.querySelector("[data-apply]");
+  const button = document.querySelector('[data-apply=""]');
 
   // So many at once, and then one each so often.
   function allowance(most, everyMs) {
@@ -241,7 +241,7 @@
 
   function askForWhole() {
     whole.allowed.take();
-    ask(whole, location.href, (fresh, version) => {
+    ask(whole, from || location.href, (fresh, version) => {
       updateParts(fresh);
       if (listId) updateRows(fresh, version);
       askAgain(fresh);

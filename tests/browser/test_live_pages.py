@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.urls import reverse
@@ -78,6 +79,24 @@ def test_a_write_is_on_the_page_without_a_reload(visit, live_console, fleet):
         live_console.do(hold, fleet[number])
         expect(figure(page, "held_note")).to_have_text(f"{number + 1} of 16 GPUs")
     assert page.evaluate("window.sameDocument") is True
+
+
+def test_the_longest_waits_follow_jobs_without_the_rest_of_the_page(visit, live_console, fleet):
+    def wait(name: str, hours: int) -> None:
+        job = builders.job(name, state_since=now() - timedelta(hours=hours))
+        feed_publish(changes={"jobs": [{"id": job.pk}]})
+
+    wait("first", 2)
+    page = visit("/").page
+    wait_until_followed(page, "jobs")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+
+    live_console.do(wait, "longer", 5)
+
+    expect(page.get_by_role("region", name="Longest waits").locator("tbody th a")).to_have_text(["longer", "first"])
+    assert reverse("home_waits") in asked
+    assert not {"/", reverse("overview")} & {*asked}
 
 
 def test_what_is_unfolded_stays_so_when_a_job_comes(visit, live_console, fleet):

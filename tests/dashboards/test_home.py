@@ -145,9 +145,9 @@ def test_an_order_names_each_part_once(personas):
     client = personas.client("viewer")
     for columns in (
         ["chart types"],
-        ["chart types holders", "sick idle"],
-        ["chart types holders", "sick idle queue queue"],
-        ["chart types holders x", "sick idle queue"],
+        ["chart types waits holders", "sick idle"],
+        ["chart types waits holders", "sick idle queue queue"],
+        ["chart types waits holders x", "sick idle queue"],
     ):
         assert client.post(reverse("home_order"), {"page": "overview", "column": columns}).status_code == 422
     assert client.post(reverse("home_order"), {"page": "nowhere", "move": "up"}).status_code == 422
@@ -159,4 +159,4 @@ def test_a_part_that_a_kept_order_does_not_know_stands_in_its_usual_column(perso
     user = personas.users["viewer"]
     user.home_order = {"overview": [["queue", "gone"], ["types"]]}
 
-    assert columns_of(user, "overview") == (("queue", "chart", "holders"), ("types", "sick", "idle"))
+    assert columns_of(user, "overview") == (("queue", "chart", "waits", "holders"), ("types", "sick", "idle"))

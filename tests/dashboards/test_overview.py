@@ -238,7 +238,7 @@ def test_the_price_of_a_page_does_not_grow_with_the_fleet(personas, django_asser
     client = personas.client("team_lead")
     client.get(reverse("overview"))
 
-    with django_assert_max_num_queries(27):
+    with django_assert_max_num_queries(28):
         assert client.get(reverse("overview")).status_code == 200
     with django_assert_max_num_queries(15):
         assert client.get("/live/overview/snapshot").status_code == 200

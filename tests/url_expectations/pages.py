@@ -212,6 +212,7 @@ PAGES = [
     Expect("GET", "", SEES),
     Expect("GET", "overview/", SEES),
     Expect("GET", "overview/history", SEES),
+    Expect("GET", "home/waits/", SEES),
     Expect("GET", "home/team/", SUBMITS),
     Expect("GET", "home/on-call/", OPERATES),
     Expect("GET", "home/month/", COSTS),
