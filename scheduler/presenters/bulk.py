@@ -28,6 +28,14 @@ WORDS = {
     Action.PRIORITY: ("Change the priority of {}?", "Change the priority of {}", "Changed the priority of {}"),
     Action.CHECKPOINT: ("Have {} save their work now?", "Have {} save their work", "Asked {} to save their work"),
 }
+# What a button schedules that has an action begin later.
+NOUNS = {
+    Action.CANCEL: "cancellation",
+    Action.HOLD: "hold",
+    Action.RELEASE: "release",
+    Action.PRIORITY: "priority change",
+    Action.CHECKPOINT: "checkpoint",
+}
 # Of one job, where that reads otherwise.
 WORDS_OF_ONE = {
     Action.PRIORITY: ("Change the priority of {}?", "Change priority", "Changed the priority of {}"),
@@ -73,11 +81,12 @@ class Left:
 @dataclass(frozen=True, slots=True)
 class BulkView:
     """`told` is the preview as templates/_change.html shows it; `sent` are the jobs that the form names, `later` those that it names as well for a
-    change that begins later."""
+    change that begins later. `scheduled` is what the button says in place of `button` where it does."""
 
     preview: Preview
     heading: str
     button: str
+    scheduled: str
     told: Told
     sent: tuple[Verdict, ...]
     later: tuple[Verdict, ...] = ()
@@ -85,6 +94,10 @@ class BulkView:
     @property
     def changing(self) -> list[Job]:
         return self.preview.changing
+
+    @property
+    def is_grave(self) -> bool:
+        return self.preview.asked.action == Action.CANCEL
 
 
 def bulk_view(preview: Preview, *, faults: Sequence[str] = (), may_plan: bool = False, begins: datetime | None = None) -> BulkView:
@@ -99,7 +112,8 @@ def bulk_view(preview: Preview, *, faults: Sequence[str] = (), may_plan: bool = 
     return BulkView(
         preview=preview,
         heading=heading.format(number) if sent else "Nothing would change now" if later else "Nothing would change",
-        button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent or later), "job")) + ("" if sent or not later else " later"),
+        button=button.format("job" if len(asked.jobs) == 1 else plural(len(sent or later), "job")),
+        scheduled=NOUNS[asked.action] + ("" if len(asked.jobs) == 1 else f" of {plural(len(sent) + len(later), 'job')}"),
         told=Told(sentences=(), faults=faults) if faults else steer_told(preview, begins=begins),
         sent=sent,
         later=later,

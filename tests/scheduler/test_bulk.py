@@ -310,6 +310,24 @@ def test_the_heading_stays_a_question_while_the_priority_is_typed_and_one_job_is
     assert worded(first, action="hold") == ("Hold first?", "Hold job")
 
 
+def test_the_button_says_that_a_change_is_scheduled_also_with_scripts_off(personas, ours):
+    first, second = job("first", on=ours), job("second", on=ours, state=JobState.RUNNING)
+    begins = f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M}"
+
+    def button(action: str, *jobs: Job, **sent: str) -> str:
+        page = personas.client("team_lead").post(reverse("jobs_bulk"), {"action": action, "row": [one.public_id for one in jobs], **sent})
+        (said,) = re.findall(r'<button type="submit" id="change-button"[^>]*>(.*?)</button>', page.content.decode())
+        return said
+
+    assert button("hold", first) == "Hold job"
+    assert button("hold", first, begins=begins) == "Schedule hold"
+    assert button("hold", first, second) == "Hold 1 job", "a running one cannot be held now"
+    assert button("hold", first, second, begins=begins) == "Schedule hold of 2 jobs", "by then it may wait again"
+    assert button("hold", second) == "Schedule hold", "now nothing would change"
+    assert button("priority", first, priority="80", begins=begins) == "Schedule priority change"
+    assert button("cancel", first, second, begins=begins) == "Schedule cancellation of 2 jobs"
+
+
 def test_a_preview_counts_those_behind_others_as_they_then_end(personas, ours):
     first = job("first", on=ours)
     line = [first, *(job(f"step-{number}", on=ours) for number in range(6))]

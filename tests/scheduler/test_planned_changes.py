@@ -449,7 +449,7 @@ def test_where_nothing_would_change_now_a_moment_is_needed(personas, ours):
     mine = job("mine", on=ours)
     client = personas.client("team_lead")
     html = client.post(reverse("jobs_bulk"), {"action": "release", "row": mine.public_id}).content.decode()
-    assert "Nothing would change now" in html and "Release job later" in html
+    assert "Nothing would change now" in html and "Schedule release" in html
 
     refused = client.post(reverse("jobs_bulk_do"), sent_by(html) | {"begins": ""})
     assert refused.status_code == 422 and "Nothing would change now. Say when it begins." in refused.content.decode()

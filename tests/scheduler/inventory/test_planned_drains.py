@@ -170,6 +170,8 @@ def test_an_operator_plans_a_drain_on_its_page_sees_it_on_the_node_and_takes_it_
     assert f"From {begins:%Y-%m-%d %H:%M} UTC on, 2 GPUs of busy take no new jobs." in shown
     assert f"1 job saves its work and is moved at {begins:%Y-%m-%d %H:%M} UTC." in shown
     assert "Their owners are notified when it begins." in shown
+    assert ">Schedule drain</button>" in shown
+    assert ">Drain</button>" in client.post(address, {**sent, "begins": "", "preview": "1"}).content.decode()
     assert not PlannedDrain.objects.exists()
     refused = client.post(address, {**sent, "begins": "2020-01-01T00:00"})
     assert refused.status_code == 422 and "The time must be in the future." in refused.content.decode()
