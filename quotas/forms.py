@@ -8,9 +8,10 @@ from typing import Any
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
-from quotas.models import NodeKind, QuotaNode
+from gpufleet.core.lengths import length_written, seconds_read
+from quotas.models import NodeKind, QuotaNode, SharingTrust
 from quotas.permissions import Scope
-from quotas.rules import CLASSES, NODE_FIELDS, NodeValues, Share, said
+from quotas.rules import CLASSES, NODE_FIELDS, POLICY, NodeValues, Rule, Share, said
 
 UNLIMITED = ("unlimited", "none", "∞")
 SCOPE_LABELS = {
@@ -49,6 +50,55 @@ class GpusField(forms.CharField):
         if value is None:
             return "" if self.empty is None else "unlimited"
         return said(value) if isinstance(value, int) else value
+
+
+class LengthField(forms.CharField):
+    """A length of time as people write it (`90m`, `7d`), kept in seconds."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(required=False, max_length=20, **options)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value)
+        seconds = seconds_read(text) if text else None
+        if text and (seconds is None or not seconds.is_integer()):
+            raise ValidationError("Write a length such as 90m, 12h or 7d.")
+        return None if seconds is None else int(seconds)
+
+    def prepare_value(self, value: Any) -> Any:
+        return length_written(value) if isinstance(value, int) else value
+
+
+class PartsField(forms.DecimalField):
+    """A number that is kept as so many whole parts of one."""
+
+    def __init__(self, *, parts: int, **options: Any) -> None:
+        self.parts = parts
+        super().__init__(required=False, widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}), **options)
+
+    def clean(self, value: Any) -> Any:
+        number = super().clean(value)
+        return None if number is None else round(number * self.parts)
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{Decimal(value) / self.parts:.6f}".rstrip("0").rstrip(".") if isinstance(value, int) else value
+
+
+def policy_field(rule: Rule) -> forms.Field:
+    """The field of a fleet-wide rule. Empty: as the operator configured it."""
+    named: dict[str, Any] = {"label": rule.title, "help_text": rule.help}
+    if rule.choices:
+        return forms.ChoiceField(
+            required=False, choices=[("", "As in the settings"), *((one, SharingTrust(one).label) for one in rule.choices)], **named
+        )
+    if rule.unit == "s":
+        return LengthField(**named)
+    if rule.unit == "millionths":
+        return PartsField(parts=1_000_000, **named)
+    return PartsField(parts=3600, **named | {"label": f"{rule.title} (GPU-hours)"})
+
+
+POLICY_FIELDS = {f"policy_{name}": name for name in POLICY}
 
 
 class ShareForm(forms.Form):
@@ -97,10 +147,22 @@ class NodeForm(forms.Form):
     reason = forms.CharField(max_length=500, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
-    def __init__(self, data: Any = None, *, gpu_types: Iterable[str], values: NodeValues, fixed_name: str = "", decides: bool = True, **options: Any):
+    def __init__(
+        self,
+        data: Any = None,
+        *,
+        gpu_types: Iterable[str],
+        values: NodeValues,
+        fixed_name: str = "",
+        decides: bool = True,
+        is_top: bool = False,
+        **options: Any,
+    ):
         self.values, self.decides = values, decides
-        initial = {name: getattr(values, name) for name in FORM_FIELDS}
+        self.ruled = POLICY_FIELDS if is_top and decides else {}
+        initial = {name: getattr(values, name) for name in FORM_FIELDS} | {field: values.policy.get(name) for field, name in self.ruled.items()}
         super().__init__(data, initial=initial | options.pop("initial", {}), **options)
+        self.fields |= {field: policy_field(POLICY[name]) for field, name in self.ruled.items()}
         if fixed_name:
             del self.fields["name"]
         if not decides:
@@ -108,13 +170,19 @@ class NodeForm(forms.Form):
                 del self.fields[name]
         self.shares = [ShareForm(gpu_type, data, _share_initial(values.shares.get(gpu_type))) for gpu_type in gpu_types] if decides else []
 
+    @property
+    def policy_rows(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.ruled]
+
     def is_valid(self) -> bool:
         # All rows are looked at, so that every fault shows at once.
         return all([super().is_valid(), *(row.is_valid() for row in self.shares)])
 
     def node_values(self) -> NodeValues:
         data = self.cleaned_data
-        held = {name: data.get(name, getattr(self.values, name)) for name in FORM_FIELDS} | {"policy": self.values.policy}
+        held = {name: data.get(name, getattr(self.values, name)) for name in FORM_FIELDS}
+        ruled = {name: data[field] for field, name in self.ruled.items() if data[field] not in (None, "")}
+        held |= {"policy": ruled if self.ruled else self.values.policy}
         if not self.decides:
             return NodeValues(**held, shares=self.values.shares)
         stated = {row.gpu_type: row.share() for row in self.shares}
@@ -131,7 +199,8 @@ class NodeForm(forms.Form):
             if field.startswith("shares.") and gpu_type in rows and column in rows[gpu_type].fields:
                 rows[gpu_type].add_error(column, messages)
             else:
-                self.add_error(field if field in self.fields else None, messages)
+                at = field.replace("policy.", "policy_", 1)
+                self.add_error(at if at in self.fields else None, messages)
 
 
 def _share_initial(share: Share | None) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.templatetags.shell import duration
 from quotas.drafts import NodeState, Tree
-from quotas.models import NodeKind, QuotaNode, QuotaShare
-from quotas.rules import said
+from quotas.models import NodeKind, QuotaNode, QuotaShare, SharingTrust
+from quotas.rules import POLICY, Rule, said
 from quotas.selectors.changes import Line
 
 Held = Mapping[int, Mapping[str, int]]
@@ -168,6 +169,21 @@ def past_rows(tree: Tree, states: Iterable[NodeState]) -> tuple[list[str], list[
 FIELD_WORDS = {"preempt_min_runtime_s": "minimum run time, preemption (s)", "reclaim_min_runtime_s": "minimum run time, reclaim (s)"}
 
 
+def policy_told(policy: Mapping[str, int | str]) -> list[tuple[str, str]]:
+    """The fleet-wide rules that are set, as pages say them."""
+    return [(rule.title, _ruled(rule, policy[name])) for name, rule in POLICY.items() if name in policy]
+
+
+def _ruled(rule: Rule, value: Any) -> str:
+    if rule.choices:
+        return SharingTrust(value).label
+    if rule.unit == "s":
+        return duration(value)
+    if rule.unit == "millionths":
+        return f"{value / 1_000_000:g}"
+    return f"{value / 3600:,.4g} GPU-hours"
+
+
 def changed_fields(lines: Iterable[Line]) -> list[ChangedField]:
     """`H100 guaranteed: 8 → 6`; of an amount that is not stated its meaning."""
     return [
@@ -177,6 +193,9 @@ def changed_fields(lines: Iterable[Line]) -> list[ChangedField]:
 
 
 def _field_word(name: str) -> str:
+    if name.startswith("policy."):
+        rule = POLICY.get(name.removeprefix("policy."))
+        return rule.title.lower() if rule else name
     gpu_type, dot, rest = name.rpartition(".")
     word = FIELD_WORDS.get(rest, rest.removesuffix("_milli").replace("_", " "))
     return f"{gpu_type} {word}" if dot else word
@@ -189,6 +208,8 @@ def _worded(name: str, value: Any) -> str:
         return "none" if value is None else said(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is not None and (rule := POLICY.get(name.removeprefix("policy."))):
+        return _ruled(rule, value)
     return "–" if value is None or value == "" else str(value)
 
 

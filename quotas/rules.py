@@ -66,7 +66,7 @@ POLICY: Mapping[str, Rule] = {
     "sharing_trust": Rule("Sharing trust", "Jobs that may share one GPU by MPS.", choices=tuple(SharingTrust.values), unit=""),
     **{f"max_wait_{name}_s": Rule(f"Longest wait, {name}", "After this wait a job heads the reservations.", least=1) for name in CLASSES},
     **{
-        f"worth_{name}_gpu_s": Rule(f"Worth, {name}", "Most lost GPU-seconds that a job above its guarantee may cause.", most=MOST, unit="GPU-s")
+        f"worth_{name}_gpu_s": Rule(f"Worth, {name}", "Most lost work that a job above its guarantee may cause.", most=MOST, unit="GPU-s")
         for name in CLASSES
     },
 }

@@ -1,7 +1,6 @@
 """The description of a job, from a file and from flags. Whether it makes sense is for the console to say: it has the one schema."""
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from gpufleet.client import USAGE, ClientError
+from gpufleet.core.lengths import seconds_read
 
 
 class _Twice(yaml.constructor.ConstructorError):
@@ -33,10 +33,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)?")
 NONE = "none"
 _WHETHER = {"true": True, "false": False}  # any other word goes as it is: which there are is for the console to say
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -162,10 +160,10 @@ def _workers(text: str) -> tuple[int, int]:
 
 def seconds(text: str) -> int:
     """`90m`, `2h`, `1.5d`, or plain seconds."""
-    found = _LENGTH.fullmatch(text.strip())
+    found = seconds_read(text)
     if found is None:
         raise ClientError(USAGE, f"{text!r} is not a duration; write 90m, 2h, 1d, or seconds.")
-    return int(float(found[1]) * _UNITS[found[2] or "s"])
+    return int(found)
 
 
 def _speeds(words: Sequence[str]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from quotas.drafts import difference_of
 from quotas.forms import GrantForm, MoveForm, NodeForm, ReasonForm, faults_of, show_faults
 from quotas.lists import NODES
 from quotas.models import NodeKind, QuotaNode, Role
-from quotas.presenters import Cell, TreeRow, cells_of, summed, tree_rows, types_of
+from quotas.presenters import Cell, TreeRow, cells_of, policy_told, summed, tree_rows, types_of
 from quotas.rules import NodeValues, said
 from quotas.selectors.audit import audit_list
 from quotas.selectors.effects import archive_effects, restore_effects
@@ -117,6 +117,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
     ancestors = {row.path: row for row in tree_list(access).filter(path__in=["/".join(steps[:depth]) for depth in range(1, len(steps))])}
     return {
         "node": node,
+        "policy": policy_told(node.policy),
         "version": version,
         "range": chosen,
         "chart": team_chart(node, access=access, chosen=chosen, now=now()),
@@ -151,7 +152,8 @@ def node_new(request: HttpRequest, public_id: str) -> HttpResponse:
 
 def _new(request: HttpRequest, parent: QuotaNode | None) -> HttpResponse:
     kind = CHILD_KIND.get(NodeKind(parent.kind), NodeKind.PROJECT) if parent else NodeKind.ORG
-    form = NodeForm(request.POST or None, gpu_types=types_of([parent] if parent else [], gpu_types_known()), values=NodeValues(kind=kind))
+    gpu_types = types_of([parent] if parent else [], gpu_types_known())
+    form = NodeForm(request.POST or None, gpu_types=gpu_types, values=NodeValues(kind=kind), is_top=parent is None)
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
@@ -179,6 +181,7 @@ def node_edit(request: HttpRequest, public_id: str) -> HttpResponse:
         values=node_values(node),
         fixed_name=node.name,
         decides=may_decide(access, node),
+        is_top=node.parent_id is None,
         initial={"revision": node.revision},
     )
     if request.method == "POST" and form.is_valid():

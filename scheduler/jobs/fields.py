@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from gpufleet.core.lengths import seconds_read
 from scheduler.models import CatchUp, Overlap
 
 Steps = tuple[int | str, ...]
@@ -272,10 +273,6 @@ def _put(holder: dict[str, Any], steps: Sequence[int | str], value: Any) -> None
     holder[str(steps[-1])] = value
 
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|min|h|d)")
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-
-
 def _number(text: str) -> Any:
     for kind in (int, float):
         try:
@@ -286,8 +283,8 @@ def _number(text: str) -> Any:
 
 
 def _length(text: str) -> Any:
-    found = _LENGTH.fullmatch(text.lower())
-    return _number(str(float(found[1]) * _UNITS[found[2]]).removesuffix(".0")) if found else _number(text)
+    found = seconds_read(text)
+    return _number(text) if found is None else int(found) if found.is_integer() else found
 
 
 def _choice(text: str) -> Any:

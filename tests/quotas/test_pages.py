@@ -334,3 +334,32 @@ def test_the_audit_says_amounts_in_gpus(personas: Personas, h100: None):
 
     assert "<del>4</del>" in text and "<ins>2.5</ins>" in text
     assert "milli" not in text
+
+
+def test_the_top_has_fleet_wide_rules_in_its_form_and_on_its_page(personas: Personas, h100: None):
+    top, client = personas.nodes["acme"], personas.client("superuser")
+    address = reverse("quota-edit", args=[top.public_id])
+    kept = {f"share-H100-{name}": client.get(address).context["form"].shares[0][name].value() or "" for name in ("guaranteed", "limit")}
+    sent = {"kind": "org", "weight": "1", "priority": "100", "revision": top.revision, **kept}
+    ruled = {"policy_half_life_s": "7d", "policy_usage_weight_millionths": "0.5", "policy_sharing_trust": "quota", "policy_worth_batch_gpu_s": "2.5"}
+
+    applied(client, address, sent | ruled)
+
+    top.refresh_from_db()
+    assert top.policy == {"half_life_s": 604_800, "usage_weight_millionths": 500_000, "sharing_trust": "quota", "worth_batch_gpu_s": 9000}
+    page = _page(client, "quota", top.public_id)
+    for title, told in (("Usage half-life", "7\xa0d"), ("Usage weight", "0.5"), ("Sharing trust", "One queue"), ("Worth, batch", "2.5 GPU-hours")):
+        assert f"<dt>{title}</dt><dd>{told}</dd>" in page
+    form = client.get(address).content.decode()
+    assert all(f'value="{shown}"' in form for shown in ("7d", "0.5", "2.5"))
+    answer = client.post(address, sent | ruled | {"revision": top.revision, "policy_half_life_s": "5s", "policy_max_wait_batch_s": "soon"})
+    assert "Write a length such as 90m, 12h or 7d." in answer.content.decode()
+    answer = client.post(address, sent | ruled | {"revision": top.revision, "policy_half_life_s": "5s"})
+    assert answer.context["form"].errors["policy_half_life_s"] == ["It must be a whole number between 60 and 31,622,400."]
+    applied(client, address, sent | {"revision": top.revision})
+    top.refresh_from_db()
+    assert top.policy == {}
+
+
+def test_nodes_below_the_top_have_no_fleet_wide_rules(personas: Personas, h100: None):
+    assert "policy_half_life_s" not in _page(personas.client("superuser"), "quota-edit", personas.nodes["acme/research"].public_id)
