@@ -281,6 +281,31 @@ def test_a_new_token_is_copied_with_one_press(demo: Site, browser: Browser):
     assert visitor.page.evaluate("navigator.clipboard.readText()") == visitor.page.locator("#secret").inner_text()
 
 
+COLUMNS = """() => {
+  const box = (one) => one.getBoundingClientRect();
+  const [aside, head] = [box(document.querySelector("main > .aside")), box(document.querySelector("main > .page-head"))];
+  const widest = Math.max(...[...document.querySelectorAll("main > :not(.aside)")].map((one) => box(one).width));
+  const hidden = document.documentElement.scrollWidth - innerWidth;
+  return { isBeside: aside.left > head.right && aside.top <= head.top, isBelow: aside.left === head.left && aside.top > head.bottom, widest, hidden };
+}"""
+
+
+@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/clusters/", "/quotas/"])
+def test_what_a_page_says_last_stands_beside_it_on_a_wide_screen(demo: Site, browser: Browser, address: str):
+    visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
+    page = visitor.page
+    visitor.open(address)
+    visitor.open(page.locator("table.grid tbody th a").first.get_attribute("href") or "/")
+    desk = page.evaluate(COLUMNS)
+    page.set_viewport_size({"width": 2560, "height": 1440})
+    wide = page.evaluate(COLUMNS)
+
+    assert (desk["isBelow"], desk["hidden"]) == (True, 0)
+    assert (wide["isBeside"], wide["hidden"]) == (True, 0)
+    assert 1400 < wide["widest"] <= 1680
+    assert [*visitor.watch.faults, *visitor.axe()] == []
+
+
 def test_the_parts_of_home_are_moved_by_keyboard_and_by_dragging(demo: Site, browser: Browser):
     """As vic, who looks at nothing else here: the order is kept on the person."""
     visitor = demo.visit(browser, "vic", viewport={"width": 1440, "height": 900})
@@ -289,17 +314,17 @@ def test_the_parts_of_home_are_moved_by_keyboard_and_by_dragging(demo: Site, bro
     page.get_by_role("link", name="Arrange").press("Enter")
     parts = page.locator("[data-arrange-part]")
     names = lambda: parts.evaluate_all("(all) => all.map((one) => one.dataset.arrangePart)")  # noqa: E731
-    expect(parts).to_have_count(6)
-    assert names() == ["chart", "types", "holders", "sick", "idle", "queue"]
+    expect(parts).to_have_count(7)
+    assert names() == ["chart", "types", "waits", "holders", "sick", "idle", "queue"]
 
     page.get_by_role("button", name="Move up: Queue").press("Enter")
     page.wait_for_url("**moved=**")
-    assert names() == ["chart", "types", "holders", "sick", "queue", "idle"]
+    assert names() == ["chart", "types", "waits", "holders", "sick", "queue", "idle"]
     assert visitor.axe() == []
     # The focus stays on the button, so that pressing it again goes on.
     expect(page.get_by_role("button", name="Move up: Queue")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(parts.nth(3)).to_have_attribute("data-arrange-part", "queue")
+    expect(parts.nth(4)).to_have_attribute("data-arrange-part", "queue")
 
     with page.expect_navigation():  # after the order is kept
         page.locator("[data-arrange-part=types] strong").first.drag_to(page.locator("[data-arrange-part=queue] strong").first)
@@ -307,7 +332,7 @@ def test_the_parts_of_home_are_moved_by_keyboard_and_by_dragging(demo: Site, bro
 
     page.get_by_role("button", name="Reset order").click()
     expect(parts.nth(1)).to_have_attribute("data-arrange-part", "types")
-    expect(parts.nth(5)).to_have_attribute("data-arrange-part", "queue")
+    expect(parts.nth(6)).to_have_attribute("data-arrange-part", "queue")
     page.get_by_role("link", name="Done").click()
     expect(parts).to_have_count(0)
     assert visitor.watch.faults == []
