@@ -54,14 +54,14 @@ def fleet_chart(*, gpu_type: str, access: Access, chosen: Range, now: datetime) 
 
 def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime) -> Chart:
     """SM activity and memory of one GPU."""
-    events = events_since(chosen.begin(now), gpu=gpu)[:MARKS]
+    events = events_since(chosen.begin(now), gpu=gpu)
     return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, hardware_marks(events))
 
 
 def node_chart(node: Node, *, chosen: Range, now: datetime) -> Chart:
     """The same on average over the GPUs of a node."""
     gpus = list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
-    events = events_since(chosen.begin(now), node=node)[:MARKS]
+    events = events_since(chosen.begin(now), node=node)
     return _chart(node.name, node.cluster_id, gpus, chosen, now, hardware_marks(events))
 
 
@@ -149,7 +149,7 @@ def job_chart(job: Job, attempts: Sequence[Attempt], *, now: datetime, chosen: R
     ]
     marks = [Mark(one.started_at, f"Attempt {one.number} started") for one in attempts[:MARKS] if one.started_at >= since]
     marks += [Mark(one.ended_at, f"Attempt {one.number} ended") for one in attempts[:MARKS] if one.ended_at and one.ended_at >= since]
-    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series, marks=sorted(marks, key=lambda one: (one.at, one.text)))
+    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series, marks=marks)
 
 
 def _gpus(milli: float) -> float | None:

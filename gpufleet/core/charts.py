@@ -6,9 +6,10 @@ the same chart for another range as JSON, or as CSV with `?format=csv`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, Literal
 
@@ -19,6 +20,15 @@ from django.template.loader import render_to_string
 from gpufleet.core import csvfile
 
 TABLE_ROWS = 48
+# Whoever reads marks for a chart reads one more than that, which says that there are older ones.
+MOST_MARKS = 1000
+MARKS_LISTED = 200
+# Marks closer than this part of the axis are one: six pixels of a chart that is 720 wide.
+MARK_PLACES = 120
+MARKS_NAMED = 3
+# Of more their lines are faint, as they would hide what they are about.
+MARKS_APART = 20
+MARK_LENGTH = 80
 
 Value = float | int | None
 
@@ -61,8 +71,9 @@ class Chart:
     figure: dict[str, Any]
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[Mark, ...] = ()  # the latest first
     keys: tuple[Column, ...] = ()  # what the legend tells beside the columns
+    has_older_marks: bool = False  # than those that were read
 
     @property
     def is_empty(self) -> bool:
@@ -76,6 +87,15 @@ class Chart:
     def legend(self) -> tuple[Column, ...]:
         seen = [column for column in self.columns if column.colour and not column.is_flat] if len(self.columns) > 2 else []
         return (*seen, *self.keys)
+
+    @property
+    def marks_listed(self) -> tuple[Mark, ...]:
+        return self.marks[:MARKS_LISTED]
+
+    @property
+    def marks_left_out(self) -> int:
+        """How many are marked, but not in the list."""
+        return max(0, len(self.marks) - MARKS_LISTED)
 
     @property
     def table(self) -> list[tuple[Any, ...]]:
@@ -113,7 +133,13 @@ def _colour(name: str) -> str:
 def over_time(
     *, label: str, unit: str, at: Sequence[datetime], series: Sequence[Series], stacked: bool = False, marks: Sequence[Mark] = (), most: Value = None
 ) -> Chart:
-    """Lines, or areas on top of each other, over time. Where no series has a value the ground is hatched as "no data"."""
+    """Lines, or areas on top of each other, over time. Where no series has a value the ground is hatched as "no data".
+
+    Of more than `MOST_MARKS` marks only the latest are told. Those that would touch on the axis are drawn as one.
+    """
+    found = sorted(marks, key=attrgetter("at", "text"), reverse=True)
+    marks = found[:MOST_MARKS]
+    groups = _grouped(marks[::-1], (max(at[-1], found[0].at) - at[0]) / MARK_PLACES) if marks and at else []
     go = _plotly()
     times = np.array([moment.astimezone(UTC).replace(tzinfo=None) for moment in at], dtype="datetime64[s]")
     figure = go.Figure(layout={"xaxis": {"type": "date"}, "yaxis": {"rangemode": "tozero", "ticksuffix": "%" if unit == "%" else ""}})
@@ -139,16 +165,17 @@ def over_time(
             )
         )
     gaps = _gaps(times, series)
-    figure.update_layout(shapes=[*gaps, *(_line(mark) for mark in marks)])
-    if marks and at:
-        figure.add_trace(_events(go, marks))
+    figure.update_layout(shapes=[*gaps, *(_line(group[0], is_faint=len(groups) > MARKS_APART) for group in groups)])
+    if groups:
+        figure.add_trace(_events(go, groups))
         # Plotly leaves room beside markers: the charts of a page would no longer share their axis.
-        ends = (at[0], max(at[-1], *(mark.at for mark in marks)))
+        ends = (at[0], max(at[-1], found[0].at))
         figure.layout.xaxis.range = [moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") for moment in ends]
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
     columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, stacked and not any(one.values)) for one in series))
-    return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks), (Column("No data", "gap"),) if gaps else ())
+    keys = (Column("No data", "gap"),) if gaps else ()
+    return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks), keys, len(found) > MOST_MARKS)
 
 
 def _known(series: Sequence[Series]) -> slice:
@@ -179,26 +206,47 @@ def _gaps(times: np.ndarray[Any, Any], series: Sequence[Series]) -> list[dict[st
     ]
 
 
-def _events(go: ModuleType, marks: Sequence[Mark]) -> Any:
-    """A small triangle on top of each event's line; its text is shown with the values of that moment."""
+def _grouped(marks: Sequence[Mark], room: timedelta) -> list[list[Mark]]:
+    """The marks, given by time, with those together that lie within `room` of the first of them."""
+    groups: list[list[Mark]] = []
+    for mark in marks:
+        if groups and mark.at - groups[-1][0].at <= room:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    return groups
+
+
+def _events(go: ModuleType, groups: Sequence[Sequence[Mark]]) -> Any:
+    """A small triangle on top of each line, a larger one where it stands for several events; their texts are shown with the values of that moment."""
     return go.Scatter(
-        x=np.array([mark.at.astimezone(UTC).replace(tzinfo=None) for mark in marks], dtype="datetime64[s]"),
-        y=np.ones(len(marks)),
+        x=np.array([group[0].at.astimezone(UTC).replace(tzinfo=None) for group in groups], dtype="datetime64[s]"),
+        y=np.ones(len(groups)),
         yaxis="y2",
         name="Event",
         mode="markers",
-        marker={"symbol": "triangle-down", "size": 9, "color": _colour("ink-soft")},
-        # Texts come from people: plotly reads a small part of HTML in them.
-        text=[mark.text.replace("<", "‹").replace(">", "›") for mark in marks],
+        marker={"symbol": "triangle-down", "size": [9 if len(group) == 1 else 13 for group in groups], "color": _colour("ink-soft")},
+        text=[_told(group) for group in groups],
         hovertemplate="%{text}<extra></extra>",
         cliponaxis=False,
     )
 
 
-def _line(mark: Mark) -> dict[str, Any]:
+def _told(group: Sequence[Mark]) -> str:
+    """The event; of several their count, the first of them and how many more there are."""
+    # Texts come from people: plotly reads a small part of HTML in them.
+    texts = [mark.text.replace("<", "‹").replace(">", "›") for mark in group]
+    if len(texts) == 1:
+        return texts[0]
+    named = [text if len(text) <= MARK_LENGTH else f"{text[: MARK_LENGTH - 1]}…" for text in texts[:MARKS_NAMED]]
+    more = [f"and {len(texts) - MARKS_NAMED:,} more"] if len(texts) > MARKS_NAMED else []
+    return "<br>".join([f"{len(texts):,} events", *named, *more])
+
+
+def _line(mark: Mark, *, is_faint: bool) -> dict[str, Any]:
     at = mark.at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
     line = {"width": 1, "dash": "dot", "color": _colour("ink-soft")}
-    return {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line, "opacity": 0.35 if is_faint else 1}
 
 
 def bars(*, label: str, unit: str, first: str, names: Sequence[str], series: Sequence[Series], stacked: bool = False, across: bool = False) -> Chart:

@@ -124,8 +124,13 @@ def history_lines(events: Sequence[InventoryEvent]) -> list[HistoryLine]:
 
 def event_told(event: InventoryEvent) -> str:
     """One event in a few words, as the chart of a node marks it."""
-    health = _health(event)
-    return f"{_subject(event)} {Health(health).label.lower() if health in Health else _sentence(event)}"
+    return health_told(_subject(event), event.before, event.after) if event.kind == "health" else f"{_subject(event)} {_sentence(event)}"
+
+
+def health_told(subject: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    """A change of health: `Node draining`."""
+    was, health = (str((one or {}).get("health", "")) for one in (before, after))
+    return f"{subject} {Health(health).label.lower() if health in Health else f'{_health_word(was)} → {_health_word(health)}'}"
 
 
 def _subject(event: InventoryEvent) -> str:

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs_version
 
-from gpufleet.core.charts import Chart, Mark, Series, bars, chart_document, chart_response, figure_json, heat_map, over_time
+from gpufleet.core.charts import MOST_MARKS, Chart, Mark, Series, bars, chart_document, chart_response, figure_json, heat_map, over_time
 from gpufleet.core.ranges import RANGES, range_of
 from gpufleet.core.templatetags.charts import bullet, sparkline
 from tests.servers import PROJECT
@@ -82,6 +83,57 @@ def test_an_event_is_a_line_on_the_axis():
     assert made.figure["layout"]["shapes"][0]["type"] == "line"
     assert made.figure["data"][-1]["text"] == ["n1 ‹b›drained‹/b›"]
     assert "n1 &lt;b&gt;drained" in shown(made)
+
+
+def marked(*marks):
+    """A chart of two hours, on which a minute is a place for a mark."""
+    at = [NOON, NOON + timedelta(hours=2)]
+    return over_time(label="SM", unit="%", at=at, series=[Series("SM", [1, 2], "used")], marks=marks)
+
+
+def minutes_on(minutes, text="n1: Node down"):
+    return Mark(NOON + timedelta(minutes=minutes), text)
+
+
+def test_events_that_would_touch_are_drawn_as_one_that_lists_them():
+    made = marked(
+        *(minutes_on(30 + number / 10, f"n{number}: <i>Node</i> {'x' * 90 if number == 1 else 'down'}") for number in range(5)), minutes_on(90)
+    )
+
+    events = made.figure["data"][-1]
+    assert [str(at) for at in events["x"]] == ["2026-11-24T12:30:00", "2026-11-24T13:30:00"]
+    assert len([shape for shape in made.figure["layout"]["shapes"] if shape["type"] == "line"]) == 2
+    group, alone = events["text"]
+    assert group.split("<br>") == ["5 events", "n0: ‹i›Node‹/i› down", f"n1: ‹i›Node‹/i› {'x' * 63}…", "n2: ‹i›Node‹/i› down", "and 2 more"]
+    assert alone == "n1: Node down"
+    assert events["marker"]["size"][0] > events["marker"]["size"][1]
+    assert [mark.at for mark in made.marks] == sorted((mark.at for mark in made.marks), reverse=True)
+    assert [f"n{number}: &lt;i&gt;Node" in shown(made).partition("data-plot-table")[2] for number in range(5)] == [True] * 5
+
+
+@given(st.lists(st.integers(0, 7200), max_size=300))
+def test_every_event_is_in_one_mark_and_no_two_marks_touch(seconds):
+    made = marked(*(minutes_on(second / 60, "e") for second in seconds))
+
+    if not seconds:
+        return
+    events = made.figure["data"][-1]
+    counts = [int(text.split()[0]) if text != "e" else 1 for text in events["text"]]
+    assert sum(counts) == len(made.marks) == len(seconds)
+    assert all((after - before).astype(int) > 60 for before, after in pairwise(events["x"]))
+    assert len(counts) <= 121
+
+
+def test_a_chart_says_which_events_it_leaves_out():
+    few, many, most = (marked(*(minutes_on(number / 10) for number in range(count))) for count in (200, 203, MOST_MARKS + 5))
+
+    assert shown(few).count("Node down</li>") == 200
+    assert "older events" not in shown(few)
+    assert shown(many).count("Node down</li>") == 200
+    assert "and 3 older events</li>" in shown(many)
+    assert f"and 800 older events. Only the latest {MOST_MARKS} events are marked." in shown(most)
+    assert len(most.marks) == MOST_MARKS
+    assert most.marks[0] == minutes_on((MOST_MARKS + 4) / 10), "the latest are told"
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>x</b>", "a & b"])

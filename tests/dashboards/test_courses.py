@@ -116,6 +116,25 @@ def test_a_cluster_is_drawn_without_what_was_removed_and_with_what_befell_its_no
     assert [mark.text for mark in chart.marks] == ["n1: Node draining"]
 
 
+def test_a_chart_of_the_fleet_tells_every_event_of_its_range(personas, django_assert_max_num_queries) -> None:
+    """Of 60 events within a day only the last twenty had been marked."""
+    node, at = builders.node("n1", gpus=1), now() - timedelta(hours=20)
+    for number in range(60):
+        after = {"health": "draining" if number % 2 else "healthy"}
+        InventoryEvent.objects.create(node=node, at=at + timedelta(minutes=15 * number), kind="health", after=after, actor_name="oona")
+
+    client = personas.client("operator")
+    with django_assert_max_num_queries(9):
+        told = client.get(reverse("overview-history"), {"range": "24h"}).json()
+
+    assert told["table"].count("n1: Node") == 60
+    assert len(told["figure"]["data"][-1]["x"]) == 60, "15 minutes apart on a day they do not touch"
+    month = client.get(reverse("overview-history"), {"range": "30d"}).json()
+    assert month["table"].count("n1: Node") == 60
+    assert sum(1 if text.startswith("n1") else int(text.split()[0]) for text in month["figure"]["data"][-1]["text"]) == 60
+    assert len(month["figure"]["data"][-1]["x"]) < 6
+
+
 def test_charts_of_the_fleet_mark_what_befell_nodes_and_pauses_for_readers_of_the_audit(personas, django_assert_max_num_queries) -> None:
     node, other = builders.node("n1", gpus=1), builders.node("n2", gpus=1, type_name="A100-SXM-40GB")
     at = now() - timedelta(minutes=20)
