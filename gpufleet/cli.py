@@ -58,6 +58,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "health": "gpufleet.client.watching:health",
     "alerts": "gpufleet.client.watching:alerts",
     "drain": "gpufleet.client.fleet:drain",
+    "mark": "gpufleet.client.fleet:mark",
     "fleet": "gpufleet.client.fleet:fleet",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",

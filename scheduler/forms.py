@@ -56,6 +56,10 @@ class BeginsForm(forms.Form):
     begins = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty to begin now."})
 
 
+class NodeHealthForm(HealthForm, BeginsForm):
+    """Of a node, which may take it later."""
+
+
 class DrainForm(UndoableForm, BeginsForm):
     """`begins`: empty means at once. `jobs` is what becomes of running jobs, `at` when; where they finish it says nothing."""
 

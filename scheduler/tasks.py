@@ -22,7 +22,7 @@ from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.replays import replay_run
-from scheduler.services.hardware.planned_drains import planned_drains_begin
+from scheduler.services.hardware.planned_health import planned_health_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
@@ -151,8 +151,8 @@ def _tidied(cluster: int, backend: Backend) -> int:
 
 
 @shared_task
-def planned_drains() -> int:
-    return planned_drains_begin(now=now())
+def planned_health() -> int:
+    return planned_health_begin(now=now())
 
 
 @shared_task

@@ -104,6 +104,7 @@ UNSAID = [
     Unsaid("token_new", "scopes|expires_at|node", "No longer than a year from now, and no more than the token that makes it."),
     Unsaid("token_delete|role_delete", "", "Who may end it depends on what it can do."),
     Unsaid("gpu_health|node_health|node_spare|gpu_geometry", "to|spare|layout", "What may follow depends on what is there and what runs there."),
+    Unsaid("node_health", "begins", "A moment lies ahead."),
     Unsaid("nodes_drain_write", "nodes|begins|at|to|health", "Which nodes there are, what may be drained, and a moment lies ahead."),
     Unsaid("health_rule_.*", "clear_below|group|name", "A rule ends at or below its limit, only XIDs have kinds, and a name is printable."),
     Unsaid("alert_rule_.*", "clear_at|subject|name|floor|escalate_to|webhooks.*", "Its limits fit its figure, and whom it tells is there."),

@@ -26,6 +26,7 @@ LOOK_AGAIN_SECONDS = 1.0
 # Who waits for a job waits so long for a console that does not answer, and asks it so often.
 AWAY_SECONDS, AGAIN_SECONDS = 900.0, 10.0
 MOST_IN_A_BATCH = 500
+OF_NODES = "hp-"  # ids of planned changes of nodes
 
 Command = Callable[[Sequence[str]], int]
 
@@ -481,20 +482,28 @@ def _many(name: str, text: str, said: str) -> Command:
 
 @ends_well
 def planned(arguments: Sequence[str]) -> int:
-    """List planned changes of jobs, those that begin next first. Or call some off."""
+    """List planned changes of jobs, or with --nodes those of nodes, those that begin next first. Or call some off."""
     parser = parser_of("planned", planned.__doc__)
     parser.add_argument("--job", default="", metavar="JOB", help="only those of this job; with --call-off, only for it")
-    parser.add_argument("--call-off", action="append", metavar="ID", help="a planned change that is not to begin, such as pc-3; may be repeated")
+    parser.add_argument("--nodes", action="store_true", help="those of nodes: another health, such as a drain")
+    parser.add_argument(
+        "--call-off", action="append", metavar="ID", help="a planned change that is not to begin, such as pc-3 or hp-4; may be repeated"
+    )
     parser.add_argument("--reason", default="", help="kept in the audit log, with --call-off")
     asked = parser.parse_args(arguments)
     console = console_meant()
     if asked.call_off:
         for name in asked.call_off:
-            console.delete(f"/jobs/planned-changes/{name}", job=asked.job or None, reason=asked.reason or None)
+            if name.startswith(OF_NODES):
+                console.delete(f"/nodes/{_node_planned(console, name)}/planned-health")
+            else:
+                console.delete(f"/jobs/planned-changes/{name}", job=asked.job or None, reason=asked.reason or None)
         if asked.json:
             return print_json({"called_off": asked.call_off})
         print("".join(f"{plain(name)}  called off\n" for name in asked.call_off), end="")
         return DONE
+    if asked.nodes:
+        return _planned_of_nodes(console, as_json=asked.json)
     told = console.get("/jobs/planned-changes", job=asked.job or None)
     if asked.json:
         return print_json(told)
@@ -502,6 +511,27 @@ def planned(arguments: Sequence[str]) -> int:
         (row["id"], exact(row["begins"]), _action_of(row), _jobs_of(row), plain(row["author"]), plain(row["reason"]) or "-") for row in told["items"]
     ]
     print("\n".join(table(("ID", "BEGINS", "ACTION", "JOBS", "AUTHOR", "REASON"), rows)) if rows else "No change is planned.")
+    return DONE
+
+
+def _node_planned(console: Console, plan: str) -> str:
+    """The node of a planned change, by the id of that."""
+    for row in console.get("/nodes/planned-health")["items"]:
+        if row["id"] == plan:
+            return str(row["node"])
+    raise ClientError(NOT_THERE, f"There is no planned change {plan}.")
+
+
+def _planned_of_nodes(console: Console, *, as_json: bool) -> int:
+    told = console.get("/nodes/planned-health")
+    if as_json:
+        return print_json(told)
+    heads = ("ID", "BEGINS", "NODE", "BECOMES", "AUTHOR", "REASON")
+    rows = [
+        (row["id"], exact(row["begins"]), plain(f"{row['cluster']}/{row['node_name']}"), row["to"], plain(row["author"]), plain(row["reason"]))
+        for row in told["items"]
+    ]
+    print("\n".join(table(heads, rows)) if rows else "No change is planned.")
     return DONE
 
 

@@ -1,4 +1,4 @@
-"""`gpufleet fleet`, `drain`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
+"""`gpufleet fleet`, `drain`, `mark`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
 
 import sys
 import time
@@ -16,6 +16,7 @@ CLEAR = "\x1b[H\x1b[2J"
 BAR = 20
 # More than any fleet has; the search of the list finds more than exact names.
 MOST_NODES = 100_000
+HEALTH = ("healthy", "suspect", "draining", "drained", "repairing", "burn-in", "down")
 FATES = {"ends": "ends before", "moved": "moves", "stopped": "stops", "stays": "finishes here"}
 
 
@@ -82,6 +83,27 @@ def drain(arguments: Sequence[str]) -> int:
     elif not asked.dry_run:
         print(f"Draining {', '.join(plain(node['name']) for node in told['nodes'])}: {told['asked']} asked to leave, owners of {told['told']} told.")
     return DONE
+
+
+@ends_well
+def mark(arguments: Sequence[str]) -> int:
+    """Take nodes to another health, now or at a time. A drain that moves or stops jobs is `gpufleet drain`."""
+    parser = parser_of("mark", mark.__doc__)
+    parser.add_argument("health", choices=HEALTH, help="what the nodes become; not every health follows on every other")
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17, alpha-n018 or alpha/alpha-n018")
+    parser.add_argument("--reason", required=True, help="kept in the history and in the audit log")
+    parser.add_argument("--begins", metavar="TIME", help="when they become so, such as 2026-11-20T18:00:00Z; without, at once")
+    asked = parser.parse_args(arguments)
+    place = console_meant()
+    body = {"to": asked.health.replace("-", "_"), "reason": asked.reason} | ({"begins": asked.begins} if asked.begins else {})
+    done = []
+    for node in [_node_named(place, name) for name in asked.nodes]:
+        told = place.post(f"/nodes/{node}/health", body)
+        done.append(told)
+        if not asked.json:
+            plan = told["planned"]
+            print(f"{node}  {exact(plan['begins'])}  {plan['to']}  {plan['id']}" if plan else f"{node}  {told['health']}", flush=True)
+    return print_json({"items": done}) if asked.json else DONE
 
 
 def _node_named(place: Console, name: str) -> str:

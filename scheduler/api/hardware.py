@@ -28,7 +28,10 @@ from scheduler.api.hardware_schemas import (
     HostOut,
     HostsOut,
     MomentsOut,
+    NodeHealthIn,
+    NodeHealthOut,
     OutsideOut,
+    PlannedHealthsOut,
     SpareIn,
     SpareOut,
 )
@@ -36,16 +39,16 @@ from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.model.mig import BOARDS, Instance
 from scheduler.hardware.draining import Outcome, outcome_of
 from scheduler.hardware.lists import CLUSTERS, NODES
-from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, SplitState
+from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, PlannedHealth, SplitState
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
-from scheduler.selectors.nodes import Guest, NodeRow, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed, plan_of
+from scheduler.selectors.nodes import Guest, NodeRow, health_plans, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed, plan_of
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
-from scheduler.services.hardware.planned_drains import drain_plans_call_off, drains_plan, plan_checked
+from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plans_call_off
 
 router = Router(tags=["Hardware"])
 OutsideQuery = Annotated[int, Query(ge=1, le=400, description="How many days back `usage` counts.")]
@@ -102,12 +105,12 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @router.post("/nodes/drain", response=DrainOut, url_name="nodes_drain", summary="Drain nodes")
 def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQuery]) -> HttpResponse:
     """All of the nodes or none. They take no new jobs; those that run finish, or are moved or stopped at once or at a stated time. A node that drains
-    already is given the new way and time. With `begins` they drain from then on; another drain that was planned for them is given up. With
+    already is given the new way and time. With `begins` they drain from then on; what was planned for them before is given up. With
     `?dry_run=true` nothing is written."""
     access, moment = access_of(request), now()
     access.must_everywhere(Can.OPERATE)
     if body.begins is not None:
-        plan_checked(begins_at=body.begins, way=body.jobs, at=body.at, now=moment)
+        drain_plan_checked(begins_at=body.begins, way=body.jobs, at=body.at, now=moment)
     else:
         drain_checked(way=body.jobs, at=body.at, now=moment)
     at = body.at.astimezone(UTC) if body.at is not None else None
@@ -116,7 +119,7 @@ def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQue
     guests = node_guests(access, *nodes, now=moment)
     done = None
     if not asked.dry_run and body.begins is not None:
-        drains_plan(access=access, nodes=nodes, begins_at=body.begins, way=body.jobs, at=at, reason=body.reason, now=moment)
+        health_plan(access=access, nodes=nodes, to=Health.DRAINING, begins_at=body.begins, way=body.jobs, at=at, reason=body.reason, now=moment)
     elif not asked.dry_run:
         done = nodes_drain(access=access, nodes=nodes, way=body.jobs, at=at, reason=body.reason, now=moment)
     return answered(
@@ -130,16 +133,23 @@ def nodes_drain_write(request: HttpRequest, body: DrainIn, asked: Query[DrainQue
     )
 
 
-@router.delete("/nodes/{public_id}/planned-drain", response=HostOut, url_name="planned_drain", summary="Call a planned drain off")
-def planned_drain_delete(request: HttpRequest, public_id: str) -> HttpResponse:
-    """The node goes on taking jobs. 404 where no drain is planned."""
+@router.get("/nodes/planned-health", response=PlannedHealthsOut, url_name="planned_healths", summary="Planned changes of nodes")
+def planned_health(request: HttpRequest) -> HttpResponse:
+    found, more = health_plans(access_of(request))
+    of = [{"node": plan.node.public_id, "node_name": plan.node.name, "cluster": plan.node.cluster.name, "made_at": plan.made_at} for plan in found]
+    return answered({"items": [_plan_facts(plan) | node for plan, node in zip(found, of, strict=True)], "more": more})
+
+
+@router.delete("/nodes/{public_id}/planned-health", response=HostOut, url_name="planned_health", summary="Call a planned change of a node off")
+def planned_health_delete(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Its health stays as it is. 404 where nothing is planned."""
     access = access_of(request)
     found = node_for(access, public_id)
     access.must_everywhere(Can.OPERATE)
     plan = plan_of(found)
     if plan is None:
-        raise Http404(f"No drain of {found.name} is planned.")
-    drain_plans_call_off(access=access, plans=[plan.public_id], reason="Called off.", now=now())
+        raise Http404(f"No change of {found.name} is planned.")
+    health_plans_call_off(access=access, plans=[plan.public_id], reason="Called off.", now=now())
     return answered(_node_detail(node_for(access, public_id), node_holders(access, found.pk)))
 
 
@@ -156,11 +166,17 @@ def node_events(request: HttpRequest, public_id: str) -> HttpResponse:
     return moments(node_history(node_for(access_of(request), public_id)))
 
 
-@router.post("/nodes/{public_id}/health", response=HealthOut, url_name="node_health", summary="Take a node to another health")
-def node_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
+@router.post("/nodes/{public_id}/health", response=NodeHealthOut, url_name="node_health", summary="Take a node to another health")
+def node_health(request: HttpRequest, public_id: str, body: NodeHealthIn) -> HttpResponse:
+    """With `begins` it is planned, in place of what was planned for the node before: the answer then has its present health. A planned drain lets
+    running jobs finish; `POST /nodes/drain` moves or stops them."""
     access = access_of(request)
-    changed = node_health_change(access=access, node=node_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
-    return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
+    found = node_for(access, public_id)
+    how: dict[str, Any] = {"to": body.to, "reason": body.reason, "seen": body.seen, "now": now()}
+    if body.begins is not None:
+        (plan,) = health_plan(access=access, nodes=[found], begins_at=body.begins, **how)
+        return answered(_health(plan.node) | {"planned": _plan_facts(plan)})
+    return answered(_health(node_health_change(access=access, node=found, **how)) | {"planned": None})
 
 
 @router.post("/nodes/{public_id}/spare", response=SpareOut, url_name="node_spare", summary="Keep a node as a spare, or give it back")
@@ -194,7 +210,7 @@ def gpu_events(request: HttpRequest, public_id: str) -> HttpResponse:
 def gpu_health(request: HttpRequest, public_id: str, body: HealthIn) -> HttpResponse:
     access = access_of(request)
     changed = gpu_health_change(access=access, gpu=gpu_for(access, public_id), to=body.to, reason=body.reason, seen=body.seen, now=now())
-    return answered({"id": changed.public_id, "health": changed.health, "since": changed.health_since, "reason": changed.health_reason})
+    return answered(_health(changed))
 
 
 @router.put(
@@ -334,15 +350,22 @@ def _node_detail(found: Node, holders: list[Holder]) -> dict[str, Any]:
     gpus = [
         _gpu_facts(gpu) | {"instances": _instances(gpu), "held_by": [_holder(holder) for holder in held.get(gpu.pk, [])]} for gpu in node_gpus(found)
     ]
-    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at, "planned_drain": _planned(found)}
+    more = {"pcie_gbps": found.pcie_gbps, "nvme_gbps": found.nvme_gbps, "removed_at": found.removed_at, "planned_health": _planned(found)}
     return _node_facts(found) | more | {"nics": nics, "gpus": gpus}
 
 
 def _planned(node: Node) -> dict[str, Any] | None:
     plan = plan_of(node)
-    if plan is None:
-        return None
-    return {"id": plan.public_id, "begins": plan.begins_at, "jobs": plan.way, "at": plan.at, "reason": plan.reason, "author": plan.author_name}
+    return _plan_facts(plan) if plan is not None else None
+
+
+def _health(row: Node | Gpu) -> dict[str, Any]:
+    return {"id": row.public_id, "health": row.health, "since": row.health_since, "reason": row.health_reason}
+
+
+def _plan_facts(plan: PlannedHealth) -> dict[str, Any]:
+    drain = {"jobs": plan.way or None, "at": plan.at}
+    return {"id": plan.public_id, "to": plan.to, "begins": plan.begins_at, **drain, "reason": plan.reason, "author": plan.author_name}
 
 
 def _gpu_facts(row: Gpu) -> dict[str, Any]:

@@ -208,13 +208,30 @@ class DrainFacts(Schema):
     at: datetime | None = Field(description="When jobs that still run are moved or stopped.")
 
 
-class PlannedDrainFacts(DrainFacts):
-    """A drain that begins later."""
+class PlannedHealthFacts(Schema):
+    """Another health that begins later."""
 
     id: str
-    begins: datetime = Field(description="From then on the node takes no new jobs.")
+    to: str = Field(description=f"What the node becomes. {HEALTH}")
+    begins: datetime = Field(description="When it is to become so.")
+    jobs: str | None = Field(description="Of a drain, what becomes of running jobs: finish, move or stop; else null.")
+    at: datetime | None = Field(description="Of a drain, when jobs that still run are moved or stopped; null: as it begins.")
     reason: str
     author: str
+
+
+class PlannedHealthRow(PlannedHealthFacts):
+    node: str = Field(description="The id of the node.")
+    node_name: str
+    cluster: str
+    made_at: datetime = Field(description="When it was planned.")
+
+
+class PlannedHealthsOut(Schema):
+    """Planned changes of nodes, those first that begin next."""
+
+    items: list[PlannedHealthRow]
+    more: bool = Field(description="Whether there are more than are listed.")
 
 
 class NodeFacts(Schema):
@@ -254,7 +271,7 @@ class HostOut(NodeFacts):
     pcie_gbps: int | None
     nvme_gbps: int | None
     removed_at: datetime | None = Field(description="When it was taken out of the fleet.")
-    planned_drain: PlannedDrainFacts | None = Field(description="A drain that has not begun yet; else null.")
+    planned_health: PlannedHealthFacts | None = Field(description="Another health of it that has not begun yet; else null.")
     nics: list[NicOut]
     gpus: list[GpuOfNode]
 
@@ -282,6 +299,10 @@ class HealthOut(Schema):
     health: str = Field(description=HEALTH)
     since: datetime
     reason: str
+
+
+class NodeHealthOut(HealthOut):
+    planned: PlannedHealthFacts | None = Field(description="What was planned by this; null: it was done at once.")
 
 
 class SpareOut(Schema):
@@ -327,6 +348,10 @@ class HealthIn(Taken):
     to: str = Field(description="What it becomes; not every health follows on every other.", json_schema_extra=_ANY_HEALTH)
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
     seen: str | None = Field(None, description="The health that was read: if it has changed since, the answer is 409.")
+
+
+class NodeHealthIn(HealthIn):
+    begins: AskedMoment | None = Field(None, description="When it becomes so; null: at once. It is checked again then.")
 
 
 class DrainIn(Taken):

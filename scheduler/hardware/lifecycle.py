@@ -39,6 +39,11 @@ def steps_from(health: str) -> list[Step]:
     return [Step(following, *_VERBS[following]) for following in _FOLLOWING[health]]
 
 
+def step_verb(to: str) -> str:
+    """What the step to a health is called."""
+    return _VERBS[Health(to)][0]
+
+
 def may_follow(health: str, to: str) -> bool:
     return to in _FOLLOWING.get(health, ())
 

@@ -33,7 +33,7 @@ from scheduler.models.inventory import (
     MigInstance,
     Nic,
     Node,
-    PlannedDrain,
+    PlannedHealth,
     Pool,
     TopologyLevel,
 )
@@ -116,7 +116,7 @@ __all__ = [
     "Overlap",
     "Placement",
     "PlanRecord",
-    "PlannedDrain",
+    "PlannedHealth",
     "PlannedJobChange",
     "Pool",
     "Prediction",

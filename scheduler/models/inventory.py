@@ -169,20 +169,21 @@ class Node(models.Model):
         return self.name
 
 
-class PlannedDrain(models.Model):
-    """A drain of a node that is to begin later; until then the node takes jobs as ever. The row goes when the drain begins or is called off."""
+class PlannedHealth(models.Model):
+    """Another health that a node is to have from a moment on; a drain with its way. The row goes when that begins or is called off."""
 
     public_id = models.CharField(max_length=24, unique=True)
-    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="planned_drain")
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="planned_health")
+    to = models.CharField(max_length=10, choices=Health.choices)
     begins_at = MomentField(db_index=True)
-    way = models.CharField(max_length=10, choices=DrainWay.choices)
-    at = MomentField(null=True, blank=True, help_text="When jobs that still run are moved or stopped; empty: as it begins.")
+    way = models.CharField(max_length=10, choices=DrainWay.choices, blank=True, help_text="Of a drain: what becomes of jobs that run there.")
+    at = MomentField(null=True, blank=True, help_text="Of a drain: when jobs that still run are moved or stopped; empty: as it begins.")
     reason = models.CharField(max_length=300)
     author_name = models.CharField(max_length=160)
     made_at = MomentField(default=now)
 
     class Meta:
-        db_table = "planned_drain"
+        db_table = "planned_health"
         ordering = ["begins_at", "id"]
 
     def __str__(self) -> str:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
 from gpufleet.core.templatetags.shell import memory
 from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for, stranded
+from scheduler.hardware.lifecycle import step_verb
 from scheduler.imports.plan import Change
-from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, SplitState
+from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, PlannedHealth, SplitState
 from scheduler.selectors.holders import Holder
 
 SLICE_WIDTH = 100
@@ -167,14 +169,30 @@ def _sentence(event: InventoryEvent) -> str:
             return "kept as a spare" if after.get("spare") else "no longer a spare"
         case "drain":
             return drain_text(str(after.get("jobs", "")), str(after.get("at") or ""))
-        case "planned_drain" if after:
-            return f"drain planned for {moment_told(after['begins'])}; {drain_text(str(after['jobs']), str(after['at'] or after['begins']))}"
-        case "planned_drain":
-            return "planned drain called off"
+        case "planned_drain" | "planned_health":
+            return _planned_text(before, after)
         case "added" | "removed":
             return event.kind
         case _:
             return changed_text(before, after) or event.kind
+
+
+def plan_text(plan: PlannedHealth) -> str:
+    """What a planned change does, as a sentence of an operator: "Drain; running jobs finish."."""
+    verb = step_verb(plan.to)
+    if plan.to != Health.DRAINING:
+        return f"{verb}."
+    return f"{verb}; {drain_text(plan.way, (plan.at or plan.begins_at).astimezone(UTC).isoformat())}."
+
+
+def _planned_text(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Of a planned change of health; those that were written as planned drains name no health."""
+    to = (after or before).get("to", Health.DRAINING)
+    what = "drain" if to == Health.DRAINING else f"change to {_health_word(to).lower()}"
+    if not after:
+        return f"planned {what} called off"
+    said = f"{what} planned for {moment_told(after['begins'])}"
+    return f"{said}; {drain_text(str(after['jobs']), str(after['at'] or after['begins']))}" if to == Health.DRAINING else said
 
 
 def drain_text(way: str, at: str) -> str:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import duration, money, plural
 from scheduler.hardware.draining import Fate, Outcome, outcome_of
-from scheduler.models import DrainWay, Gpu, Health, Node, PlannedDrain
+from scheduler.models import DrainWay, Gpu, Health, Node, PlannedHealth
 from scheduler.selectors.nodes import Guest
 from scheduler.services.hardware.geometry import SplitPlan
 from scheduler.services.jobs.prices import Repeated
@@ -42,16 +42,16 @@ def drain_preview(
     gpus: int,
     hourly: int | None = None,
     repeated: Repeated = NOTHING,
-    plans: Sequence[PlannedDrain] = (),
+    plans: Sequence[PlannedHealth] = (),
     now: datetime,
 ) -> Preview:
     """The preview of draining nodes in a way. `hourly`: what their GPUs cost in an hour, in micro-units, where the reader may know it.
-    `repeated`: the work since their last checkpoints that jobs which leave do again. `plans`: drains of theirs that this one takes the place of."""
+    `repeated`: the work since their last checkpoints that jobs which leave do again. `plans`: what is planned for them."""
     found = [(guest, outcome_of(guest.run, way.jobs, way.leave_at, now)) for guest in guests]
     found.sort(key=lambda one: one[1].at is None)  # those that leave come first
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
-    sentences += [f"It takes the place of the drain of {plan.node.name} that is planned for {moment_told(plan.begins_at)}." for plan in plans]
+    sentences += _plans_said(plans, Health.DRAINING, way.begins)
     return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 
@@ -61,8 +61,32 @@ def seconds_lost(way: Way, guests: Sequence[Guest], now: datetime) -> dict[int, 
     return {key: seconds for key, seconds in found.items() if seconds}
 
 
-def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gpus: int, hourly: int | None = None) -> Preview:
-    """The preview of another health of a node or of one GPU, other than the drain of a node."""
+def _plans_said(plans: Sequence[PlannedHealth], to: str, begins: datetime | None) -> list[str]:
+    """A plan gives way to another plan, and the plan of a drain to a drain at once."""
+    found = []
+    for plan in plans:
+        name, drains = plan.node.name, plan.to == Health.DRAINING
+        what = f"the drain of {name}" if drains else f"the change of {name} to {Health(plan.to).label.lower()}"
+        if begins is not None or to == plan.to == Health.DRAINING:
+            found.append(f"It takes the place of {what} that is planned for {moment_told(plan.begins_at)}.")
+        else:
+            found.append(f"{what[:1].upper()}{what[1:]} stays planned for {moment_told(plan.begins_at)}.")
+    return found
+
+
+def health_preview(
+    where: str,
+    was: str,
+    to: str,
+    guests: Sequence[Guest],
+    *,
+    gpus: int,
+    hourly: int | None = None,
+    begins: datetime | None = None,
+    plans: Sequence[PlannedHealth] = (),
+) -> Preview:
+    """The preview of another health of a node or of one GPU, other than the drain of a node. `begins` None: at once. `plans`: what is planned for
+    the node."""
     count = len(guests)
     named, here = plural(gpus, "GPU"), f"{plural(count, 'job')} {'runs' if count == 1 else 'run'} here"
     one = gpus == 1
@@ -79,10 +103,13 @@ def health_preview(where: str, was: str, to: str, guests: Sequence[Guest], *, gp
         first = f"{named} of {where} {'takes' if one else 'take'} {'jobs' if was == Health.SUSPECT else 'jobs again'}."
     else:
         first = f"{named} of {where} {'takes' if one else 'take'} no jobs."
-        told = f"{here}. It must be empty first." if count else told
+        told = f"{here}. It must be empty {'by then' if begins else 'first'}." if count else told
     sentences = [first, told, *(_costs_said(gpus, hourly) if to in PREVIEWED else [])]
+    if begins is not None:
+        sentences.insert(0, f"It begins at {moment_told(begins)} and is checked again then. This is what it would do now.")
     if count:
-        sentences.append("Their owners are notified." if to == Health.DOWN else NOBODY_NOTIFIED)
+        sentences.append(f"Their owners are notified{' when it begins' if begins else ''}." if to == Health.DOWN else NOBODY_NOTIFIED)
+    sentences += _plans_said(plans, to, begins)
     return _preview(sentences, ("What happens",), guests, [(Effect(effect),)] * count)
 
 

@@ -14,10 +14,11 @@ from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.hardware.draining import Running
-from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement, PlannedDrain
+from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement, PlannedHealth
 from scheduler.selectors.holders import open_placements, outside_seats
 
 HISTORY_LENGTH = 50
+PLANS_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +89,27 @@ def node_rows(nodes: Sequence[Node]) -> list[NodeRow]:
 def node_for(access: Access, public_id: str) -> Node:
     """One node, also one that was taken out of the fleet: its history stays."""
     access.must_somewhere(Can.SEE)
-    found = Node.objects.select_related("cluster", "pool", "domain", "domain__level", "gpu_type", "planned_drain").filter(public_id=public_id).first()
+    nodes = Node.objects.select_related("cluster", "pool", "domain", "domain__level", "gpu_type", "planned_health")
+    found = nodes.filter(public_id=public_id).first()
     if found is None:
         raise Http404(f"There is no node {public_id}.")
     return found
 
 
-def plan_of(node: Node) -> PlannedDrain | None:
-    """A drain of it that has not begun yet."""
-    return getattr(node, "planned_drain", None)
+def plan_of(node: Node) -> PlannedHealth | None:
+    """Another health of it that has not begun yet."""
+    return getattr(node, "planned_health", None)
+
+
+def health_plans(access: Access) -> tuple[list[PlannedHealth], bool]:
+    """What health nodes are to have later, those first that begin next, and whether there are more."""
+    access.must_somewhere(Can.SEE)
+    plans = list(PlannedHealth.objects.filter(node__removed_at__isnull=True).select_related("node", "node__cluster")[: PLANS_SHOWN + 1])
+    return plans[:PLANS_SHOWN], len(plans) > PLANS_SHOWN
+
+
+def planned_count() -> int:
+    return PlannedHealth.objects.filter(node__removed_at__isnull=True).count()
 
 
 def node_gpus(node: Node) -> list[Gpu]:

@@ -1,9 +1,8 @@
 """One action on many jobs: the rows that were chosen in the list, what it would come to, and what became of each."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
@@ -17,19 +16,18 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo, undone_said
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.forms import BeginsForm
 from scheduler.jobs.lists import JOBS
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
 from scheduler.presenters.node_changes import moment_told
 from scheduler.presenters.planned_changes import plan_title
 from scheduler.selectors.batches import batch_for, verdicts_seen
 from scheduler.selectors.jobs import jobs_listed
-from scheduler.services.beginnings import begins_checked
 from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, asked_checked, jobs_judged, jobs_preview, jobs_steer, must_steer_something
 from scheduler.services.jobs.planned_changes import jobs_plan
 from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.jobs.undoing import batch_undo, may_undo
-from scheduler.views.nodes import form_values, messages_by_field
+from scheduler.views.begins import begins_told, moment_of
+from scheduler.views.nodes import messages_by_field
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
 OF_THE_PAGE = ("after", "before", "size", "rows", "format")
@@ -100,7 +98,7 @@ def jobs_bulk_write(request: HttpRequest) -> HttpResponse:
 
 def job_changes_plan(request: HttpRequest, access: Access, asked: Asked) -> HttpResponse:
     """Have it begin at the moment that the form names. Whatever the revision that was seen of a job: it is looked at again then."""
-    begins = _moment_of(request)
+    begins = moment_of(request)
     if begins is None:
         raise ValidationError({"begins": ["Nothing would change now. Say when it begins."]})
     meant = replace(asked, jobs=tuple((name, None) for name, _ in asked.jobs))
@@ -110,20 +108,6 @@ def job_changes_plan(request: HttpRequest, access: Access, asked: Asked) -> Http
     said = f"Planned for {moment_told(plan.begins_at)}: {plan_title(plan, len(names))}."
     done_with_undo(request, said, Undo(reverse("job_plan_call_off"), {"plan": plan.public_id, "reason": "Undo of a planned change."}))
     return redirect("job", names[0]) if len(names) == len(asked.jobs) == 1 else redirect("job_plans")
-
-
-def begins_of(request: HttpRequest) -> datetime | None:
-    """When the change of the form begins; None: at once."""
-    found = _moment_of(request)
-    if found is not None:
-        begins_checked(begins_at=found, now=now())
-    return found
-
-
-def _moment_of(request: HttpRequest) -> datetime | None:
-    """Unchecked: a form that is sent twice may come after its moment."""
-    found: datetime | None = form_values(BeginsForm(request.POST))["begins"]
-    return found
 
 
 @require_safe
@@ -231,16 +215,6 @@ def _page(
         most=MOST,
         faults=faults or {},
     )
-
-
-def begins_told(request: HttpRequest, faults: Mapping[str, Sequence[str]]) -> tuple[datetime | None, Sequence[str]]:
-    """When the change of the form begins, and what is wrong with that."""
-    if "begins" in faults:
-        return None, faults["begins"]
-    try:
-        return begins_of(request), ()
-    except ValidationError as fault:
-        return None, [text for told in messages_by_field(fault).values() for text in told]
 
 
 def steer_page(request: HttpRequest, asked: Asked, view: BulkView, *, status: int, **given: Any) -> HttpResponse:

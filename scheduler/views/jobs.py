@@ -81,7 +81,8 @@ from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
-from scheduler.views.bulk import begins_told, job_changes_plan, steer_page
+from scheduler.views.begins import begins_told
+from scheduler.views.bulk import job_changes_plan, steer_page
 from scheduler.views.nodes import messages_by_field
 from scheduler.views.view_tabs import opened_with, views_shown
 

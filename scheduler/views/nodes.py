@@ -27,17 +27,30 @@ from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo, named, undone_said
 from gpufleet.web import Can, access_of, requires
-from scheduler.forms import DrainForm, HealthForm, SpareForm
+from scheduler.forms import DrainForm, NodeHealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
-from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedDrain
-from scheduler.presenters.hardware import drawing_of, history_lines
-from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, seconds_lost
+from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedHealth
+from scheduler.presenters.hardware import drawing_of, history_lines, plan_text
+from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, moment_told, seconds_lost
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
-from scheduler.selectors.nodes import hourly_micros, jobs_left, jobs_left_count, node_for, node_gpus, node_guests, node_history, nodes_listed, plan_of
+from scheduler.selectors.nodes import (
+    health_plans,
+    hourly_micros,
+    jobs_left,
+    jobs_left_count,
+    node_for,
+    node_gpus,
+    node_guests,
+    node_history,
+    nodes_listed,
+    plan_of,
+    planned_count,
+)
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
 from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
-from scheduler.services.hardware.planned_drains import drain_plans_call_off, drains_plan, plan_checked
+from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plans_call_off
 from scheduler.services.jobs.prices import repeated_work
+from scheduler.views.begins import begins_told
 from scheduler.views.view_tabs import opened_with, views_shown
 
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -51,7 +64,13 @@ def node_list(request: HttpRequest) -> HttpResponseBase:
     operates = access.can_everywhere(Can.OPERATE)
     if (opened := opened_with(access, request, NODES)) is not None:
         return opened
-    context = {"heading": "Nodes", "version": feed_revision(), "can_add": operates, "views": partial(views_shown, access, request, NODES)}
+    context = {
+        "heading": "Nodes",
+        "version": feed_revision(),
+        "can_add": operates,
+        "planned": planned_count(),
+        "views": partial(views_shown, access, request, NODES),
+    }
     presented = partial(nodes_now, access)
     return NODES.respond(request, nodes_listed(access), "scheduler/hardware_list.html", context, presented=presented, chooses=operates)
 
@@ -76,8 +95,12 @@ def node_health(request: HttpRequest, public_id: str) -> HttpResponse:
     if request.POST.get("to") == Health.DRAINING:
         return _drain(request, [node], seen={node.public_id: request.POST["seen"]} if request.POST.get("seen") else {})
     try:
-        sent = form_values(HealthForm(request.POST))
+        sent = form_values(NodeHealthForm(request.POST))
         undone = sent["undone"]
+        if "preview" in request.POST and may_follow(node.health, sent["to"]):
+            return _health_page(request, node, sent["to"])
+        if sent["begins"]:
+            return _plan(request, [node], to=sent["to"], seen=sent["seen"] or None, sent=sent)
         changed = node_health_change(access=access, node=node, **steps_of(sent), now=now())
     except ValidationError as fault:
         faults, to = messages_by_field(fault), request.POST.get("to", "")
@@ -121,7 +144,7 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
             _drain_checked(sent)
             return _drain_page(request, nodes)
         if sent["begins"]:
-            return _plan(request, nodes, sent)
+            return _plan(request, nodes, to=Health.DRAINING, sent=sent, way=sent["jobs"], at=sent["at"])
         undone = sent["undone"] if len(nodes) == 1 else None
         how = {"way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
         done = nodes_drain(access=access, nodes=nodes, **how, seen=seen, undone=undone, now=now())
@@ -144,49 +167,65 @@ def _drain(request: HttpRequest, nodes: list[Node], *, seen: dict[str, str]) -> 
 
 def _drain_checked(sent: dict[str, Any]) -> None:
     if sent["begins"]:
-        plan_checked(begins_at=sent["begins"], way=sent["jobs"], at=sent["at"], now=now())
+        drain_plan_checked(begins_at=sent["begins"], way=sent["jobs"], at=sent["at"], now=now())
     else:
         drain_checked(way=sent["jobs"], at=sent["at"], now=now())
 
 
-def _plan(request: HttpRequest, nodes: list[Node], sent: dict[str, Any]) -> HttpResponse:
-    replaced = PlannedDrain.objects.filter(node__in=nodes).exists()
-    how = {"begins_at": sent["begins"], "way": sent["jobs"], "at": sent["at"], "reason": sent["reason"]}
-    undone = sent["undone"].mark if sent["undone"] else ""
-    plans = drains_plan(access=access_of(request), nodes=nodes, **how, now=now(), undone=undone)
-    fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": "Undo of a planned drain.", "undo": "yes"}
-    which = f"{nodes[0].name} drains" if len(nodes) == 1 else f"{len(nodes)} nodes drain"
-    said = f"{which} from {plans[0].begins_at:%Y-%m-%d %H:%M} UTC on."
-    done_with_undo(request, said, None if replaced or undone else Undo(reverse("drain_plans_call_off"), fields))
+def _plan(request: HttpRequest, nodes: list[Node], *, to: str, sent: dict[str, Any], **how: Any) -> HttpResponse:
+    replaced = PlannedHealth.objects.filter(node__in=nodes).exists()
+    how |= {"to": to, "begins_at": sent["begins"], "reason": sent["reason"], "undone": sent["undone"].mark if sent["undone"] else ""}
+    plans = health_plan(access=access_of(request), nodes=nodes, **how, now=now())
+    what = "drain" if to == Health.DRAINING else "change"
+    fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": f"Undo of a planned {what}.", "undo": "yes"}
+    which = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
+    does = ("drains" if len(nodes) == 1 else "drain") if to == Health.DRAINING else f"is {Health(to).label.lower()}"
+    said = f"{which} {does} from {moment_told(plans[0].begins_at)} on."
+    done_with_undo(request, said, None if replaced or how["undone"] else Undo(reverse("health_plans_call_off"), fields))
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
+
+
+@require_safe
+@requires(Can.SEE)
+def health_plan_list(request: HttpRequest) -> HttpResponse:
+    """What health nodes are to have later, those first that begin next."""
+    access = access_of(request)
+    plans, more = health_plans(access)
+    context = {"plans": [(plan, plan_text(plan)) for plan in plans], "more": more, "may_operate": access.can_everywhere(Can.OPERATE)}
+    return render(request, "scheduler/planned_health.html", context | {"version": feed_revision()})
 
 
 @require_POST
 @requires(Can.OPERATE, everywhere=True)
-def drain_plans_call_off_write(request: HttpRequest) -> HttpResponse:
-    """Planned drains that do not begin: ids, apart by blanks."""
+def health_plans_call_off_write(request: HttpRequest) -> HttpResponse:
+    """Planned changes of health that do not begin: ids, apart by blanks."""
     plans = request.POST.get("plan", "").split()
-    planned = list(PlannedDrain.objects.filter(public_id__in=plans[: MOST_NODES + 1]))
+    planned = list(PlannedHealth.objects.filter(public_id__in=plans[: MOST_NODES + 1]))
     try:
-        nodes = drain_plans_call_off(access=access_of(request), plans=plans, reason=request.POST.get("reason", ""), now=now())
+        nodes = health_plans_call_off(access=access_of(request), plans=plans, reason=request.POST.get("reason", ""), now=now())
     except (Conflict, ValidationError) as fault:
         messages.error(request, str(fault) if isinstance(fault, Conflict) else " ".join(fault.messages))
         return redirect("nodes")
     gone = len(set(plans)) - len(nodes)
-    said = f"The planned drain of {nodes[0].name} is called off." if len(nodes) == 1 else f"The planned drains of {len(nodes)} nodes are called off."
+    what = "drain" if {plan.to for plan in planned} == {Health.DRAINING} else "change"
+    said = (
+        f"The planned {what} of {nodes[0].name} is called off." if len(nodes) == 1 else f"The planned {what}s of {len(nodes)} nodes are called off."
+    )
     if gone:
         said += f" {plural(gone, 'other')} {'has' if gone == 1 else 'have'} begun or changed since."
     done_with_undo(request, said, None if "undo" in request.POST else _plan_again(nodes, planned))
+    if request.POST.get("list"):
+        return redirect("health_plans")
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
 
 
-def _plan_again(nodes: Sequence[Node], planned: Sequence[PlannedDrain]) -> Undo | None:
+def _plan_again(nodes: Sequence[Node], planned: Sequence[PlannedHealth]) -> Undo | None:
     """The same plan once more; none where it was not of one node, or has begun by then."""
     plan = next((plan for plan in planned if len(nodes) == 1 and plan.node_id == nodes[0].pk), None)
     if plan is None:
         return None
     begins, at = (f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}" if moment is not None else "" for moment in (plan.begins_at, plan.at))
-    fields = {"to": Health.DRAINING.value, "jobs": plan.way, "begins": begins, "at": at, "reason": plan.reason, "mark": str(nodes[0].other_event)}
+    fields = {"to": plan.to, "jobs": plan.way, "begins": begins, "at": at, "reason": plan.reason, "mark": str(nodes[0].other_event)}
     return Undo(reverse("node_health", args=[nodes[0].public_id]), fields)
 
 
@@ -284,7 +323,7 @@ def _drain_page(request: HttpRequest, nodes: list[Node], *, status: int = 200, *
 def _way_of(node: Node, *, planned: bool) -> Way:
     """How it drains, or is planned to."""
     plan = plan_of(node) if planned else None
-    if plan is not None:
+    if plan is not None and plan.to == Health.DRAINING:
         return Way(plan.way, plan.at, plan.begins_at)
     return Way(node.drain_way or DrainWay.FINISH, node.drain_at) if node.health == Health.DRAINING else Way()
 
@@ -294,22 +333,38 @@ def _typed(at: datetime | None, moment: datetime) -> str:
 
 
 def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200, **extra: Any) -> HttpResponse:
-    access, moment, gpus = access_of(request), now(), node_gpus(node)
-    hourly = hourly_micros(access, gpus, now=moment)
+    access, moment, gpus, plan = access_of(request), now(), node_gpus(node), plan_of(node)
+    found: dict[str, Any] = {"gpus": len(gpus), "hourly": hourly_micros(access, gpus, now=moment), "plans": [plan] if plan is not None else []}
+    begins, told = begins_told(request, extra.get("faults", {}))
+    if request.method != "POST" and plan is not None and plan.to == to and "planned" in request.GET:
+        begins = plan.begins_at
+    preview = health_preview(node.name, node.health, to, node_guests(access, node, now=moment), begins=begins, **found)
+    address = reverse("node_health", args=[node.public_id])
     return health_page(
         *(request, node, to, node.name),
         above=[("Nodes", reverse("nodes")), (node.name, reverse("node", args=[node.public_id]))],
-        preview=health_preview(node.name, node.health, to, node_guests(access, node, now=moment), gpus=len(gpus), hourly=hourly),
-        action=reverse("node_health", args=[node.public_id]),
+        preview=Preview(sentences=(), faults=told) if told else preview,
+        action=address,
+        begins=request.POST.get("begins", _typed(begins, moment))[:20],
+        begins_preview=address,
+        own_faults=("begins",),
         status=status,
         **extra,
     )
 
 
 def health_page(request: HttpRequest, device: Node | Gpu, to: str, name: str, *, status: int, **given: Any) -> HttpResponse:
-    """Another health of a node or a GPU: why, and what it does to jobs there."""
+    """Another health of a node or a GPU: why, and what it does to jobs there. `begins_preview` is given where it may begin later."""
     verb = next(step.verb for step in steps_from(device.health) if step.to == to)
-    context = {"device": device, "name": name, "verb": verb, "to": to, "reason": request.POST.get("reason", ""), **given}
+    context = {
+        "device": device,
+        "name": name,
+        "verb": verb,
+        "to": to,
+        "is_grave": to == Health.DOWN,
+        "reason": request.POST.get("reason", ""),
+        **given,
+    }
     return render(request, "scheduler/health_change.html", context, status=status)
 
 
@@ -363,6 +418,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
     left, moment = jobs_left(access, node), now()
     drains = node.health == Health.DRAINING and node.removed_at is None
+    plan = plan_of(node) if node.removed_at is None else None
     context = {
         "version": version,
         "node": node,
@@ -379,7 +435,9 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "nics": list(node.nics.order_by("name")),
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_drain": may_drain(node),
-        "plan": plan_of(node) if node.removed_at is None else None,
+        "plan": plan,
+        "plan_text": plan_text(plan) if plan is not None else "",
+        "may_plan": plan is not None and (node.health in IN_SERVICE if plan.to == Health.DRAINING else may_follow(node.health, plan.to)),
         "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),

@@ -91,6 +91,37 @@ def test_a_node_is_drained_in_three_clicks_with_the_jobs_named_before(live_conso
     assert visitor.watch.faults == []
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_another_health_is_planned_and_called_off_in_the_list_of_plans(live_console: LiveConsole, browser: Browser, width: int):
+    node, begins = builders.node("n1", gpus=2), now() + timedelta(hours=3)
+    builders.placement(of=builders.job("llama-pretrain", state=JobState.RUNNING), on=node.gpus.first())
+    root = person("root", superuser=True)
+    root.set_password(PASSWORD)
+    root.save()
+    visitor = live_console.visit(browser, "root", password=PASSWORD, viewport={"width": width, "height": 900})
+    page = visitor.page
+    visitor.open(f"/nodes/{node.public_id}/health/?to=down")
+    page.get_by_label("Begins (UTC)").fill(f"{begins:%Y-%m-%dT%H:%M}")
+    page.get_by_label("Reason").fill("power work")
+    expect(page.locator("#change-preview")).to_contain_text(f"It begins at {begins:%Y-%m-%d %H:%M} UTC and is checked again then.")
+    assert visitor.axe() == []
+    page.get_by_role("button", name="Schedule change").click()
+    expect(page.get_by_role("region", name="Planned change")).to_contain_text("Mark down.")
+    node.refresh_from_db()
+    assert node.health == "healthy"
+    assert visitor.axe() == []
+
+    visitor.open("/nodes/")
+    page.get_by_role("link", name="Planned (1)").click()
+    expect(page.get_by_role("main")).to_contain_text("power work")
+    assert visitor.axe() == []
+    page.get_by_role("button", name="Call off the planned change of n1").click()
+    expect(page.get_by_role("main")).to_contain_text("No change is planned.")
+    page.get_by_role("button", name="Undo", exact=True).click()
+    expect(page.get_by_role("main")).to_contain_text("Mark down.")
+    assert visitor.watch.faults == []
+
+
 def test_a_node_is_drained_by_keyboard_alone(live_console: LiveConsole, browser: Browser):
     node = builders.node("n1", gpus=2)
     job = builders.placement(of=builders.job("llama-pretrain", state=JobState.RUNNING), on=node.gpus.first()).job

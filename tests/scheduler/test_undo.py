@@ -16,10 +16,10 @@ from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaShare, Reservation, RoleBinding
 from quotas.services.changes import Wanted, change_draft
 from scheduler.backends.slurm.client import SlurmNode
-from scheduler.models import Gpu, GpuSplit, Health, Job, Lease, MigInstance, Node, PlannedDrain, Schedule
+from scheduler.models import Gpu, GpuSplit, Health, Job, Lease, MigInstance, Node, PlannedHealth, Schedule
 from scheduler.services.hardware.geometry import splits_confirm
 from scheduler.services.hardware.hardware import health_mark
-from scheduler.services.hardware.planned_drains import drains_plan
+from scheduler.services.hardware.planned_health import health_plan
 from scheduler.services.hardware.slurm_nodes import _difference
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.jobs import job_hold
@@ -168,8 +168,8 @@ def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
 def test_a_spare_a_pause_and_a_called_off_drain_are_undone_once(personas):
     node, client = builders.node("n1", gpus=1), personas.client("operator")
     begins = (now() + timedelta(hours=2)).replace(microsecond=0)
-    how = {"way": "move", "at": begins + timedelta(hours=1), "reason": "new fans"}
-    plan = drains_plan(access=personas.access("operator"), nodes=[node], begins_at=begins, **how, now=now())[0]
+    how: dict[str, Any] = {"to": "draining", "way": "move", "at": begins + timedelta(hours=1), "reason": "new fans"}
+    plan = health_plan(access=personas.access("operator"), nodes=[node], begins_at=begins, **how, now=now())[0]
     paused = Lease.objects.filter(name=TICK, paused_at__isnull=False)
 
     back = undone(client, client.post(reverse("node_spare", args=[node.public_id]), {"spare": "yes", "reason": "replacement"}, follow=True))
@@ -179,10 +179,10 @@ def test_a_spare_a_pause_and_a_called_off_drain_are_undone_once(personas):
     assert paused.exists()
     assert UNDO.search(undone(client, held).content.decode()) is None
     assert not paused.exists()
-    called_off = client.post(reverse("drain_plans_call_off"), {"plan": plan.public_id, "reason": "Called off."}, follow=True)
-    assert not PlannedDrain.objects.exists()
+    called_off = client.post(reverse("health_plans_call_off"), {"plan": plan.public_id, "reason": "Called off."}, follow=True)
+    assert not PlannedHealth.objects.exists()
     assert UNDO.search(undone(client, called_off).content.decode()) is None
-    assert PlannedDrain.objects.values_list("begins_at", "way", "at", "reason").get() == (begins, "move", how["at"], "new fans")
+    assert PlannedHealth.objects.values_list("begins_at", "way", "at", "reason").get() == (begins, "move", how["at"], "new fans")
 
 
 def test_a_pause_of_a_schedule_is_undone_once(personas):
@@ -199,12 +199,12 @@ def test_an_undo_of_a_pause_a_spare_or_a_called_off_drain_leaves_what_somebody_d
     builders.node("n1", gpus=4)
     node, schedule, client, other = Node.objects.get(), make(personas), personas.client("superuser"), personas.client("operator")
     spare, pause, resume = reverse("node_spare", args=[node.public_id]), reverse("scheduler_pause"), reverse("scheduler_resume")
-    switch, calls_off = reverse("schedule_switch", args=[schedule.public_id]), reverse("drain_plans_call_off")
+    switch, calls_off = reverse("schedule_switch", args=[schedule.public_id]), reverse("health_plans_call_off")
     begins = (now() + timedelta(hours=2)).replace(microsecond=0)
 
     def plan(hours: int) -> str:
-        how: dict[str, Any] = {"begins_at": begins + timedelta(hours=hours), "way": "finish", "at": None, "reason": "fans"}
-        return drains_plan(access=personas.access("operator"), nodes=[node], **how, now=now())[0].public_id
+        how: dict[str, Any] = {"to": "draining", "begins_at": begins + timedelta(hours=hours), "way": "finish", "at": None, "reason": "fans"}
+        return health_plan(access=personas.access("operator"), nodes=[node], **how, now=now())[0].public_id
 
     def since(first: Any, *steps: tuple[str, dict[str, str]]) -> str:
         for address, fields in steps:
@@ -231,10 +231,10 @@ def test_an_undo_of_a_pause_a_spare_or_a_called_off_drain_leaves_what_somebody_d
     called_off = client.post(calls_off, {"plan": plan(0), "reason": "test"}, follow=True)
     newer = plan(5)
     assert "changed since" in since(called_off)
-    assert PlannedDrain.objects.get().public_id == newer
+    assert PlannedHealth.objects.get().public_id == newer
     called_off = client.post(calls_off, {"plan": newer, "reason": "test"}, follow=True)
     assert "changed since" in since(called_off, (calls_off, {"plan": plan(9)}))
-    assert not PlannedDrain.objects.exists(), "the other called off his own"
+    assert not PlannedHealth.objects.exists(), "the other called off his own"
 
 
 def test_an_undo_of_a_resume_tells_the_reason_of_the_pause_again(personas):

@@ -13,8 +13,8 @@ from tests.url_expectations.bodies import (
     change_planned,
     cost_mail_json,
     days_json,
-    drain_planned,
     exception_json,
+    health_planned,
     hook_json,
     job_json,
     move_json,
@@ -82,7 +82,10 @@ API = [
         data=lambda w: {"nodes": [w.node.public_id], "reason": "Test"},
         tokens=OPERATING,
     ),
-    Expect("DELETE", "api/v1/nodes/<public_id>/planned-drain", OPERATES, lambda w: {"public_id": drain_planned(w).node.public_id}, tokens=OPERATING),
+    Expect("GET", "api/v1/nodes/planned-health", SEES, tokens=ALL_SCOPES),
+    Expect(
+        "DELETE", "api/v1/nodes/<public_id>/planned-health", OPERATES, lambda w: {"public_id": health_planned(w).node.public_id}, tokens=OPERATING
+    ),
     Expect(
         "POST",
         "api/v1/nodes/<public_id>/spare",

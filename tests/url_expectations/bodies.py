@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpufleet.core.models import User
 from gpufleet.core.times import now
-from scheduler.models import PlannedDrain, PlannedJobChange
+from scheduler.models import PlannedHealth, PlannedJobChange
 from tests import builders
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def team(world: World) -> dict[str, Any]:
     return {"public_id": world.team.public_id}
 
 
-def drain_planned(world: World) -> PlannedDrain:
-    plan = {"public_id": "dp-1", "begins_at": now() + timedelta(hours=2), "way": "finish", "reason": "Test", "author_name": "Test"}
-    return PlannedDrain.objects.get_or_create(node=world.node, defaults=plan)[0]
+def health_planned(world: World) -> PlannedHealth:
+    plan = {"public_id": "hp-1", "to": "draining", "begins_at": now() + timedelta(hours=2), "way": "finish", "reason": "Test", "author_name": "Test"}
+    return PlannedHealth.objects.get_or_create(node=world.node, defaults=plan)[0]
 
 
 def change_planned(world: World) -> PlannedJobChange:

@@ -19,7 +19,7 @@ from gpufleet.core.prepared import Prepared
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from scheduler.hardware.draining import Fate, outcome_of
-from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement, PlannedDrain
+from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement, PlannedHealth
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.nodes import Guest, node_guests
 from scheduler.services.beginnings import FARTHEST
@@ -40,7 +40,7 @@ from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 MOST_NODES = 100
-PLANNED = "planned_drain"
+PLANNED = "planned_health"
 DRAINED_FROM = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING)
 MOST = 1000
 _BORROWS = LedgerEntry.objects.filter(attempt=OuterRef("attempt_id"), until__isnull=True, share_class=ShareClass.BORROWED)
@@ -115,25 +115,28 @@ def nodes_drain(
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         for node in locked:
             unmarked_or_conflict(node, undone)
-        _plans_drop(access, locked, reason, now)
+        _drain_plans_drop(access, locked, reason, now)
         done = _drain(access, locked, way, at, reason, now, seen or {}, {node.pk: undone.reason for node in locked} if undone else {})
         lease_want()
     return done
 
 
-def _plans_drop(access: Access, nodes: Sequence[Node], reason: str, now: datetime) -> None:
-    plans = list(PlannedDrain.objects.filter(node__in=nodes).select_related("node"))
-    PlannedDrain.objects.filter(pk__in=[plan.pk for plan in plans]).delete()
+def _drain_plans_drop(access: Access, nodes: Sequence[Node], reason: str, now: datetime) -> None:
+    plans = list(PlannedHealth.objects.filter(node__in=nodes, to=Health.DRAINING).select_related("node"))
+    PlannedHealth.objects.filter(pk__in=[plan.pk for plan in plans]).delete()
     for plan in plans:
-        drain_plan_record(access.actor, plan.node, before=plan, after=None, reason=reason, now=now)
+        health_plan_record(access.actor, plan.node, before=plan, after=None, reason=reason, now=now)
 
 
-def drain_plan_record(actor: Actor, node: Node, *, before: PlannedDrain | None, after: PlannedDrain | None, reason: str, now: datetime) -> None:
-    hardware_record(actor, "node.drain_plan", node, None, PLANNED, _plan_facts(before), _plan_facts(after), reason, now)
+def health_plan_record(actor: Actor, node: Node, *, before: PlannedHealth | None, after: PlannedHealth | None, reason: str, now: datetime) -> None:
+    hardware_record(actor, "node.health_plan", node, None, PLANNED, _plan_facts(before), _plan_facts(after), reason, now)
 
 
-def _plan_facts(plan: PlannedDrain | None) -> dict[str, str | None]:
-    return {"begins": _written(plan.begins_at), "jobs": plan.way, "at": _written(plan.at)} if plan is not None else {}
+def _plan_facts(plan: PlannedHealth | None) -> dict[str, str | None]:
+    if plan is None:
+        return {}
+    drain = {"jobs": plan.way, "at": _written(plan.at)} if plan.to == Health.DRAINING else {}
+    return {"to": plan.to, "begins": _written(plan.begins_at), **drain}
 
 
 def _drain(

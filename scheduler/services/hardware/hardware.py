@@ -152,14 +152,10 @@ def locked_gpu(gpu: Gpu) -> Gpu:
 
 
 def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held: Q) -> None:
-    if seen is not None and seen != device.health:
-        raise Conflict(f"It is {Health(device.health).label.lower()} by now, no longer {seen.replace('_', ' ')}. Look again, then decide.")
+    unseen_or_conflict(device, seen)
     faults: dict[str, str] = {}
-    if to not in Health.values:
-        faults["to"] = f"There is no health “{to[:40]}”; it can be {', '.join(Health.values)}."
-    elif not may_follow(device.health, to):
-        allowed = ", ".join(Health(step.to).label.lower() for step in steps_from(device.health))
-        faults["to"] = f"From {Health(device.health).label.lower()} it can become {allowed}, not {Health(to).label.lower()}."
+    if fault := unfit_step(device, to):
+        faults["to"] = fault
     elif to in MUST_BE_EMPTY and (running := jobs_on(held)):
         faults["to"] = (
             f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
@@ -170,6 +166,22 @@ def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held
         faults["reason"] = fault.message_dict["reason"][0]
     if faults:
         raise ValidationError(faults)
+
+
+def unfit_step(device: Node | Gpu, to: str) -> str:
+    """Why this health cannot follow on the one that it has; empty where it can."""
+    if to not in Health.values:
+        return f"There is no health “{to[:40]}”; it can be {', '.join(Health.values)}."
+    if may_follow(device.health, to):
+        return ""
+    allowed = ", ".join(Health(step.to).label.lower() for step in steps_from(device.health))
+    return f"From {Health(device.health).label.lower()} it can become {allowed}, not {Health(to).label.lower()}."
+
+
+def unseen_or_conflict(device: Node | Gpu, seen: str | None) -> None:
+    """`seen` is the health that the caller was shown; None: any."""
+    if seen is not None and seen != device.health:
+        raise Conflict(f"It is {Health(device.health).label.lower()} by now, no longer {seen.replace('_', ' ')}. Look again, then decide.")
 
 
 def check_reason(reason: str) -> None:

@@ -97,6 +97,31 @@ def test_a_drain_is_previewed_and_done(run, busy):
     assert [one["id"] for one in json.loads(drain(twin.public_id, "--dry-run", "--json")[1])["nodes"]] == [twin.public_id]
 
 
+def test_nodes_are_marked_now_or_planned_and_plans_are_listed_and_called_off(run, busy):
+    begins = f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+
+    def mark(*words):
+        return run("mark", *words, who="operator", scopes=("read", "operate"))
+
+    def planned(*words):
+        return run("planned", *words, who="operator", scopes=("read", "operate"))
+
+    assert mark("suspect", "node-well")[0] == 2, "a reason is required"
+    assert re.fullmatch(r"n-\d+  suspect\n", mark("suspect", "node-well", "--reason", "odd noise")[1])
+    status, out, _ = mark("down", "node-well", "node-sick", "--begins", begins, "--reason", "power work")
+    assert status == 0 and len(re.findall(r"^n-\d+  \S.* down  hp-\d+$", out, re.M)) == 2
+    status, _, fault = mark("burn-in", "node-well", "--reason", "odd noise")
+    assert status == 5 and "From suspect it can become healthy, draining, down, not burn-in." in fault
+    status, out, _ = planned("--nodes")
+    assert status == 0 and re.search(r"hp-\d+ .* north/node-well +down +\S.* power work", out)
+    plans = json.loads(planned("--nodes", "--json")[1])["items"]
+    assert planned("--call-off", plans[0]["id"])[0] == 0
+    assert [row["id"] for row in json.loads(planned("--nodes", "--json")[1])["items"]] == [plans[1]["id"]]
+    assert planned("--call-off", "hp-999999")[0] == 4
+    told = json.loads(mark("healthy", "node-well", "--reason", "quiet again", "--json")[1])["items"]
+    assert [(one["health"], one["planned"]) for one in told] == [("healthy", None)]
+
+
 def test_the_tree_with_what_is_promised_and_held(run, busy):
     status, out, _ = run("quota", TEAM)
 
