@@ -18,7 +18,8 @@ from gpufleet.doctor import Finding, some
 from quotas.models import CostMailing, MailState
 from scheduler.models import Delivery, DeliveryState, Happening, Schedule, Sending, SendingState, Webhook, WebhookState
 from scheduler.selectors.loop import scheduler_silent
-from scheduler.services.jobs.old_checkpoints import checkpoints_to_delete
+from scheduler.services.jobs.old_checkpoints import LATE as CHECKPOINTS_LATE
+from scheduler.services.jobs.old_checkpoints import checkpoints_late
 from scheduler.services.notify.notices import Way
 
 OLDEST_REDIS = (6, 0)
@@ -26,7 +27,6 @@ ANSWER_SECONDS = 5
 MESSAGES_LATE = timedelta(minutes=10)
 COSTS_LATE = timedelta(minutes=15)  # they are looked at every five
 COSTS_REMEMBERED = timedelta(days=7)
-CHECKPOINTS_LATE = timedelta(hours=1)  # they are looked at every ten minutes
 SCHEDULES_LATE = timedelta(minutes=10)
 FAILING_LONG = timedelta(hours=1)
 # The first tries of a mail server that restarts fail as well.
@@ -157,7 +157,7 @@ def schedules_go_on() -> Iterator[Finding]:
 
 def old_checkpoints_go() -> Iterator[Finding]:
     """Files of checkpoints that nobody resumes from any more are deleted within minutes."""
-    late = checkpoints_to_delete().filter(removed_at__lt=now() - CHECKPOINTS_LATE)
+    late = checkpoints_late(now=now())
     if count := late.count():
         oldest = late.order_by("removed_at", "pk").values_list("location", flat=True).first()
         yield Finding(

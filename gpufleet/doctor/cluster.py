@@ -1,12 +1,15 @@
 """One Slurm cluster: does each step of a job's way work, and do both sides say the same of its nodes?"""
 
+import os
 from collections.abc import Iterator
 from functools import partial
 
 from gpufleet.doctor import Check, Finding, some
+from scheduler.backends.base import BackendError
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.models import SlurmCluster
+from scheduler.services.hardware.checks import in_time
 from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_nodes import differences
 
@@ -19,6 +22,8 @@ def checks_of(name: str) -> dict[str, Check]:
     checks: dict[str, Check] = {step.name: partial(iter, step.findings) for step in steps}
     if row.import_minutes:
         checks["periodic import"] = partial(_imports, row)
+    if row.former_folders:
+        checks["former shared folders"] = partial(former_folders_answer, row)
     if "nodes" in checks:
         checks["health of nodes"] = partial(_nodes, row)
     return checks
@@ -44,6 +49,27 @@ def _imports(row: SlurmCluster) -> Iterator[Finding]:
             "Look at the preview and apply it: the page of the cluster, Import from Slurm.",
             note=True,
         )
+
+
+def former_folders_answer(row: SlurmCluster) -> Iterator[Finding]:
+    for folder in row.former_folders:
+        try:
+            in_time(folder, partial(_look, folder))
+        except (BackendError, OSError) as fault:
+            yield Finding(
+                f"The former shared folder {folder} cannot be looked at: {fault}",
+                "Logs there cannot be read, jobs do not resume from there, and old checkpoints there stay. The folder of today is not concerned.",
+                "Mount it again. If no job resumes from it (page Connection) and its logs are not needed, unmount it and delete the folder.",
+            )
+
+
+def _look(folder: str) -> None:
+    """One that is gone altogether was given up."""
+    try:
+        os.lstat(folder)
+    except FileNotFoundError:
+        return
+    os.scandir(folder).close()
 
 
 def _nodes(row: SlurmCluster) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -18,7 +19,11 @@ class BackendError(Exception):
 
 
 class BackendSilent(BackendError):
-    """It hangs: whatever else it is asked now would hang as well."""
+    """A folder hangs: whatever else is asked of it now would hang as well."""
+
+    def __init__(self, words: str, folder: Path) -> None:
+        super().__init__(words)
+        self.folder = folder
 
 
 class BackendRefused(BackendError):

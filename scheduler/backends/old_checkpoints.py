@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -24,30 +25,39 @@ PATIENCE = 10.0  # seconds for one checkpoint; a file system that needs longer i
 NOT_THERE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR})  # gone, or something else in its place
 
 
+@dataclass(slots=True)
+class Call:
+    """The last deletion of a folder. It may take longer than anybody waited for it."""
+
+    old: OldCheckpoint
+    answer: Future[int]
+    thread: Thread
+
+
 class Deleter:
-    """Deletes from a thread, one at a time, so that nobody waits for longer than that for a file system that hangs."""
+    """Deletes from threads, one at a time in each folder, so that nobody waits for long for a file system that hangs, and no other folder does."""
 
     def __init__(self) -> None:
-        self._thread: Thread | None = None
-        self._late: dict[OldCheckpoint, Future[int]] = {}  # the one that took longer than anybody waited
+        self._late: dict[Path, Call] = {}
 
     def delete(self, root: Path, old: OldCheckpoint, *, given_up: Path | None = None) -> int:
         """Bytes that became free, also by a call for it that took too long. Where the folder `given_up` is gone, nothing is left to delete."""
-        if self._thread is not None and self._thread.is_alive():
-            raise BackendSilent(f"{root} does not answer: an earlier deletion has not come back.")
-        late = self._late.pop(old, None)
-        before = late.result() if late is not None and late.exception() is None else 0
+        late = self._late.get(root)
+        if late is not None and late.thread.is_alive():
+            raise BackendSilent(f"{root} does not answer: an earlier deletion has not come back.", root)
+        self._late.pop(root, None)
+        before = late.answer.result() if late is not None and late.old == old and late.answer.exception() is None else 0
         return before + self._delete(root, old, given_up)
 
     def _delete(self, root: Path, old: OldCheckpoint, given_up: Path | None) -> int:
         answer: Future[int] = Future()
-        self._thread = Thread(target=_answer, args=(answer, root, old, given_up), name="old-checkpoints", daemon=True)
-        self._thread.start()
+        thread = Thread(target=_answer, args=(answer, root, old, given_up), name="old-checkpoints", daemon=True)
+        thread.start()
         try:
             return answer.result(PATIENCE)
         except TimeoutError:
-            self._late = {old: answer}
-            raise BackendSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.") from None
+            self._late[root] = Call(old, answer, thread)
+            raise BackendSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.", root) from None
 
 
 def _answer(answer: Future[int], root: Path, old: OldCheckpoint, given_up: Path | None) -> None:

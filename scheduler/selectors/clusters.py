@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
@@ -12,6 +13,7 @@ from gpufleet.core.ranking import natural
 from quotas.permissions import Access, Can
 from scheduler.models import IN_SERVICE, Checkpoint, Cluster, Domain, Gpu, Health, Node, Pool, SlurmCluster, TopologyLevel
 from scheduler.selectors.holders import open_placements, outside_seats
+from scheduler.services.jobs.old_checkpoints import checkpoints_late
 
 
 @dataclass(slots=True)
@@ -137,10 +139,11 @@ class FormerFolder:
     folder: str
     checkpoints: int
     jobs: int
+    late: int  # old checkpoints there that should have been deleted long ago
 
 
-def former_folders(name: str) -> list[FormerFolder]:
-    """Those of a connected cluster, the newest first."""
+def former_folders(name: str, *, now: datetime) -> list[FormerFolder]:
+    """Those of a connected cluster, the newest first. None is looked at: it may hang."""
     row = SlurmCluster.objects.filter(cluster__name=name).first()
     if row is None:
         return []
@@ -149,7 +152,7 @@ def former_folders(name: str) -> list[FormerFolder]:
         below = f"{Path(folder) / f'gpufleet-{row.tag}'}/"
         kept = Checkpoint.objects.filter(location__startswith=below, removed_at__isnull=True, job__ended_at__isnull=True)
         counts = kept.aggregate(checkpoints=Count("pk"), jobs=Count("job", distinct=True))
-        found.append(FormerFolder(folder, **counts))
+        found.append(FormerFolder(folder, **counts, late=checkpoints_late(now=now).filter(location__startswith=below).count()))
     return found
 
 

@@ -172,7 +172,7 @@ def _connected_already(name: str) -> str:
 def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, status: int = 200, **more: Any) -> HttpResponse:
     is_slurm = isinstance(form, SlurmForm)
     may_run = not isinstance(form, SlurmForm) or form.may_run
-    former = former_folders(more["connected"]) if more.get("connected") else []
+    former = former_folders(more["connected"], now=now()) if more.get("connected") else []
     context = {"form": form, "is_slurm": is_slurm, "may_run": may_run, "former": former, **more}
     return render(request, "scheduler/cluster_add.html", context, status=status)
 

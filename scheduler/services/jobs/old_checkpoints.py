@@ -7,7 +7,8 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from time import monotonic
 
 from django.db import transaction
@@ -19,6 +20,7 @@ from scheduler.models import Attempt, Checkpoint, Placement
 from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN, checkpoints_prune
 
 LONGEST = 60.0  # seconds of one turn
+LATE = timedelta(hours=1)  # a turn comes every ten minutes
 A_STEP = 500  # rows that are written down together
 JOBS_NAMED = 50  # in an entry of the audit log
 log = logging.getLogger(__name__)
@@ -38,11 +40,16 @@ def checkpoints_to_delete() -> "QuerySet[Checkpoint]":
     return Checkpoint.objects.filter(~TOLD_TO_A_RUN, no_longer_written, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
 
 
+def checkpoints_late(*, now: datetime) -> "QuerySet[Checkpoint]":
+    """Those whose files should have gone long ago."""
+    return checkpoints_to_delete().filter(removed_at__lt=now - LATE)
+
+
 def old_checkpoints_delete(*, backends: Mapping[int, Backend], now: datetime) -> int:
     """One turn. Returns how many were deleted; those that could not be keep none of the others from it."""
     checkpoints_prune(now=now)
     until, after, done = monotonic() + LONGEST, 0, 0
-    silent: set[int] = set()
+    silent: set[Path] = set()
     while monotonic() < until and (rows := list(checkpoints_to_delete().filter(pk__gt=after).select_related("attempt__job")[:A_STEP])):
         deleted = _files_delete(rows, backends, silent, until)
         if deleted:
@@ -51,21 +58,21 @@ def old_checkpoints_delete(*, backends: Mapping[int, Backend], now: datetime) ->
     return done
 
 
-def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], silent: set[int], until: float) -> list[Deleted]:
-    """Leaves out those of back-ends that are `silent`, and adds those that turn out to be."""
+def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], silent: set[Path], until: float) -> list[Deleted]:
+    """Leaves out those in folders that are `silent`, and adds those that turn out to be."""
     clusters = _clusters_of(rows)
     deleted = []
     for row in rows:
         if monotonic() > until:
             break
         attempt = row.attempt
-        if not silent.isdisjoint(clusters[attempt.pk]):
+        if not silent.isdisjoint(Path(row.location).parents):
             continue
         old = OldCheckpoint(attempt.job.public_id, attempt.number, row.step, row.location)
         try:
             freed = sum(_backend(backends, cluster).delete_checkpoint(old) for cluster in clusters[attempt.pk])
         except BackendSilent as fault:
-            silent.update(clusters[attempt.pk])
+            silent.add(fault.folder)
             log.warning("the files of step %d of %s, and others there, stay for now: %s", old.step, old.job, fault)
             continue
         except BackendError as fault:

@@ -13,7 +13,9 @@ import pytest
 from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
 from gpufleet.doctor import examine
+from gpufleet.doctor.cluster import former_folders_answer
 from scheduler.backends import hostile_files, manifests, old_checkpoints
 from scheduler.backends.base import Backend, BackendError, OldCheckpoint
 from scheduler.backends.local import LocalBackend
@@ -26,6 +28,7 @@ from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings
 from scheduler.models import Attempt, Checkpoint, JobState, Order, OrderKind, SlurmCluster, SlurmRun
 from scheduler.selectors.jobs import job_checkpoints
+from scheduler.services.hardware import checks
 from scheduler.services.jobs.checkpoints import Shard, Told, checkpoint_newest, checkpoints_tell
 from scheduler.services.jobs.old_checkpoints import old_checkpoints_delete
 from tests import builders
@@ -205,8 +208,9 @@ class TestFiles:
         with pytest.raises(BackendError, match="has not come back"):
             deleter.delete(root, old(place))
         answers.set()
-        assert deleter._thread is not None
-        deleter._thread.join(30)
+        for thread in threading.enumerate():
+            if thread.name == "old-checkpoints":
+                thread.join(30)
         assert deleter.delete(root, old(place)) >= 4096, "what it freed meanwhile"
         assert deleter.delete(root, old(place)) == 0
         assert not place.exists()
@@ -314,6 +318,37 @@ class TestASharedFolderThatWasChanged:
         assert saving.rows() == ["1/step-40", "1/step-50", "1/step-60"]
         assert (mounted / "gpufleet-tag" / "checkpoints" / saving.job.public_id / "1" / "step-30").exists()
 
+    def test_one_that_hangs_keeps_no_other_folder_from_its_turn(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saving = Saving("slurm", root)
+        former = self.change(saving, root)
+        saving.again()
+        saving.root = root / "now" / "gpufleet-tag" / "checkpoints"
+        saving.save(*range(60, 110, 10))
+        answers, lstat = threading.Event(), Path.lstat
+
+        def hanging(path: Path) -> os.stat_result:
+            if path == former:
+                answers.wait(30)
+            return lstat(path)
+
+        monkeypatch.setattr(old_checkpoints, "PATIENCE", 0.1)
+        monkeypatch.setattr(Path, "lstat", hanging)
+        assert saving.turn() == 2, "those of the folder from now on"
+        assert saving.on_disk() == ["2/step-100", "2/step-80", "2/step-90"]
+        saving.save(110)
+        assert saving.turn() == 1, "also while the call for the former one has not come back"
+        assert caplog.text.count("stay for now") == 2, "one line a turn"
+
+        monkeypatch.setattr(old_checkpoints, "PATIENCE", 30.0)
+        answers.set()
+        for thread in threading.enumerate():
+            if thread.name == "old-checkpoints":
+                thread.join(30)
+        assert saving.turn() == 4
+        assert saving.on_disk() == ["2/step-100", "2/step-110", "2/step-90"]
+
     def test_no_other_folder_is_touched(self, root: Path) -> None:
         saving = Saving("slurm", root)
         self.change(saving, root)
@@ -336,10 +371,36 @@ class TestASharedFolderThatWasChanged:
         former = self.change(saving, root)
         fields = {"folder": str(root / "now"), "tag": "tag", "former_folders": [str(root / "other"), str(former)]}
         SlurmCluster.objects.create(cluster=saving.cluster, **fields)
+        removed = Checkpoint.objects.filter(removed_at__isnull=False)
+        removed.update(removed_at=now())
 
         page = personas.client("operator").get(reverse("cluster_add"), {"cluster": "here"}).content.decode()
         assert f"<code>{former}</code>: 3 checkpoints of 1 job that may resume</li>" in page
         assert f"<code>{root / 'other'}</code>: no job resumes from here</li>" in page
+
+        removed.update(removed_at=now() - timedelta(hours=2))
+        page = personas.client("operator").get(reverse("cluster_add"), {"cluster": "here"}).content.decode()
+        assert "that may resume. <strong>2 old checkpoints could not be deleted:</strong> check that this folder is mounted and answers</li>" in page
+
+    def test_the_doctor_names_one_that_does_not_answer(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        answers, scandir = threading.Event(), os.scandir
+
+        def hanging(path: Any) -> Any:
+            if path == str(root / "hangs"):
+                answers.wait(30)
+            return scandir(path)
+
+        monkeypatch.setattr(checks, "PATIENCE", 0.1)
+        monkeypatch.setattr(os, "scandir", hanging)
+        (root / "hangs").mkdir()
+        (root / "lost").symlink_to(root / "away")
+        row = SlurmCluster(former_folders=[str(root), str(root / "given-up"), str(root / "lost"), str(root / "hangs")])
+        found = [finding.what for finding in former_folders_answer(row)]
+        answers.set()
+        assert found == [
+            f"The former shared folder {root}/lost cannot be looked at: [Errno 2] No such file or directory: '{root}/lost'",
+            f"The former shared folder {root}/hangs cannot be looked at: {root}/hangs does not answer within 0.1 s.",
+        ]
 
 
 def entries() -> list[Any]:
