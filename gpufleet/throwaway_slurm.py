@@ -35,7 +35,7 @@ SlurmctldPidFile={d}/run/slurmctld.pid
 SlurmdPidFile={d}/run/slurmd.%n.pid
 SlurmctldLogFile={d}/log/slurmctld.log
 SlurmdLogFile={d}/log/slurmd.%n.log
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracking}
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -68,9 +68,18 @@ def missing() -> str:
 
 class Slurm:
     def __init__(
-        self, *, nodes: int = 4, gpus: int = 8, leaf: int = 2, more: str = "", mig: Mapping[str, int] | None = None, shares: str = ""
+        self,
+        *,
+        nodes: int = 4,
+        gpus: int = 8,
+        leaf: int = 2,
+        more: str = "",
+        mig: Mapping[str, int] | None = None,
+        shares: str = "",
+        tracking: str = "linuxproc",
     ) -> None:
-        """`mig`: so many instances of each profile besides the whole GPUs of a node. `shares`: mps or shard, so that whole GPUs can be shared."""
+        """`mig`: so many instances of each profile besides the whole GPUs of a node. `shares`: mps or shard, so that whole GPUs can be shared.
+        `tracking`: linuxproc finds all that a job has started and reads all of /proc several times a job; pgid costs little, as cgroups do."""
         # Not pytest's folder: a socket's path may have 108 bytes.
         self.dir = d = Path(tempfile.mkdtemp(prefix="gf-"))
         d.chmod(0o755)
@@ -108,6 +117,7 @@ class Slurm:
             user=pwd.getpwuid(os.getuid()).pw_name,
             nodes=range_of,
             more=more,
+            tracking=tracking,
             jwt=f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={d}/etc/jwt.key\n" if self.has_jwt() else "",
         )
         text = text.replace(f"Port=[{ports[0]}-{ports[-1]}]", f"Port=[{','.join(map(str, ports))}]")

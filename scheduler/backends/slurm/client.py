@@ -191,6 +191,7 @@ class SlurmClient:
     def __init__(self, settings: Settings, *, seconds: float = SECONDS) -> None:
         self.settings, self.seconds = settings, seconds
         self._token: tuple[str, float] | None = None
+        self._printed: dict[tuple[str, ...], SlurmJob] = {}  # by what squeue printed of it the last time: most of it prints again
 
     # Commands
 
@@ -298,7 +299,9 @@ class SlurmClient:
         values = printed.split(end)
         if len(values) % len(FIELDS) != 1:
             raise BackendError("squeue printed other fields than it was asked for; Slurm 22.05 or newer is needed.")
-        return [_printed_job(values[first : first + len(FIELDS)]) for first in range(0, len(values) - 1, len(FIELDS))]
+        known, told = self._printed, [tuple(values[first : first + len(FIELDS)]) for first in range(0, len(values) - 1, len(FIELDS))]
+        self._printed = {one: known.get(one) or _printed_job(one) for one in told}
+        return list(self._printed.values())
 
     def with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """The same with the GPUs that they hold, by index, as far as Slurm tells. `scontrol` alone prints them, and it is asked for many at once.
