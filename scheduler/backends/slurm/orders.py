@@ -25,7 +25,7 @@ from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm.client import SlurmSilent
 from scheduler.backends.slurm.outcomes import log_name
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_of, seat_of, state_of
-from scheduler.backends.slurm.script import Part, Places, is_single, keeps_logs_on_its_node, parts_of, saves, script_of
+from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
 from scheduler.backends.slurm.site import Site
 from scheduler.models import SlurmRun
 
@@ -34,7 +34,6 @@ SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its c
 STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm has something to do by then
 ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
-NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 Submission = tuple[list[str], str]
 Early = tuple[list[int], Future[None]]  # jobs that are being released while others are submitted
 
@@ -223,8 +222,8 @@ class Orders(Site):
         secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
         single, first = is_single(order, part), part.seats[0]
-        own_log = single and not keeps_logs_on_its_node(order, places.node_logs)
-        log_file = f"{places.run}/{log_name(single=own_log, seat=f'{first.role}-{first.index}', part=part.number)}"
+        own_log = has_own_log(order, part, places.node_logs)
+        log_file = f"{places.run}/{log_name(own=own_log, seat=f'{first.role}-{first.index}', part=part.number)}"
         arguments = [
             "--hold",
             "--no-requeue",

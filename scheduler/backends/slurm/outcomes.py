@@ -16,6 +16,7 @@ from typing import Any
 from scheduler.backends.base import Refusal
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run
+from scheduler.backends.slurm.script import joins_later
 
 SIGKILLED = 128 + signal.SIGKILL
 AT_ITS_START = timedelta(seconds=2)
@@ -157,7 +158,8 @@ def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
     """Whether the node has made the file of its output, which it does before the script."""
     seat = part["seats"][0]
     name = f"{seat['role']}-{seat['index']}"
-    return any(os.path.lexists(Path(run.folder) / log_name(single=single, seat=name, part=part["number"])) for single in (True, False))
+    ways = (False,) if joins_later(part["number"]) else (True, False)
+    return any(os.path.lexists(Path(run.folder) / log_name(own=own, seat=name, part=part["number"])) for own in ways)
 
 
 def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
@@ -171,9 +173,9 @@ def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
     return not _has_begun(run, part) and _left_code(run, part) is None
 
 
-def log_name(*, single: bool, seat: str, part: int) -> str:
-    """The file that a node makes when it starts the script."""
-    return f"{seat}.log" if single else f"batch-{part}.log"
+def log_name(*, own: bool, seat: str, part: int) -> str:
+    """The file that a node makes when it starts the script. `own`: it is the log of its worker."""
+    return f"{seat}.log" if own else f"batch-{part}.log"
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_launch import NAME
 from scheduler.backends.slurm.gres import Gres, is_share, promised
 
+NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 PORTS = range(10_240, 20_000)
 # A task's own ranks: Slurm numbers the tasks of a step from 0. No signal is ignored for the job: a shell could never trap it again.
 RANKS = "export RANK=$(($1 + SLURM_PROCID)) ROLE_RANK=$(($1 + SLURM_PROCID)) LOCAL_RANK=$SLURM_PROCID"
@@ -111,6 +112,16 @@ def is_single(order: StartOrder, part: Part) -> bool:
     return len(part.seats) == 1 and tasks_of(order, part.seats[0]) == 1
 
 
+def has_own_log(order: StartOrder, part: Part, node_logs: str) -> bool:
+    """Whether its node makes the log of its worker. Not where another part in that place had one before: what the node makes says that it began."""
+    return is_single(order, part) and not keeps_logs_on_its_node(order, node_logs) and not joins_later(part.number)
+
+
+def joins_later(number: int) -> bool:
+    """Whether a part of that number was added by a resize, perhaps in the place of one that was lost."""
+    return number >= NUMBERS
+
+
 def saves(order: StartOrder) -> bool:
     """Whether the job says that it saves its work when it is asked to (USR1)."""
     return bool(order.spec.get("checkpoint"))
@@ -147,7 +158,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         lines += [
             f"gf_program=({shlex.join(argv)})",
             f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')}",
-            *(_LOCAL_ALONE if keeps_logs_on_its_node(order, places.node_logs) else ()),
+            *(() if has_own_log(order, part, places.node_logs) else _LOG_ALONE),
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
@@ -288,7 +299,7 @@ _LOCAL = (
     '  gf_gather && rm -f "$gf_folder/local-$gf_part" && rm -rf -- "$gf_local"',
     "}",
 )
-_LOCAL_ALONE = ('exec >>"$gf_logs/$gf_name.log" 2>&1', '[ -z "$gf_why" ] || echo "$gf_why"')
+_LOG_ALONE = ('exec >>"$gf_logs/$gf_name.log" 2>&1', '[ -z "$gf_why" ] || echo "$gf_why"')
 
 
 def keeps_logs_on_its_node(order: StartOrder, folder: str) -> bool:

@@ -13,7 +13,7 @@ from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, RunState, Signal, WorkerSeat
 from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
-from scheduler.backends.slurm.outcomes import outcome
+from scheduler.backends.slurm.outcomes import began, outcome
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.scenes import start_order
 from tests.scheduler.backends.slurm_site import UNKNOWN, seat, shell
@@ -82,6 +82,30 @@ def test_what_a_worker_leaves_that_was_given_up_says_nothing_of_the_one_in_its_p
         assert [worker.state for worker in site.seen().workers] == [RunState.RUNNING, RunState.STARTING]
     site.until(RunState.RUNNING)
     assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
+
+
+def test_a_worker_that_joins_has_not_begun_because_the_one_before_in_its_place_had(site):
+    """Both write to the log of the worker."""
+    told = replace(start_order("j-1.1"), launch=shell("echo $SLURMD_NODENAME; exec sleep 300", in_place=True), spec={})
+    first, second, elsewhere = seat(0, "gpu001", 4), seat(1, "gpu002", 4), seat(1, "gpu004", 4)
+    site.backend.start(replace(told, workers=(first, second)), now=now())
+    site.until(RunState.RUNNING)
+    wait_until(lambda: site.log(1) == "gpu002\n", what="the first in the place to write")
+    site.slurm.sh("scontrol", "update", "nodename=gpu004", "state=drain", "reason=test")
+    try:
+        site.backend.resize(key="j-1.1", sequence=2, add=[elsewhere], leave=[], now=now(), order=replace(told, workers=(first, elsewhere)))
+        run = site.backend._of_row(SlurmRun.objects.get())
+        part = run.parts[1]
+        [job] = [job for job in site.client.jobs() if job.id == part["id"]]
+        assert job.state == "PENDING"
+        code, why, lost = outcome(run, part, replace(job, state="COMPLETED", exit_code=0))
+        assert (code, lost, "which had not begun" in why) == (None, True, True)
+        assert not began(run, part, job)
+    finally:
+        site.slurm.sh("scontrol", "update", "nodename=gpu004", "state=resume")
+
+    wait_until(lambda: site.log(1).endswith("\ngpu004\n"), seconds=60, what="the next in the place to write")
+    assert began(run, part, job)
 
 
 def test_a_worker_that_waits_for_a_drained_node_is_asked_for_nothing_and_given_up_and_one_that_somebody_cancels_ends_no_other(site):
