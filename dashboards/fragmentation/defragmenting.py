@@ -1,14 +1,14 @@
 """What a defragmentation would do now: the engine plans the fleet as it is, with leave to move so many jobs."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from dashboards.fragmentation.measure import scattered
 from dashboards.fragmentation.snapshot import room_of
 from gpufleet.core.previews import Effect, JobEffect, Preview
-from gpufleet.core.templatetags.shell import duration, gpus_told, plural
+from gpufleet.core.templatetags.shell import duration, gpus_told, money, plural
 from quotas.permissions import Access
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Decision, Plan
@@ -17,7 +17,9 @@ from scheduler.engine.model.values import Job as Planned
 from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import Job
+from scheduler.presenters.node_changes import moment_told
 from scheduler.selectors.jobs import jobs_named
+from scheduler.services.jobs.prices import repeated_work
 from scheduler.simulation.applying import carried_out
 from scheduler.snapshots import Snapshots
 
@@ -60,13 +62,15 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Defragmented:
-    """`largest` is how many GPUs one gang could start with, now and then, by type and level."""
+    """`largest` is how many GPUs one gang could start with, now and then, by type and level. `lost_micros`: what the work that is done again costs at
+    the guaranteed rate, where the reader may know it."""
 
     as_of: datetime
     moves: tuple[Move, ...]
     opened: tuple[Opened, ...]
     stuck: tuple[Stuck, ...]
     largest: Mapping[str, Mapping[str, tuple[int, int]]]
+    lost_micros: int | None = None
 
     @property
     def lost_milli_seconds(self) -> int:
@@ -97,13 +101,23 @@ def defragmentation_preview(*, access: Access, moves: int, now: datetime) -> Def
     gains = {one.for_job for one in mine if one.for_job}
     stuck = {one.job: why for one in plan.waiting if (why := _why_not(one.reasons)) is not None and one.job not in gains}
     seen = jobs_named(access, [*{one.job for one in mine if one.job}, *gains, *list(stuck)[:MOST_REASONS]])
+    moved = tuple(_move(one, jobs[one.job], seen, scenario.now) for one in mine if one.job)
     return Defragmented(
         now,
-        tuple(_move(one, jobs[one.job], seen, scenario.now) for one in mine if one.job),
+        moved,
         tuple(Opened(name, seen.get(name), _asked_milli(jobs[name])) for name in sorted(gains) if name in jobs),
         tuple(Stuck(name, seen.get(name), why) for name, why in list(stuck.items())[:MOST_REASONS]),
         _largest(scenario, carried_out(scenario, replace(plan, decisions=tuple(mine)))),
+        _lost_micros(access, moved, now),
     )
+
+
+def _lost_micros(access: Access, moves: Sequence[Move], now: datetime) -> int | None:
+    named = {one.job.pk: one for one in moves if one.job is not None}
+    if len(named) < len(moves):
+        return None
+    jobs = {key: one.job for key, one in named.items() if one.job is not None}
+    return repeated_work(access, {key: one.lost_seconds for key, one in named.items()}, jobs, now=now).micros
 
 
 def _is_move(one: Decision) -> bool:
@@ -145,8 +159,8 @@ def _move(one: Decision, job: Planned, seen: Mapping[str, Job], at: int) -> Move
 MOST_NODES = 3
 
 
-def told(found: Defragmented, *, moves: int) -> Preview:
-    """The same in sentences, with the jobs that would move."""
+def told(found: Defragmented, *, moves: int, begins: datetime | None = None) -> Preview:
+    """The same in sentences, with the jobs that would move. `begins` None: at once."""
     jobs = [
         JobEffect(
             one.public_id,
@@ -160,13 +174,17 @@ def told(found: Defragmented, *, moves: int) -> Preview:
         if one.job is not None
     ]
     unseen = [one for one in found.moves if one.job is None]
-    return Preview(_sentences(found, moves), ("Moves", "Done again"), jobs, len(unseen), sum(one.milli for one in unseen))
+    later = [f"It begins at {moment_told(begins)} and is planned again then. This is what it would do now."] if begins is not None else []
+    return Preview([*later, *_sentences(found, moves)], ("Moves", "Done again"), jobs, len(unseen), sum(one.milli for one in unseen))
 
 
 def _sentences(found: Defragmented, moves: int) -> list[str]:
     if not found.moves:
         return [f"No job would move: {plural(moves, 'move')} would make room for no waiting job at an acceptable cost.", *map(_stuck, found.stuck)]
-    lines = [f"{plural(len(found.moves), 'job')} would save, move and go on elsewhere; {_worked(found.lost_milli_seconds)} would be done again."]
+    worth = f", worth {money(found.lost_micros)} at the guaranteed rate" if found.lost_micros else ""
+    count = len(found.moves)
+    lines = [f"{plural(count, 'job')} would save, move and go on elsewhere; {_worked(found.lost_milli_seconds)} would be done again{worth}."]
+    lines.append("Its owner is notified when it moves." if count == 1 else "Their owners are notified when they move.")
     lines += [f"{_name(one.job)} with {gpus_told(one.milli)} would start." for one in found.opened]
     for kind, levels in found.largest.items():
         lines += [f"The largest gang of {kind} in one {level}: {now} → {then} GPUs." for level, (now, then) in levels.items() if now != then]

@@ -22,12 +22,15 @@ from dashboards.marks import fleet_marks
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.previews import Preview
 from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.templatetags.shell import percent_of, plural
 from gpufleet.core.times import now
+from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
+from scheduler.presenters.node_changes import moment_told
 from scheduler.selectors.defragmenting import defragmentation_for, defragmentations_listed
-from scheduler.services.defragmenting import MOST_MOVES, defragmentation_start, defragmentation_stop
+from scheduler.services.defragmenting import MOST_MOVES, defragmentation_faults, defragmentation_start, defragmentation_stop
 
 SHOWN = 12
 DEFRAGMENTATIONS_SHOWN = 5
@@ -81,36 +84,48 @@ class DefragmentForm(MovesForm):
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.OPERATE, everywhere=True)
 def defragment(request: HttpRequest) -> HttpResponse:
-    """What would move and what that opens; sent, it begins."""
+    """What would move and what that opens; sent, it begins, or is scheduled."""
     if request.method != "POST":
         form = MovesForm(request.GET if "moves" in request.GET else {"moves": USUAL_MOVES})
         return _defragment_page(request, form, faults=form.errors, status=200 if form.is_valid() else 422)
     form = DefragmentForm(request.POST)
     if not form.is_valid():
         return _defragment_page(request, form, faults=form.errors, status=422)
+    if "preview" in request.POST:
+        return _defragment_page(request, form, faults={}, status=200)
     try:
         found = defragmentation_start(access=access_of(request), now=now(), **form.cleaned_data)
     except ValidationError as fault:
         return _defragment_page(request, form, faults=fault.message_dict, status=422)
     except Conflict as fault:
         return _defragment_page(request, form, faults={"all": [str(fault)]}, status=409)
-    messages.success(request, f"Up to {plural(found.moves_most, 'job')} more may move for an hour.")
+    when = f"from {moment_told(found.starts_at)} on " if form.cleaned_data["starts_at"] else ""
+    stop = Undo(reverse("defragment_stop", args=[found.public_id]), {})
+    done_with_undo(request, f"Up to {plural(found.moves_most, 'job')} more may move {when}for an hour.", stop)
     return redirect("fragmentation")
 
 
 def _defragment_page(request: HttpRequest, form: MovesForm, *, faults: Mapping[str, Any], status: int) -> HttpResponse:
     read = getattr(form, "cleaned_data", {})
-    moves = read.get("moves")
-    moment = now()
-    found = None if moves is None else defragmentation_preview(access=access_of(request), moves=moves, now=moment)
+    moves, begins, moment = read.get("moves"), read.get("starts_at"), now()
     context = {
         "moves": form.data.get("moves", ""),
-        "starts_at": form.data.get("starts_at", ""),
+        "begins": form.data.get("starts_at", "")[:20],
+        "begins_name": "starts_at",
+        "begins_preview": reverse("defragment"),
         "reason": form.data.get("reason", ""),
         "most": MOST_MOVES,
-        "preview": None if found is None or moves is None else told(found, moves=moves),
-        "faults": faults,
+        "own_faults": ("moves", "begins", "starts_at"),
     }
+    unclear = {name: list(texts) for name, texts in faults.items() if name in ("moves", "starts_at")}
+    if moves is not None and not unclear:
+        unclear = {name: [text] for name, text in defragmentation_faults(moves=moves, starts_at=begins, now=moment).items()}
+    if unclear or moves is None:
+        preview = Preview(sentences=(), faults=[text for texts in unclear.values() for text in texts])
+    else:
+        preview = told(defragmentation_preview(access=access_of(request), moves=moves, now=moment), moves=moves, begins=begins)
+    found = {name: list(texts) for name, texts in faults.items()} | unclear
+    context |= {"preview": preview, "faults": found | {"begins": found.get("starts_at", [])}}
     return render(request, "dashboards/defragment.html", context, status=status)
 
 

@@ -37,16 +37,22 @@ class Leave(NamedTuple):
 def defragmentation_start(*, access: Access, moves: int, reason: str, now: datetime, starts_at: datetime | None = None) -> Defragmentation:
     """Let so many more jobs be moved, from now on or from a time on, for an hour."""
     access.must_everywhere(Can.OPERATE)
-    faults: dict[str, str] = {}
-    if not 1 <= moves <= MOST_MOVES:
-        faults["moves"] = f"The number of moves must be between 1 and {MOST_MOVES:,}."
+    faults = defragmentation_faults(moves=moves, starts_at=starts_at, now=now)
     if not reason.strip():
         faults["reason"] = "A reason is required for the record."
-    if starts_at is not None and not now - timedelta(minutes=1) <= starts_at <= now + FARTHEST:
-        faults["starts_at"] = "The start must be within the next seven days."
     if faults:
         raise ValidationError(faults)
     return _started(actor=access.actor, moves=moves, reason=reason.strip(), now=now, starts_at=max(now, starts_at or now), by_rule=False)
+
+
+def defragmentation_faults(*, moves: int, starts_at: datetime | None, now: datetime) -> dict[str, str]:
+    """What is wrong with one that moves so many jobs from a time on, by field."""
+    faults: dict[str, str] = {}
+    if not 1 <= moves <= MOST_MOVES:
+        faults["moves"] = f"The number of moves must be between 1 and {MOST_MOVES:,}."
+    if starts_at is not None and not now - timedelta(minutes=1) <= starts_at <= now + FARTHEST:
+        faults["starts_at"] = "The start must be within the next seven days."
+    return faults
 
 
 def defragmentation_rule(*, moves: int, reason: str, now: datetime) -> Defragmentation | None:

@@ -57,7 +57,17 @@ def test_a_gang_of_64_finds_room_where_96_gpus_lie_scattered(live_console: LiveC
     expect(affected.filter(has_text="half-")).to_have_count(8)
     expect(page.locator("main")).to_contain_text("gang with 64 GPUs would start.")
     assert visitor.axe() == []
+    preview = page.locator("#change-preview")
+    page.get_by_label("Moves at most").fill("1")  # the preview follows what is typed
+    expect(preview).to_contain_text("No job would move")
+    page.get_by_label("Moves at most").fill("8")
+    expect(preview).to_contain_text("gang with 64 GPUs would start.")
+    page.get_by_label("Begins (UTC)").fill(f"{now() + timedelta(hours=3):%Y-%m-%dT%H:%M}")
     page.get_by_label("Reason").fill("The gang waits")
+    expect(page.get_by_role("button", name="Schedule defragmentation")).to_be_visible()
+    page.get_by_label("Begins (UTC)").fill("")
+    page.get_by_label("Reason").focus()
+    expect(preview).not_to_contain_text("It begins at")
     page.get_by_role("button", name="Defragment").click()
     expect(page.get_by_text("more may move for an hour")).to_be_visible()
     for seconds in (0, 20, 40, 60):

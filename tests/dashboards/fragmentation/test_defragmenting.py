@@ -9,6 +9,7 @@ from dashboards.fragmentation.rule import rule_turn
 from dashboards.fragmentation.snapshot import Fragments
 from dashboards.fragmentation.store import fragmentation_write
 from gpufleet.core.times import now
+from gpufleet.core.undo import undo_of
 from scheduler.models import Defragmentation, Health, JobState, Node
 from tests import builders
 from tests.scheduler.loop.worlds import Loop, submit
@@ -65,6 +66,31 @@ def test_it_is_previewed_with_what_it_opens_and_costs_and_applied(kept_out):
     loop.tick()
     found.refresh_from_db()
     assert found.moves_done == 2
+
+
+def test_it_is_scheduled_with_what_it_would_do_now_and_undone(kept_out):
+    operator, begins = kept_out[0].client("operator"), (now() + timedelta(hours=5)).replace(second=0, microsecond=0)
+    builders.rate("H100-SXM-80GB", since=now() - timedelta(days=1), micros=2_500_000)
+    sent, told = {"moves": 2, "starts_at": f"{begins:%Y-%m-%dT%H:%M}", "reason": "tonight"}, f"{begins:%Y-%m-%d %H:%M} UTC"
+
+    shown = operator.post(reverse("defragment"), {**sent, "reason": "", "preview": "1"}).content.decode()
+
+    assert f"It begins at {told} and is planned again then. This is what it would do now." in shown
+    assert "gang with 8 GPUs would start." in shown and "Their owners are notified when they move." in shown
+    assert ">Schedule defragmentation</button>" in shown and ">Defragment</button>" not in shown
+    assert not Defragmentation.objects.exists()
+    costly = kept_out[0].client("superuser").get(reverse("defragment"), {"moves": 2}).content.decode()
+    assert ">Defragment</button>" in costly and "GPU-hours would be done again, worth $" in costly
+    for wrong in ({"starts_at": "2020-01-01T00:00"}, {"moves": "0"}):
+        page = operator.post(reverse("defragment"), {**sent, **wrong, "preview": "1"}).content.decode()
+        assert "would start." not in page and page.count("The start must be" if "starts_at" in wrong else "The number of moves must be") == 2
+
+    done = operator.post(reverse("defragment"), sent, follow=True)
+    (message,) = done.context["messages"]
+    assert str(message) == f"Up to 2 jobs more may move from {told} on for an hour."
+    undo = undo_of(message)
+    operator.post(undo.address, undo.fields)
+    assert Defragmentation.objects.get().state == Defragmentation.State.ENDED
 
 
 def test_with_too_few_moves_it_says_that_none_would_move_and_who_waits_on(kept_out):
