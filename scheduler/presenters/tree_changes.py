@@ -128,6 +128,8 @@ def _window_lines(found: WindowPreview) -> Iterable[str]:
     if found.leaving:
         count = len(found.leaving)
         yield f"{plural(count, 'job')} must leave. {'Its owner is' if count == 1 else 'Their owners are'} notified then."
+    elif clearing is not None:
+        yield "No owner is notified."
     if found.displaced:
         yield f"{plural(len(found.displaced), 'job')} in the way cannot be asked to leave."
     if found.over_guarantees:

@@ -61,6 +61,7 @@ from scheduler.windows.lists import RESERVATIONS
 log = logging.getLogger(__name__)
 
 WINDOWS_SHOWN, JOBS_SHOWN = 8, 50
+TO_BE_SEEN = Told(sentences=["What the reservation does is shown here."])
 TEAMS_OFFERED = 500
 
 
@@ -312,7 +313,7 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
     """The form; what it comes to; and once nobody is displaced, or that has been seen, it is written."""
     preview: Preview | None = None
     status = 200
-    sent = request.method == "POST"
+    sent = request.method == "POST" and request.POST.get("do") != "look"  # a preview that says what is wrong is an answer
     if form.is_bound and form.is_valid():
         given = form.given()
         try:
@@ -329,10 +330,17 @@ def _written(request: HttpRequest, access: Access, form: ReservationForm, of: Re
             status = 409 if sent else 200
     elif sent:
         status = 422
+    told = reservation_told(preview) if preview is not None and form.is_valid() else TO_BE_SEEN
+    address = reverse("reservation_edit", args=[of.public_id]) if of else reverse("reservation_new")
     context = {
         "form": form,
-        "preview": reservation_told(preview) if preview is not None else None,
+        "preview": Told(sentences=(), faults=form.unclear) if form.is_bound and form.unclear else told,
         "drawn": preview,
+        "reason": form["reason"].value() or "",
+        "reason_optional": True,
+        "reason_most": form.fields["reason"].max_length,  # type: ignore[attr-defined]
+        "faults": {"reason": form.errors["reason"]} if "reason" in form.errors else {},
+        "action": address,
         "alarming": preview is not None and not preview.drawn.faults and _alarming(preview),
         "reservation": of,
         "heading": f"Change {of.name}" if of else "New reservation",

@@ -66,7 +66,7 @@ class ReservationForm(forms.Form):
     )
     idle = forms.ChoiceField(choices=Idle.choices, initial=Idle.HELD, label="Unused GPUs")
     purpose = forms.CharField(max_length=300, required=False, label="Purpose")
-    reason = forms.CharField(max_length=280, required=False, help_text="Kept in the audit log with your name.")
+    reason = forms.CharField(max_length=280, required=False)
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     MORE = ("rule", "notice_min", "lead_min", "decay_min", "idle", "purpose")
@@ -90,12 +90,10 @@ class ReservationForm(forms.Form):
         self.fields["shape"].choices = [("gpus", "GPUs"), ("nodes", "Whole nodes"), *blocks]  # type: ignore[attr-defined]
         if of is not None:
             del self.fields["owner"]
-        else:
-            del self.fields["reason"]
 
     @property
     def first_fields(self) -> list[Any]:
-        return [field for field in self.visible_fields() if field.name not in self.MORE]
+        return [field for field in self.visible_fields() if field.name not in (*self.MORE, "reason")]
 
     @property
     def more_fields(self) -> list[Any]:
@@ -138,6 +136,15 @@ class ReservationForm(forms.Form):
             of_class = data["owner"].startswith("class:")
             found |= {"quota": None if of_class else data["owner"], "job_class": data["owner"].removeprefix("class:") if of_class else None}
         return found | ({"reason": data["reason"]} if data.get("reason") else {})
+
+    @property
+    def unclear(self) -> list[str]:
+        """What is wrong with what was typed, for a preview: not what is still missing."""
+        found = []
+        for name, faults in self.errors.as_data().items():
+            label = f"{self[name].label}: " if name in self.fields else ""
+            found += [f"{label}{text}" for fault in faults if fault.code != "required" for text in fault.messages]
+        return found
 
     def show(self, faults: Mapping[str, Sequence[str]]) -> None:
         """Faults of the services at the fields that people see."""

@@ -144,6 +144,10 @@ def test_the_job_that_must_leave_is_shown_first_and_leaves_in_time(live_console:
     visitor.open(f"/reservations/new/?start={start:%Y-%m-%dT%H:%M}&end={start + timedelta(hours=1):%Y-%m-%dT%H:%M}")
     page.get_by_label("For", exact=True).select_option("acme/research")
     page.get_by_label("How many").fill("16")
+    page.get_by_label("Reason").fill("Review")  # the preview follows what is typed
+    expect(page.locator("#change-preview")).to_contain_text(job.name)
+    expect(page.get_by_role("region", name="Capacity")).to_contain_text("Healthy")
+    assert visitor.axe() == []
     page.get_by_role("button", name="Reserve").click()
     expect(page.get_by_role("region", name="Jobs affected").get_by_role("row").filter(has_text=job.name)).to_contain_text("Leaves in")
     assert not Reservation.objects.exists()

@@ -59,7 +59,7 @@ def reservation_request(*, access: Access, given: Mapping[str, Any], now: dateti
         if decided:
             windows_write(found, now)
             _ledger_follows(at)
-        _record(access, "reservation.request", found, after=reservation_facts(found))
+        _record(access, "reservation.request", found, after=reservation_facts(found), reason=str(given.get("reason") or ""))
         _tell(found)
     return found
 
