@@ -11,19 +11,19 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES
 from dashboards.gap.store import gap_course, span_for
 from dashboards.marks import MARKS, fleet_marks, hardware_marks, node_marks, quota_marks
-from dashboards.telemetry.spans import Course, gpu_course_each, gpu_courses, grain_for, job_course
+from dashboards.measures import ALLOCATION, LINES, UTILIZATION, Line, Measure
+from dashboards.telemetry.spans import Course, Hold, gpu_course_each, gpu_courses, grain_for, held_courses, job_course
 from gpufleet.core.charts import Chart, Mark, Series, heat_map, over_time
 from gpufleet.core.ranges import RANGES, Range
 from quotas.models import QuotaNode
 from quotas.permissions import Access
-from scheduler.models import Attempt, Cluster, Gpu, Job, Node
+from scheduler.models import Attempt, Cluster, Gpu, Job, Node, Placement
 from scheduler.selectors.nodes import events_since, node_events_since
 
 # More points than that are no finer on any screen.
 MOST_POINTS = 700
 MOST_CELLS = 100
 ALL = "all"
-MEASURES = ("sm", "memory")
 UNCLEAR = "Starting or no reading"
 # What a team holds, the part that computes at the bottom.
 HELD = (Cause.COMPUTING, Cause.IDLE, Cause.UNREAD, Cause.STARTING, Cause.FAILED, Cause.RESERVED)
@@ -52,17 +52,21 @@ def fleet_chart(*, gpu_type: str, access: Access, chosen: Range, now: datetime) 
     return over_time(label=f"All GPUs by state, last {chosen.text}", unit="GPUs", at=at, series=series, stacked=True, marks=marks)
 
 
-def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime) -> Chart:
-    """SM activity and memory of one GPU."""
+def gpu_chart(gpu: Gpu, *, chosen: Range, now: datetime, measure: Measure = UTILIZATION) -> Chart:
+    """What telemetry stores of one GPU: SM activity and memory, or another measure."""
     events = events_since(chosen.begin(now), gpu=gpu)
-    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, hardware_marks(events))
+    return _chart(f"GPU {gpu.index} of {gpu.node.name}", gpu.node.cluster_id, [gpu.pk], chosen, now, hardware_marks(events), measure)
 
 
-def node_chart(node: Node, *, chosen: Range, now: datetime) -> Chart:
+def node_chart(node: Node, *, chosen: Range, now: datetime, measure: Measure = UTILIZATION) -> Chart:
     """The same on average over the GPUs of a node."""
-    gpus = list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
+    gpus = gpus_of_node(node)
     events = events_since(chosen.begin(now), node=node)
-    return _chart(node.name, node.cluster_id, gpus, chosen, now, hardware_marks(events))
+    return _chart(node.name, node.cluster_id, gpus, chosen, now, hardware_marks(events), measure)
+
+
+def gpus_of_node(node: Node) -> list[int]:
+    return list(Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
 
 
 def node_heat(node: Node, gpus: Sequence[Gpu], *, chosen: Range, now: datetime) -> Chart:
@@ -78,23 +82,39 @@ def node_heat(node: Node, gpus: Sequence[Gpu], *, chosen: Range, now: datetime) 
     return heat_map(label=f"SM activity of each GPU of {node.name}, last {chosen.text}", unit="%", at=at, names=names, values=values, most=100)
 
 
-def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime) -> Chart:
+def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime, measure: Measure = UTILIZATION) -> Chart:
     """The same on average over the GPUs of a cluster."""
-    present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True, node__removed_at__isnull=True)
     marks = node_marks(node_events_since(chosen.begin(now), node__cluster=cluster))
-    return _chart(cluster.name, cluster.pk, list(present.order_by("pk").values_list("pk", flat=True)), chosen, now, marks)
+    return _chart(cluster.name, cluster.pk, gpus_of_cluster(cluster), chosen, now, marks, measure)
 
 
-def _chart(name: str, cluster: int, gpus: Sequence[int], chosen: Range, now: datetime, marks: Sequence[Mark]) -> Chart:
+def gpus_of_cluster(cluster: Cluster) -> list[int]:
+    present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True, node__removed_at__isnull=True)
+    return list(present.order_by("pk").values_list("pk", flat=True))
+
+
+def _chart(name: str, cluster: int, gpus: Sequence[int], chosen: Range, now: datetime, marks: Sequence[Mark], measure: Measure) -> Chart:
+    courses = hardware_courses(cluster, gpus, chosen=chosen, now=now, lines=measure.lines)
+    return _of_lines(f"{name}, last {chosen.text}", courses, measure, marks)
+
+
+def hardware_courses(cluster: int, gpus: Sequence[int], *, chosen: Range, now: datetime, lines: Sequence[Line] = LINES) -> list[Course]:
+    """What telemetry stores of some GPUs of a cluster, on average, in the steps of a range. Two queries."""
     start = chosen.begin(now)
     span = grain_for(since=start, now=now, most=MOST_POINTS)
-    found = gpu_courses(cluster_id=cluster, gpus=gpus, measures=MEASURES, since=start, until=start + chosen.length, span=span)
-    courses = [_coarser(course, chosen.step) for course in found]
-    series = [
-        Series(label, [None if math.isnan(value) else round(value, 1) for value in course.values.tolist()], colour)
-        for label, colour, course in zip(("SM activity", "Memory used"), ("used", "series-2"), courses, strict=True)
-    ]
-    return over_time(label=f"{name}, last {chosen.text}", unit="%", at=courses[0].at, series=series, most=100, marks=marks)
+    stored = [line.stored for line in lines]
+    found = gpu_courses(cluster_id=cluster, gpus=gpus, measures=stored, since=start, until=start + chosen.length, span=span)
+    return [_coarser(course, chosen.step) for course in found]
+
+
+def _of_lines(label: str, courses: Sequence[Course], measure: Measure, marks: Sequence[Mark]) -> Chart:
+    series = [Series(line.name, values_read(course), line.colour) for line, course in zip(measure.lines, courses, strict=True)]
+    return over_time(label=label, unit=measure.unit, at=courses[0].at, series=series, most=measure.most, marks=marks)
+
+
+def values_read(course: Course) -> list[float | None]:
+    """To a tenth; None where nothing was read."""
+    return [None if math.isnan(value) else round(value, 1) for value in course.values.tolist()]
 
 
 def _coarser(course: Course, step: timedelta) -> Course:
@@ -137,19 +157,43 @@ def _until(attempts: Sequence[Attempt], now: datetime) -> datetime:
     return attempts[0].ended_at or now
 
 
-def job_chart(job: Job, attempts: Sequence[Attempt], *, now: datetime, chosen: Range | None = None) -> Chart:
-    """What a job held and what of it computed, from its first attempt to its last; they are given with the latest first."""
-    since, until = (attempts[-1].started_at, _until(attempts, now)) if attempts else (now, now)
-    if chosen is not None:
-        since = max(since, until - chosen.length)
-    held, computing = job_course(job_id=job.pk, since=since, until=until, span=grain_for(since=since, now=now, most=MOST_POINTS))
+def job_chart(job: Job, attempts: Sequence[Attempt], *, now: datetime, chosen: Range | None = None, measure: Measure = ALLOCATION) -> Chart:
+    """What a job held and what of it computed, from its first attempt to its last; they are given with the latest first.
+
+    With another measure: what was read of the whole GPUs that it held, on average.
+    """
+    since, until = job_time(attempts, now=now, chosen=chosen)
+    span = grain_for(since=since, now=now, most=MOST_POINTS)
+    if measure.lines:
+        courses = job_gpu_courses(job, lines=measure.lines, since=since, until=until, span=span)
+        return _of_lines(f"GPUs of {job.name}", courses, measure, _attempt_marks(attempts, since))
+    held, computing = job_course(job_id=job.pk, since=since, until=until, span=span)
     series = [
         Series("Allocated", [_gpus(value) for value in held.values.tolist()], "held"),
         Series("Computing", [_gpus(value) for value in computing.values.tolist()], "used"),
     ]
+    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series, marks=_attempt_marks(attempts, since))
+
+
+def job_time(attempts: Sequence[Attempt], *, now: datetime, chosen: Range | None) -> tuple[datetime, datetime]:
+    """From when to when a job is drawn: all of its time, or the last part of it."""
+    since, until = (attempts[-1].started_at, _until(attempts, now)) if attempts else (now, now)
+    return (since if chosen is None else max(since, until - chosen.length)), until
+
+
+def job_gpu_courses(job: Job, *, lines: Sequence[Line] = LINES, since: datetime, until: datetime, span: int) -> list[Course]:
+    """What telemetry stores of the whole GPUs of a job while it held them, on average. Three queries; two more for each further cluster."""
+    held = Placement.objects.filter(job=job, gpu__isnull=False, gpu_milli=1000, since__lt=until).exclude(until__lte=since).order_by("pk")
+    by_cluster: dict[int, list[Hold]] = {}
+    for cluster, gpu, begin, end in held.values_list("node__cluster_id", "gpu_id", "since", "until"):
+        by_cluster.setdefault(cluster, []).append((gpu, begin, end))
+    return held_courses(by_cluster, measures=[line.stored for line in lines], since=since, until=until, span=span)
+
+
+def _attempt_marks(attempts: Sequence[Attempt], since: datetime) -> list[Mark]:
     marks = [Mark(one.started_at, f"Attempt {one.number} started") for one in attempts[:MARKS] if one.started_at >= since]
     marks += [Mark(one.ended_at, f"Attempt {one.number} ended") for one in attempts[:MARKS] if one.ended_at and one.ended_at >= since]
-    return over_time(label=f"GPUs of {job.name}", unit="GPUs", at=held.at, series=series, marks=marks)
+    return sorted(marks, key=lambda one: (one.at, one.text))
 
 
 def _gpus(milli: float) -> float | None:

@@ -63,6 +63,11 @@ _UTILIZATION = f"{{% if row.reading.sm is None %}}{_NONE}{{% else %}}{{{{ row.re
 _MEMORY = f"{{% if row.reading.memory is None %}}{_NONE}{{% else %}}{{{{ row.reading.memory }}}}%{{% endif %}}"
 
 
+def _measure(key: str, label: str, unit: str, hint: str) -> Column:
+    cell = f"{{% if row.reading.{key} is None %}}{_NONE}{{% else %}}{{{{ row.reading.{key} }}}}{unit}{{% endif %}}"
+    return Column(key, label, f"reading.{key}", numeric=True, cell=cell, hint=hint, optional=True, measured=True)
+
+
 def _figure(key: str, label: str, unit: str = "", hint: str = "") -> Column:
     cell = f"{{% if row.now.figures.{key} is None %}}{_NONE}{{% else %}}{{{{ row.now.figures.{key} }}}}{unit}{{% endif %}}"
     return Column(key, label, lambda row: row.now.figures.get(key), numeric=True, cell=cell, hint=hint, optional=True, measured=True)
@@ -82,6 +87,9 @@ READING = (
 )
 _READ = (
     *READING,
+    _measure("tensor", "Tensor activity", "%", "Tensor cores, newest reading"),
+    _measure("dram", "DRAM activity", "%", "Memory bandwidth used, newest reading"),
+    _measure("watts", "Power", " W", "Newest reading"),
     Column("throttles", "Throttling", "now.throttles", on_page=False),
     _figure("processes", "Processes", hint="Compute processes now, by NVML"),
     _figure("sm_clock", "SM clock", " MHz"),

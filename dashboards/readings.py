@@ -11,6 +11,7 @@ from dashboards.health.models import HealthFrame
 from dashboards.health.state import MOMENTARY, PROCESSES, STORED, UNREAD, unpacked
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
+from dashboards.telemetry.frames import NO_POWER
 
 THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
 HOT_C = 85
@@ -18,11 +19,15 @@ HOT_C = 85
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The newest readings of a GPU: percent, percent, degrees; None: not read."""
+    """The newest readings of a GPU: percent, degrees, watts; None: not read."""
 
     sm: int | None
     memory: int | None
     celsius: int | None
+    tensor: int | None = None
+    dram: int | None = None
+    watts: int | None = None
+    at: datetime | None = None  # when its source read it
 
     @property
     def is_hot(self) -> bool:
@@ -30,23 +35,28 @@ class Reading:
 
 
 NOT_READ = Reading(None, None, None)
+COLUMNS = ("sm_active", "memory_used", "temperature_c", "tensor_active", "dram_active")
 
 
 def readings_now(*, now: datetime) -> dict[int, Reading]:
     """By the keys of the GPUs. One query."""
     found: dict[int, Reading] = {}
-    for at, ids, *columns in TelemetryFrame.objects.values_list("at", "gpu_ids", "sm_active", "memory_used", "temperature_c"):
+    for at, ids, power, *columns in TelemetryFrame.objects.values_list("at", "gpu_ids", "power_watts", *COLUMNS):
         if now - at > FRESH:
             continue
         keys = np.frombuffer(bytes(ids), dtype="<u4").tolist()
-        told = [_bytes(column, len(keys)) for column in columns]
-        found |= {key: Reading(*(None if value == NO_READING else value for value in row)) for key, *row in zip(keys, *told, strict=True)}
+        told = [_read(column, "u1", NO_READING, len(keys)) for column in columns]
+        told.append(_read(power, "<u2", NO_POWER, len(keys)))
+        for key, sm, memory, celsius, tensor, dram, watts in zip(keys, *told, strict=True):
+            is_read = any(value is not None for value in (sm, memory, celsius, tensor, dram, watts))
+            found[key] = Reading(sm, memory, celsius, tensor, dram, watts, at if is_read else None)
     return found
 
 
-def _bytes(column: Iterable[int], count: int) -> list[int]:
-    read = list(bytes(column))
-    return read if len(read) == count else [NO_READING] * count
+def _read(column: bytes, kind: str, nothing: int, count: int) -> list[int | None]:
+    """A value a GPU; a source without such a counter has an empty column."""
+    values = np.frombuffer(bytes(column), kind).tolist()
+    return [None if value == nothing else value for value in values] if len(values) == count else [None] * count
 
 
 @dataclass(frozen=True, slots=True)

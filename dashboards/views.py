@@ -11,6 +11,7 @@ from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart,
 from dashboards.home.week import week_tiles
 from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
+from dashboards.measures import JOB_MEASURES, measure_of
 from dashboards.presenters import overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
 from dashboards.weak import weak_clusters
@@ -87,7 +88,7 @@ def fleet_map(request: HttpRequest) -> HttpResponseBase:
 def gpu_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
     """The chart of a GPU's page for another range, or a minute later."""
     gpu = gpu_for(access_of(request), public_id)
-    return _course(request, gpu_chart(gpu, chosen=range_of(request.GET), now=now()), gpu.public_id)
+    return _course(request, gpu_chart(gpu, chosen=range_of(request.GET), now=now(), measure=measure_of(request.GET)), gpu.public_id)
 
 
 @require_GET
@@ -97,7 +98,7 @@ def node_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
     node, chosen = node_for(access_of(request), public_id), range_of(request.GET)
     if request.GET.get("by") == "gpu":
         return _course(request, node_heat(node, node_gpus(node), chosen=chosen, now=now()), f"{node.public_id}-gpus")
-    return _course(request, node_chart(node, chosen=chosen, now=now()), node.public_id)
+    return _course(request, node_chart(node, chosen=chosen, now=now(), measure=measure_of(request.GET)), node.public_id)
 
 
 @require_GET
@@ -105,7 +106,7 @@ def node_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
 def cluster_course_chart(request: HttpRequest, name: str) -> HttpResponseBase:
     """The chart of a cluster's page likewise."""
     cluster = cluster_for(access_of(request), name)
-    return _course(request, cluster_chart(cluster, chosen=range_of(request.GET), now=now()), cluster.public_id)
+    return _course(request, cluster_chart(cluster, chosen=range_of(request.GET), now=now(), measure=measure_of(request.GET)), cluster.public_id)
 
 
 @require_GET
@@ -124,7 +125,7 @@ def job_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
     job, moment = job_for(access_of(request), public_id), now()
     attempts = job_attempts(job)
     chosen = job_range(request.GET.get("range", ""), job_ranges(attempts, now=moment))
-    return _course(request, job_chart(job, attempts, now=moment, chosen=chosen), job.public_id)
+    return _course(request, job_chart(job, attempts, now=moment, chosen=chosen, measure=measure_of(request.GET, JOB_MEASURES)), job.public_id)
 
 
 def _course(request: HttpRequest, chart: Chart, name: str) -> HttpResponseBase:

@@ -4,6 +4,7 @@ A span is made when its last minute is over, and made again when a frame came la
 (of jobs), so a fleet of 4,000 GPUs writes a few rows a quarter of an hour. docs/operate/telemetry.md says how large that gets.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -173,6 +174,29 @@ def gpu_courses(*, cluster_id: int, gpus: Sequence[int], measures: Sequence[str]
     return tuple(Course(moments, timedelta(seconds=span), row) for row in values)
 
 
+Hold = tuple[int, datetime, datetime | None]  # which GPU, from when, until when
+
+
+def held_courses(by_cluster: Mapping[int, Sequence[Hold]], *, measures: Sequence[str], since: datetime, until: datetime, span: int) -> list[Course]:
+    """As `gpu_courses`, but a GPU counts only in those steps in which it was held from beginning to end: in the others it worked for somebody else.
+
+    Two queries for each cluster.
+    """
+    begin = span_begin(since, span)
+    steps = max(0, -(-int((until - begin).total_seconds()) // span))
+    values = np.full((len(measures), steps), np.nan)
+    for cluster, holds in by_cluster.items():
+        gpus = np.array([gpu for gpu, _, _ in holds], np.uint32)
+        first = np.array([start.timestamp() for _, start, _ in holds])
+        last = np.array([math.inf if end is None else end.timestamp() for _, _, end in holds])
+        for at, place, columns, ids in _measured(cluster, measures, begin, until, span, np.unique(gpus)):
+            mine = place[np.isin(ids, gpus[(first <= at) & (at + span <= last)])]
+            if len(mine):
+                values[:, (at - int(begin.timestamp())) // span] = [_mean(measure, columns, mine, minute=span == 60) for measure in measures]
+    moments = tuple(begin + timedelta(seconds=span * step) for step in range(steps))
+    return [Course(moments, timedelta(seconds=span), row) for row in values]
+
+
 def gpu_course_each(*, cluster_id: int, gpus: Sequence[int], measure: str, since: datetime, until: datetime, span: int) -> dict[int, Course]:
     """What each of some GPUs of a cluster did in each step of the grain, by GPU. Two queries."""
     wanted = np.array(sorted(gpus), np.uint32)
@@ -209,7 +233,8 @@ def _measured(cluster: int, measures: Sequence[str], begin: datetime, until: dat
         place = places.get(bytes(ids))
         if place is None:
             continue  # it came after the first question
-        columns = {name: np.frombuffer(column, kind) for (name, kind), column in zip(names.items(), packed, strict=True)}
+        # Of a measure that nothing read, the column is empty: a part of it is NULL on SQLite.
+        columns = {name: np.frombuffer(column or b"", kind) for (name, kind), column in zip(names.items(), packed, strict=True)}
         yield at, place - first, columns, ids_read(bytes(ids))[place]
 
 

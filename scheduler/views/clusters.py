@@ -9,6 +9,7 @@ from django.views.decorators.http import require_safe
 
 from dashboards.courses import cluster_chart
 from dashboards.health.selectors import counters_followed
+from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -42,7 +43,9 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     may_operate = access.can_everywhere(Can.OPERATE)
     chosen, moment = range_of(request.GET), now()
     context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
-    context |= {"range": chosen, "chart": cluster_chart(cluster, chosen=chosen, now=moment), "is_weak": bool(weak_clusters([cluster.pk]))}
+    measure = measure_of(request.GET)
+    context |= {"range": chosen, "measures": HARDWARE_MEASURES, "measure": measure, "is_weak": bool(weak_clusters([cluster.pk]))}
+    context["chart"] = cluster_chart(cluster, chosen=chosen, now=moment, measure=measure)
     if may_operate:
         context["counters"] = counters_followed(cluster)
         context["outside"] = outside_jobs(access, cluster)

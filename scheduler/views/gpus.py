@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from dashboards.courses import gpu_chart
 from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.idle.selectors import gpu_episodes, idle_rows
+from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
@@ -181,7 +182,7 @@ def mig_catalogue(request: HttpRequest) -> HttpResponse:
 
 def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) -> HttpResponse:
     access, version, chosen = access_of(request), feed_revision(), range_of(request.GET)
-    holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
+    holders, measure = gpu_holders(access, [gpu.pk]).get(gpu.pk, []), measure_of(request.GET)
     present = gpu.removed_at is None and gpu.node.removed_at is None
     context = {
         "gpu": gpu,
@@ -190,8 +191,10 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
         "holders": holders,
         "idle": idle_rows(access, gpu_episodes(access, gpu.pk), now=now()),
         "past": gpu_past_holders(access, gpu.pk),
-        "chart": gpu_chart(gpu, chosen=chosen, now=now()),
+        "chart": gpu_chart(gpu, chosen=chosen, now=now(), measure=measure),
         "range": chosen,
+        "measures": HARDWARE_MEASURES,
+        "measure": measure,
         "is_weak": nodes_signal([gpu.node.public_id]) == DRIVER_UTILIZATION,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "board": BOARDS.get(gpu.gpu_type.board),

@@ -17,6 +17,7 @@ from dashboards.courses import job_chart, job_range, job_ranges
 from dashboards.health.selectors import job_stragglers
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
+from dashboards.measures import JOB_MEASURES, measure_of
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -306,8 +307,10 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     steers = may_steer(access, job)
     ranges = job_ranges(attempts, now=moment)
     chosen = job_range(request.GET.get("range", ""), ranges)
-    chart = job_chart(job, attempts, now=moment, chosen=chosen)
-    whole = job_chart(job, attempts, now=moment) if chart.is_empty and chosen != ranges[-1] else chart
+    measure = measure_of(request.GET, JOB_MEASURES)
+    chart = job_chart(job, attempts, now=moment, chosen=chosen, measure=measure)
+    is_whole = chosen == ranges[-1] and measure == JOB_MEASURES[0]
+    whole = job_chart(job, attempts, now=moment) if chart.is_empty and not is_whole else chart
     foreseen = foreseen_start(job, row.outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
@@ -343,9 +346,11 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "shown_attempt": shown,
         "usage": usage,
         "stragglers": job_stragglers(job) if running else [],
-        # With nothing in the chosen range, but something in another one, it stays, with what chooses.
+        # With nothing in the chosen range or measure, but something in another one, it stays, with what chooses.
         "chart": None if whole.is_empty or len(whole.rows) <= 2 else chart,
-        "range": chosen if len(ranges) > 1 else None,
+        "range": chosen,
+        "measures": JOB_MEASURES,
+        "measure": measure,
         "ranges": ranges,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),

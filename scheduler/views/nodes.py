@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import node_chart, node_heat
+from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.node_list import NODES, nodes_now
 from dashboards.readings import gpus_read
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
@@ -405,7 +406,7 @@ def messages_by_field(fault: ValidationError) -> dict[str, list[str]]:
 
 def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) -> HttpResponse:
     access, version, chosen = access_of(request), feed_revision(), range_of(request.GET)
-    gpus = node_gpus(node)
+    gpus, measure = node_gpus(node), measure_of(request.GET)
     held: dict[int | None, list[Holder]] = {}
     holders_here = node_holders(access, node.pk)
     for holder in holders_here:
@@ -422,9 +423,11 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     context = {
         "version": version,
         "node": node,
-        "chart": node_chart(node, chosen=chosen, now=moment) if gpus else None,
+        "chart": node_chart(node, chosen=chosen, now=moment, measure=measure) if gpus else None,
         "heat": node_heat(node, gpus, chosen=chosen, now=moment) if len(gpus) > 1 else None,
         "range": chosen,
+        "measures": HARDWARE_MEASURES,
+        "measure": measure,
         "is_weak": nodes_signal([node.public_id]) == DRIVER_UTILIZATION,
         "devices": devices,
         "is_read": any(one.is_read for one in read.values()),

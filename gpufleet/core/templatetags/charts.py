@@ -28,14 +28,20 @@ def chart(chart: Chart, source: str = "", size: str = "normal") -> dict[str, Any
 
 @register.inclusion_tag("_chart_ranges.html")
 def chart_ranges(
-    chosen: Range, keys: str = "", offered: Sequence[Range] | None = None, types: Sequence[str] = (), gpu_type: str = ""
+    chosen: Range,
+    keys: str = "",
+    offered: Sequence[Range] | None = None,
+    types: Sequence[str] = (),
+    gpu_type: str = "",
+    measures: Sequence[Any] = (),
+    measure: Any = None,
 ) -> dict[str, Any]:
     """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"`, or `offered`, offers these alone.
 
-    With `types` a GPU type can be chosen beside the range.
+    With `types` a GPU type can be chosen beside the range, with `measures` (each with `key` and `label`) what the charts show.
     """
     ranges = offered or [one for one in RANGES if not keys or one.key in keys.split()]
-    return {"chosen": chosen, "ranges": ranges, "types": types, "gpu_type": gpu_type}
+    return {"chosen": chosen, "ranges": ranges, "types": types, "gpu_type": gpu_type, "measures": measures, "measure": measure}
 
 
 @register.filter
