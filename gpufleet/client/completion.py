@@ -48,7 +48,7 @@ WORDS = {
     "ls": "--json --phase --state --team --owner --mine --type --label --cost-centre --blocker --template --array --all --search --limit --ids"
     " --view",
     "plan": "--explain --jsonl",
-    "queue": "--json --team --limit",
+    "queue": "--json --team --class --owner --type --label --blocker --search --limit",
     "quota": "changes change week set export import propose approve reject withdraw schedule apply rebase allow revert"
     " --json --paths --state --team --limit --type --guaranteed --weight --priority --preempt-min-runtime --reclaim-min-runtime --default-class"
     " --rule --reason --dry-run --format --archive-missing --at --cancel",
@@ -82,6 +82,7 @@ VALUES = {
     "ls --phase": "waiting holding ended",
     "ls --state": "draft queued reserved starting running checkpointing preempted resuming degraded completed failed cancelled",
     "notices --quiet-rule": "hold drop",
+    "queue --class": "inference interactive batch",
     "reserve --class": "inference interactive batch",
     "reserve --state": "requested approved denied cancelled",
     "chargeback --basis": "contracted list",

@@ -13,9 +13,7 @@ WORDS = {"type": "string"} | STORABLE
 
 def parameters_of(table: Table) -> dict[str, Any]:
     """The list's parameters for the API's description."""
-    found = [_filter(item) for item in table.filters]
-    # A list without a search takes words and does not mind them.
-    found.append(_parameter("q", "Words that must all be found", WORDS) if table.search else _parameter("q", "Not searched here", {"type": "string"}))
+    found = filters_of(table)
     sortable = [column.key for column in table.columns if column.sort]
     found.append(_parameter("sort", f"Comma-separated, - turns round: {', '.join(sortable)}", {"type": "string", "pattern": _order(sortable)}))
     size = {"type": "integer", "minimum": SIZES.start, "maximum": SIZES.stop - 1, "default": 100}
@@ -23,6 +21,14 @@ def parameters_of(table: Table) -> dict[str, Any]:
     found.append(_parameter("after", "The `next` of the page before", {"type": "string"}))
     found.append(_parameter("before", "The `previous` of the page behind; not with `after`", {"type": "string"}))
     return {"parameters": found}
+
+
+def filters_of(table: Table) -> list[dict[str, Any]]:
+    """Those that say which rows match."""
+    found = [_filter(item) for item in table.filters]
+    # A list without a search takes words and does not mind them.
+    found.append(_parameter("q", "Words that must all be found", WORDS) if table.search else _parameter("q", "Not searched here", {"type": "string"}))
+    return found
 
 
 def _filter(item: Filter) -> dict[str, Any]:

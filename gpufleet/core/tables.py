@@ -252,9 +252,9 @@ class Table:
     def _takes_several(self, key: str) -> bool:
         return any(item.key == key and isinstance(item, Choice | Words) for item in self.filters)
 
-    def page_asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any]) -> "Page":
+    def page_asked(self, parameters: QueryDict, queryset: QuerySet[Any, Any], *, size: int = DEFAULT_SIZE) -> "Page":
         """What an address asks for and what of it can't be read, without reading any row."""
-        return self._asked(parameters, queryset, sizes=SIZES, size=DEFAULT_SIZE, presented=None)
+        return self._asked(parameters, queryset, sizes=SIZES, size=size, presented=None)
 
     def matching(self, parameters: QueryDict, queryset: QuerySet[Any, Any], most: int) -> tuple[list[Any], bool, list[str]]:
         """The first rows that match, in the list's order and whatever page of it was asked for; whether there are more; and what can't be read."""

@@ -3,16 +3,21 @@
 from datetime import datetime
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, QueryDict
 from ninja import Query, Router, Schema
 from pydantic import ConfigDict, Field
 
+from gpufleet.core.list_parameters import filters_of
+from gpufleet.core.tables import Page
 from gpufleet.core.times import now
-from gpufleet.web import Can, access_of
+from gpufleet.web import Access, Can, access_of
 from scheduler.api.fitting import FitReadingOut, being_read
 from scheduler.api.lists import answered
+from scheduler.jobs.lists import QUEUE
 from scheduler.presenters.queue import QueueLine, queue_lines
-from scheduler.selectors.queue import queue_part, turns_visible
+from scheduler.selectors.jobs import jobs_listed
+from scheduler.selectors.queue import queue_part, turns_matching, turns_visible
 from scheduler.services.forecasts.fitting import GROUNDS
 
 router = Router(tags=["Jobs"])
@@ -88,7 +93,6 @@ class QueueOut(Schema):
 
 
 class QueueQuery(Schema):
-    team: str = Field("", max_length=500, description="A node of the tree, with all below it")
     size: int = Field(100, ge=1, le=1000, description="Rows of a page")
     after: int = Field(0, ge=0, description="The `next` of the page before")
 
@@ -98,6 +102,7 @@ class QueueQuery(Schema):
     response={200: QueueOut, 202: FitReadingOut},
     by_alias=True,
     url_name="job_queue",
+    openapi_extra={"parameters": filters_of(QUEUE)},
     summary="Waiting jobs in scheduling order",
 )
 def job_queue(request: HttpRequest, asked: Query[QueueQuery]) -> HttpResponse:
@@ -108,10 +113,13 @@ def job_queue(request: HttpRequest, asked: Query[QueueQuery]) -> HttpResponse:
     """
     access, moment = access_of(request), now()
     access.must_somewhere(Can.SEE)
+    page = _filtered(access, request.GET)
     queue = GROUNDS.queue(moment)
     if queue is None:
         return being_read()
-    visible = turns_visible(access, queue.turns, asked.team)
+    visible = turns_visible(access, queue.turns)
+    if page.is_filtered:
+        visible = list(turns_matching(visible, page.queryset))
     first = sum(turn.number <= asked.after for turn in visible)
     part = queue_part(access, queue.turns, visible, first=first, size=asked.size)
     last = min(first + asked.size, len(visible))
@@ -125,6 +133,21 @@ def job_queue(request: HttpRequest, asked: Query[QueueQuery]) -> HttpResponse:
             "next": str(visible[last - 1].number) if last < len(visible) else None,
         }
     )
+
+
+def _filtered(access: Access, parameters: QueryDict) -> Page:
+    """A program must not go on with rows that it did not ask for: what can't be read is a fault."""
+    known = {"q", *QueueQuery.model_fields, *(item.key for item in QUEUE.filters)}
+    unknown = {name: [f"Unknown parameter; there are {', '.join(sorted(known))}."] for name in parameters if name not in known}
+    if unknown:
+        raise ValidationError(unknown)
+    parameters = parameters.copy()
+    for name in QueueQuery.model_fields:
+        parameters.pop(name, None)
+    page = QUEUE.page_asked(parameters, jobs_listed(access))
+    if page.faults:
+        raise ValidationError(page.faults)
+    return page
 
 
 def _out(line: QueueLine) -> dict[str, Any]:
@@ -143,7 +166,7 @@ def _out(line: QueueLine) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "by": line.turn.by,
         "why": line.why,
-        "waits_for": line.line.text if line.waits else "",
+        "waits_for": line.told_wait,
         "predicted_start": line.foreseen and line.foreseen.at,
         "predicted_at": line.foreseen and line.foreseen.told_at,
         "late_since": line.foreseen and line.foreseen.late_since,

@@ -1,4 +1,4 @@
-"""The list of jobs and the list of plans, stated once for pages, files and the API."""
+"""The lists of jobs, of the queue and of plans, stated once for pages, files and the API."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from django.db.models import Q
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text, Words
 from scheduler.jobs.filters import BLOCKERS, blocked_by, charged_to, labelled, made_from, of_array, of_type
 from scheduler.models import JobClass, JobState
-from scheduler.selectors.jobs import PHASES, phase_condition
+from scheduler.selectors.jobs import PHASES, WAITING, phase_condition
 
 PHASE_CHOICES = (("waiting", "Waiting"), ("holding", "On GPUs"), ("ended", "Ended"))
 assert tuple(key for key, _ in PHASE_CHOICES) == tuple(PHASES)
@@ -99,6 +99,38 @@ JOBS = Table(
     suggest_url="jobs_suggest",
     example="team:vision state:waiting gpu:h100",
     rarely=("cost_centre", "template", "array", "schedule", "held", "from", "to"),
+)
+
+# Its order is the scheduler's and not of the database; the columns are those of its file.
+QUEUE = Table(
+    name="queue",
+    noun="job",
+    columns=(
+        Column("turn", "Turn", "turn.number", sort="pk"),
+        Column("turn_of_team", "Turn of its team", "turn.of_leaf", on_page=False),
+        Column("id", "Id", "job.public_id", on_page=False),
+        Column("name", "Job", "job.name", on_page=False),
+        Column("state", "State", "job.state", on_page=False),
+        Column("why", "Why there", on_page=False),
+        Column("waits_for", "Waits for", "told_wait", on_page=False),
+        Column("predicted_start", "Predicted start", "foreseen.at", on_page=False),
+        Column("gpus", "GPUs", lambda row: row.job.gpus_milli / 1000, on_page=False),
+        Column("class", "Class", "job.job_class", on_page=False),
+        Column("priority", "Priority", "job.priority", on_page=False),
+        Column("team", "Team", "job.quota.path", on_page=False),
+        Column("owner", "Owner", "job.owner.username", on_page=False),
+        Column("submitted", "Submitted", "job.submitted_at", on_page=False),
+    ),
+    filters=tuple(
+        Choice("state", "State", tuple((str(state), str(state.label)) for state in WAITING), apply=of_states) if item.key == "state" else item
+        for item in JOBS.filters
+        if item.key not in ("phase", "held")
+    ),
+    search=JOBS.search,
+    default_sort="turn",
+    suggest_url=JOBS.suggest_url,
+    example="team:vision blocker:limit gpu:h100",
+    rarely=JOBS.rarely,
 )
 
 PLANS = Table(

@@ -149,6 +149,10 @@ class QueueLine:
     def more_nodes(self) -> int:
         return 0
 
+    @property
+    def told_wait(self) -> str:
+        return self.line.text if self.waits else ""
+
 
 def queue_lines(access: Access, part: QueuePart, now: datetime) -> list[QueueLine]:
     """In as few queries as one needs for all names together."""

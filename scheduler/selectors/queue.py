@@ -37,14 +37,19 @@ class QueuePart:
         return f"{self.first + 1:,}–{self.first + len(self.items):,}"
 
 
-def turns_visible(access: Access, turns: Sequence[Turn], team: str = "") -> list[Turn]:
-    """Of the subtrees where the reader may see, below a node if one is named."""
+def turns_visible(access: Access, turns: Sequence[Turn]) -> list[Turn]:
+    """Of the subtrees where the reader may see."""
     access.must_somewhere(Can.SEE)
     paths = access.paths(Can.SEE)
-    team = team.strip("/")
     teams = {turn.job.quota for turn in turns}
-    seen = {path for path in teams if is_within(path, team) and any(is_within(path, mine) for mine in paths)}
+    seen = {path for path in teams if any(is_within(path, mine) for mine in paths)}
     return [turn for turn in turns if turn.job.quota in seen]
+
+
+def turns_matching(turns: Sequence[Turn], jobs: QuerySet[Job]) -> Sequence[Turn]:
+    """Those of a query of jobs, in their order. One query."""
+    found = set(jobs.order_by().filter(public_id__among=[turn.job.name for turn in turns]).values_list("public_id", flat=True))
+    return [turn for turn in turns if turn.job.name in found]
 
 
 def queue_part(access: Access, turns: Sequence[Turn], visible: Sequence[Turn], *, first: int, size: int) -> QueuePart:

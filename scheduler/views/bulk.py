@@ -16,7 +16,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo, undone_said
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.jobs.lists import JOBS
+from scheduler.jobs.lists import JOBS, QUEUE
 from scheduler.presenters.bulk import BulkView, batch_view, bulk_view
 from scheduler.presenters.node_changes import moment_told
 from scheduler.presenters.planned_changes import plan_title
@@ -28,9 +28,10 @@ from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.jobs.undoing import batch_undo, may_undo
 from scheduler.views.begins import begins_told, moment_of
 from scheduler.views.nodes import messages_by_field
+from scheduler.views.queue_filters import queue_matching
 
 # Of the list's address, what says which page of it is shown and not which jobs match.
-OF_THE_PAGE = ("after", "before", "size", "rows", "format")
+OF_THE_PAGE = ("after", "before", "size", "rows", "format", "page", "job")
 MOST_FILTERS = 2_000  # characters of them
 
 
@@ -50,7 +51,10 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
         if "all" in request.POST:
             if _is_too_long(request):
                 raise ValidationError({"matching": [f"The filters are too long: at most {MOST_FILTERS:,} characters. Use fewer, or choose jobs."]})
-            rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
+            if _is_of_queue(request):
+                rows, more, problems = queue_matching(access, matching, MOST, now())
+            else:
+                rows, more, problems = JOBS.matching(matching, jobs_listed(access), MOST)
             if problems:
                 raise ValidationError({"jobs": problems})
             jobs = [(job.public_id, job.revision) for job in rows]
@@ -59,6 +63,8 @@ def jobs_bulk(request: HttpRequest) -> HttpResponse:
         asked = _asked(data, jobs)
     except ValidationError as fault:
         return _not_asked(request, access, jobs, matching, messages_by_field(fault), more=more)
+    except Conflict as fault:
+        return _refused(request, matching, {"all": [str(fault)]}, 409)
     return _page(request, access, asked, matching, more=more)
 
 
@@ -151,6 +157,11 @@ def _seen(text: str) -> tuple[str, int | None]:
     return name, int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 10 else 0
 
 
+def _is_of_queue(request: HttpRequest) -> bool:
+    """Whether the jobs were chosen in the queue, and not in the list of all jobs."""
+    return request.POST.get("list") == QUEUE.name
+
+
 def _is_too_long(request: HttpRequest) -> bool:
     return len(request.POST.get("matching", "")) > MOST_FILTERS
 
@@ -180,12 +191,14 @@ def _not_asked(
 
 
 def _refused(request: HttpRequest, matching: QueryDict, faults: dict[str, list[str]], status: int) -> HttpResponse:
-    return render(request, "scheduler/jobs_refused.html", {"faults": faults, "back": _back(matching)}, status=status)
+    return render(
+        request, "scheduler/jobs_refused.html", {"faults": faults, "back": _back(request, matching), "of_queue": _is_of_queue(request)}, status=status
+    )
 
 
-def _back(matching: QueryDict) -> str:
+def _back(request: HttpRequest, matching: QueryDict) -> str:
     shown = matching.urlencode()
-    return f"{reverse('jobs')}{'?' if shown else ''}{shown}"
+    return f"{reverse('queue' if _is_of_queue(request) else 'jobs')}{'?' if shown else ''}{shown}"
 
 
 def _page(
@@ -198,7 +211,7 @@ def _page(
     faults: dict[str, list[str]] | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    back = _back(matching)
+    back = _back(request, matching)
     unclear = asked.action == Action.PRIORITY and asked.priority is None
     judged = jobs_judged(access=access, asked=asked) if unclear else jobs_preview(access=access, asked=asked, now=now())
     begins, told = begins_told(request, faults or {})
@@ -207,10 +220,11 @@ def _page(
         *(request, asked, view),
         status=status,
         action=reverse("jobs_bulk_do"),
-        above=[("Jobs", back)],
+        above=[("Queue" if _is_of_queue(request) else "Jobs", back)],
         here="Many at once" if len(asked.jobs) > 1 else asked.jobs[0][0],
         back=back,
         matching=matching.urlencode(),
+        of_queue=_is_of_queue(request),
         more=more,
         most=MOST,
         faults=faults or {},

@@ -580,10 +580,15 @@ def test_the_queue_follows_who_comes_but_not_under_the_pointer(visit, live_conso
     live_console.do(line_up, "holder", jobs[3], 50)  # has the one GPU that is left
     live_console.do(line_up, "patient", jobs[3], 50)
     page = visit("/jobs/queue/").page
-    page.get_by_role("textbox", name="Team").press_sequentially("nl")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    team = page.locator('.filters [name="team"]')
+    team.press_sequentially("nl")
     expect(page.locator("datalist option")).to_have_count(1)
     expect(page.locator("datalist option")).to_have_attribute("value", jobs[0].quota.path)
-    rows = page.locator("#queue tbody tr")
+    team.press("ControlOrMeta+a")
+    team.press("Backspace")
+    page.keyboard.press("Escape")
+    rows = page.locator("#table-queue tbody tr")
     expect(rows).to_have_count(1)
     rows.first.hover()
 

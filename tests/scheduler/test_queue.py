@@ -1,8 +1,10 @@
 """The queue: everyone's turn and why, and that nobody learns more of others than that they are there."""
 
+import csv
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from django.db import connection
@@ -112,7 +114,143 @@ def test_a_team_is_shown_alone_and_one_that_is_not_mine_is_empty(busy, queued):
     assert {row["name"] for row in order(busy, "operator", team="acme/research")["items"]} == {"old", "urgent", "seen"}
     assert {row["name"] for row in order(busy, "operator", team="acme/res")["items"]} == set()
     assert order(busy, "viewer", team=SEARCH)["items"] == []
-    assert "is of acme/product/search, as far as you may see it" in get(busy, "viewer", f"/jobs/queue/?team={SEARCH}")
+    assert "No job in the queue that you may see matches these filters." in get(busy, "viewer", f"/jobs/queue/?team={SEARCH}")
+
+
+def shown(personas: Any, who: str, address: str) -> list[str]:
+    """The jobs of a page by name, in its order."""
+    return re.findall(r'<a href="/jobs/j-\d+/">([^<]+)</a> <span class="under">j-', get(personas, who, f"/jobs/queue/{address}"))
+
+
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        ("", {"urgent", "old", "seen", "theirs"}),
+        ("?team=acme/research", {"urgent", "old", "seen"}),
+        ("?team=vision", {"seen"}),
+        ("?class=inference", {"seen"}),
+        ("?type=H100", {"seen"}),
+        ("?owner=submitter", {"old"}),
+        ("?label=stage%3Dprod", {"old"}),
+        ("?blocker=limit", {"urgent"}),
+        ("?state=preempted", {"theirs"}),
+        ("?q=urg", {"urgent"}),
+        ("?q=team:nlp+owner:submitter", {"old"}),
+        ("?team=nlp&blocker=capacity", set()),
+        ("?held=yes", {"urgent", "old", "seen", "theirs"}),
+    ],
+)
+def test_filters_leave_the_order_and_the_turns(busy, address, names):
+    wait(busy, NLP, "old", 1, owner=busy.users["submitter"], labels={"stage": "prod"})
+    urgent = wait(busy, NLP, "urgent", 3, priority=80)
+    wait(busy, VISION, "seen", 2, job_class="inference", spec={"roles": [{"name": "worker", "min": 1, "gpus": 8, "gpu_types": [H100]}]})
+    theirs = wait(busy, SEARCH, "theirs", 4)
+    Job.objects.filter(pk=theirs.pk).update(state="preempted")
+    builders.outlook(urgent, "No room in the quota.", code="limit")
+    fitting.GROUNDS.read(now())
+    every = shown(busy, "operator", "")
+    assert len(every) == 4
+
+    assert shown(busy, "operator", address) == [name for name in every if name in names]
+    rows = csv_rows(busy, "operator", address)
+    assert [row["Job"] for row in rows] == [name for name in every if name in names]
+    query = parse_qs(address.removeprefix("?"))
+    told = {row["name"]: row["turn"] for row in order(busy, "operator", **query)["items"]} if "held" not in query else None
+    assert told is None or told == {name: place for place, name in enumerate(every, 1) if name in names}
+    assert [int(row["Turn"]) for row in rows] == [place for place, name in enumerate(every, 1) if name in names]
+
+
+@pytest.mark.parametrize("query", [{"class": "nonsense"}, {"held": "yes"}, {"sort": "gpus"}, {"from": "x"}, {"nonsense": "1"}])
+def test_a_program_is_refused_a_filter_that_can_not_be_read(busy, queued, query):
+    answer = busy.client("operator").get("/api/v1/jobs/queue", query)
+
+    assert answer.status_code == 422
+    assert [fault["path"] for fault in answer.json()["errors"]] == [*query]
+
+
+def csv_rows(personas: Any, who: str, address: str) -> list[dict[str, str]]:
+    answer = personas.client(who).get(f"/jobs/queue/{address}{'&' if '?' in address else '?'}format=csv")
+    assert answer["Content-Disposition"] == 'attachment; filename="queue.csv"'
+    return list(csv.DictReader(answer.getvalue().decode().splitlines()))
+
+
+def test_a_filter_that_can_not_be_read_is_named_and_shown_ones_can_be_taken_off(busy, queued):
+    page = get(busy, "operator", "/jobs/queue/?class=nonsense&team=acme/research&sort=gpus&page=1")
+
+    assert "Class can&#x27;t be “nonsense”" in page
+    assert "The list can&#x27;t be sorted by “gpus”" in page
+    assert 'aria-label="Remove filter Team acme/research"' in page
+    assert "job that is not shown behind" in page or "job that is not shown" in page
+
+
+def test_the_list_alone_is_answered_to_its_own_filters(busy, queued):
+    headers = {"HX-Request": "true", "HX-Target": "table-queue"}
+    answer = busy.client("operator").get("/jobs/queue/?team=vision&class=&page=1&job=", headers=headers)
+
+    page = answer.content.decode()
+    assert page.lstrip().startswith('<div class="table-region" id="table-queue"')
+    assert answer["HX-Push-Url"] == "?team=vision"
+    assert busy.client("operator").get("/jobs/queue/?team=", headers=headers)["HX-Push-Url"] == "?q="
+
+
+def test_pages_keep_the_filters(busy):
+    for number in range(60):
+        wait(busy, (NLP, VISION)[number % 2], f"job-{number}", number)
+    fitting.GROUNDS.read(now())
+
+    page = get(busy, "operator", "/jobs/queue/?team=nlp&size=25")
+
+    assert 'rel="next" href="?team=nlp&amp;size=25&amp;page=2"' in page
+    assert len(shown(busy, "operator", "?team=nlp&size=25&page=2")) == 5
+    assert 'rel="prev" href="?team=nlp&amp;size=25"' in get(busy, "operator", "/jobs/queue/?team=nlp&size=25&page=2")
+
+
+def chosen(personas: Any, who: str, **fields: Any) -> Any:
+    return personas.client(who).post("/jobs/bulk/", {"list": "queue", "action": "hold", "matching": ""} | fields)
+
+
+def test_rows_are_chosen_by_those_who_may_change_jobs_and_lead_to_the_preview(busy, queued):
+    page = get(busy, "team_lead")
+    assert f'<input type="checkbox" name="row" value="{queued["old"].public_id}" form="bulk"' in page
+    assert 'id="bulk"' in page
+    for part in ('name="row"', 'id="bulk"'):
+        assert part not in get(busy, "viewer")
+
+    answer = chosen(busy, "team_lead", row=[queued["old"].public_id, queued["urgent"].public_id], matching="?team=nlp&page=2&job=j-1")
+
+    told = re.sub(r"\s+", " ", answer.content.decode())
+    assert "Hold 2 jobs?" in told
+    assert '<a href="/jobs/queue/?team=nlp">Queue</a>' in told
+    assert '<input type="hidden" name="list" value="queue">' in told
+
+
+def test_all_that_match_are_those_of_the_queue_in_its_order(busy, queued, monkeypatch):
+    """Not those that run, nor those that have no turn."""
+    held = wait(busy, NLP, "held", 5)
+    Job.objects.filter(pk=held.pk).update(held_at=NOON)
+    fitting.GROUNDS.forget()
+    fitting.GROUNDS.read(now())
+    sent = lambda **fields: re.findall(r'name="job" value="(j-\d+):', chosen(busy, "superuser", all="1", **fields).content.decode())  # noqa: E731
+    turns = [row["id"] for row in order(busy, "superuser")["items"]]
+
+    assert sent() == turns
+    assert sent(matching="?team=acme/research") == [one for one in turns if one != queued["theirs"].public_id]
+    assert "can&#x27;t be “x”" in chosen(busy, "superuser", all="1", matching="?class=x").content.decode()
+    monkeypatch.setattr("scheduler.views.bulk.MOST", 2)
+    assert sent() == turns[:2]
+
+
+def test_while_the_fleet_is_read_nothing_is_done_to_all_that_match(busy, monkeypatch):
+    fitting.GROUNDS.forget()
+    monkeypatch.setattr(fitting.Grounds, "_beside", lambda grounds, at: None)
+    monkeypatch.setattr(fitting, "PATIENCE_SECONDS", 0.01)
+
+    answer = chosen(busy, "superuser", all="1")
+    assert answer.status_code == 409
+    assert "Try again in a moment." in answer.content.decode()
+    assert busy.client("viewer").get("/jobs/queue/?format=csv").status_code == 503
+    headers = {"HX-Request": "true", "HX-Target": "table-queue"}
+    assert busy.client("viewer").get("/jobs/queue/?team=nlp", headers=headers)["HX-Redirect"] == "/jobs/queue/?team=nlp"
 
 
 def test_pages_go_on_where_the_one_before_ended(busy, queued):
@@ -132,13 +270,16 @@ def test_pages_go_on_where_the_one_before_ended(busy, queued):
 
 
 def test_a_page_of_many_asks_no_more_than_one_of_few(busy):
-    def asked(who: str) -> int:
+    def asked(who: str) -> tuple[int, int]:
         fitting.GROUNDS.forget()
         fitting.GROUNDS.read(now())
-        busy.client(who).get("/jobs/queue/")
-        with CaptureQueriesContext(connection) as seen:
-            assert busy.client(who).get("/jobs/queue/").status_code == 200
-        return len(seen)
+        counts = []
+        for address in ("/jobs/queue/", "/jobs/queue/?class=batch&blocker=capacity&team=acme&type=H100"):
+            busy.client(who).get(address)
+            with CaptureQueriesContext(connection) as seen:
+                assert busy.client(who).get(address).status_code == 200
+            counts.append(len(seen))
+        return counts[0], counts[1]
 
     for path in (NLP, VISION, SEARCH):
         wait(busy, path, "one", 1)

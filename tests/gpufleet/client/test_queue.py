@@ -41,6 +41,19 @@ def test_the_queue_is_printed_in_its_order_with_reasons(run, queued):
     assert "jobs in the queue, as of " in lines[-1]
 
 
+def test_filters_keep_those_that_match_at_their_turns(run, queued, personas):
+    Job.objects.filter(pk=queued[1].pk).update(owner=personas.users["submitter"])
+
+    whole = {row["id"]: row["turn"] for row in json.loads(run("queue", "--json", who="superuser")[1])["items"]}
+    mine = json.loads(run("queue", "--json", "--owner", "submitter", "--class", "batch", "-q", "job", who="superuser")[1])["items"]
+
+    assert [(row["id"], row["turn"]) for row in mine] == [(queued[1].public_id, whole[queued[1].public_id])]
+    assert run("queue", "--label", "stage=a b")[1].startswith("No job that you may see matches; 7 jobs in the whole queue")
+    status, _, err = run("queue", "--blocker", "nonsense")
+    assert status == 5
+    assert "can't be “nonsense”" in err
+
+
 def test_that_none_of_ones_own_waits_is_said_in_words(run, queued, personas):
     Job.objects.filter(quota=personas.nodes["acme/research/nlp"]).delete()
     fitting.GROUNDS.forget()
