@@ -125,7 +125,7 @@ def _told(result: dict[str, Any]) -> str:
         f"  {jobs['completed']} of {jobs['arrived']} jobs completed, {jobs['unfinished']} unfinished, {jobs['failed']} failed",
         "  completion time: no job completed"
         if jct["mean"] is None
-        else f"  completion time: mean {jct['mean']} s, median {jct['p50']} s, 95 % {jct['p95']} s, 99 % {jct['p99']} s",
+        else f"  completion time: mean {jct['mean']} s, median {jct['p50']} s, 95% {jct['p95']} s, 99% {jct['p99']} s",
         f"  makespan {result['makespan_s']:.0f} s, utilization {result['utilization']:.1%}, allocation {result['allocation']:.1%}",
         f"  {result['preemptions']} preemptions, {result['moves']} moves, {result['lost_work_gpu_s']:.0f} GPU-seconds lost",
     ]

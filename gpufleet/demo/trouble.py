@@ -28,4 +28,4 @@ def reason_of(health: str, reason: str, moment: int) -> str:
 
 
 def overheated(gpu: int) -> str:
-    return f"Thermal throttling: GPU {gpu} at 91 °C runs at 55 % of its clock."
+    return f"Thermal throttling: GPU {gpu} at 91 °C runs at 55% of its clock."

@@ -146,6 +146,6 @@ def told(result: dict[str, Any]) -> str:
         line += f" of processor   {result['arrivals']} of {result['jobs']} jobs came, {result['running']} run at the end"
         line += f"   {result['peak_mib']} MiB at most"
     if "allocated_percent" in result:
-        shares = ", ".join(f"{share} % at {percent} %" for percent, share in result["allocated_percent"].items() if share is not None)
+        shares = ", ".join(f"{share}% at {percent}%" for percent, share in result["allocated_percent"].items() if share is not None)
         line += f"   {result['started']} of {result['arrivals']} jobs started   allocated {shares or 'nothing yet'}"
     return f"{line}   kernel {result['kernel_ms']:.2f} ms"
