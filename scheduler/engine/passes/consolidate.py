@@ -269,4 +269,4 @@ def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[
 def _place(cycle: Cycle, one: Work, quota_type: int, wants: Wants, view: View, banned: int) -> tuple[Seat, ...] | None:
     if is_alone(cycle, one) and wants == one.form.wants:
         return fit_one(cycle, one, quota_type, view, banned)
-    return Placer(cycle.cluster, one, quota_type, view, suspect=one.kind.tolerates_suspect, banned=banned).place(wants)
+    return Placer(cycle.cluster, one, quota_type, view, banned=banned).place(wants)

@@ -153,7 +153,7 @@ class Growth:
             return None
         for node in cycle.book.nodes:
             banned |= 1 << node  # a place kept for a minimum is not for anyone's surplus
-        return Placer(cluster, work, self.quota_type, view, banned=banned, suspect=work.kind.tolerates_suspect).place(self.wants)
+        return Placer(cluster, work, self.quota_type, view, banned=banned).place(self.wants)
 
     def _seat(self, seats: tuple[Seat, ...], why: Reason) -> None:
         self.cycle.cluster.seat(self.work, seats, self.quota_type, self.leaf, why)

@@ -1,9 +1,10 @@
 """Finding a place for workers: the tightest domain that suffices, then the tightest nodes in it, ranks along the fabric.
 
-A placement is all or nothing: what was taken for the first workers is given back when the last one finds no room.
+A placement is all or nothing: what was taken for the first workers is given back when the last one finds no room. Suspect
+nodes are looked at last, and only for a job that tolerates them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .gradient import ask_of
 from .parts import Parts
 
 Slice = tuple[int, int]
+Seats = tuple[Seat, ...]
 
 
 class Placer:
@@ -31,7 +33,6 @@ class Placer:
         *,
         banned: int = 0,
         spare: bool = False,
-        suspect: bool = False,
         budget: Mapping[str, int] | None = None,
     ) -> None:
         self.cluster = cluster
@@ -43,32 +44,42 @@ class Placer:
         self.view = view
         self.banned = banned
         self.spare = spare
-        self.suspect = suspect
-        self._eligible: dict[int, Eligible] = {}
+        self.suspect = False  # whether suspect nodes serve, too
+        self._eligible: dict[tuple[int, bool], Eligible] = {}
         self.spread = cluster.settings.placement == "spread"
         self.parts = Parts(cluster, work, view, budget or {})
 
     def eligible(self, role: Role) -> Eligible:
-        known = self._eligible.get(id(role))
+        key = (id(role), self.suspect)
+        known = self._eligible.get(key)
         if known is None:
             known = self.grid.eligible(self.kind, role, self.quota_type, suspect=self.suspect, spare=self.spare)
-            self._eligible[id(role)] = known
+            self._eligible[key] = known
         return known
 
-    def place(self, wants: Wants) -> tuple[Seat, ...] | None:
+    def place(self, wants: Wants) -> Seats | None:
         """Take places for all the workers wanted, or none and nothing taken."""
-        for low, high in self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats):
-            mark = self.parts.mark()
-            seats = self.place_in(wants, low, high)
-            if seats is not None:
-                return seats
-            self.parts.undo(mark)
+        return self._healthy_first(lambda: self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats), wants)
+
+    def place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
+        """The same inside one slice of the fleet."""
+        return self._healthy_first(lambda: [(low, high)], wants)
+
+    def _healthy_first(self, slices: Callable[[], Iterable[Slice]], wants: Wants) -> Seats | None:
+        for suspect in (False, True)[: 1 + self.kind.tolerates_suspect]:
+            self.suspect = suspect
+            for low, high in slices():
+                mark = self.parts.mark()
+                seats = self._place_in(wants, low, high)
+                if seats is not None:
+                    return seats
+                self.parts.undo(mark)
         return None
 
-    def place_in(self, wants: Wants, low: int, high: int) -> tuple[Seat, ...] | None:
-        """Take places inside one slice of the fleet; what was taken before a failure is left to the caller to undo.
+    def _place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
+        """Role by role as they are stated; where that fails, the role with the largest workers first, as small ones fit into what those leave.
 
-        Role by role as they are stated; where that fails, the role with the largest workers first, as small ones fit into what those leave.
+        What was taken before a failure is left to the caller to undo.
         """
         if len(wants) == 1:
             return self._place_roles(wants, low, high)
@@ -80,7 +91,7 @@ class Placer:
             seats = self._place_roles(largest, low, high)
         return seats
 
-    def _place_roles(self, wants: Sequence[tuple[int, tuple[int, ...]]], low: int, high: int) -> tuple[Seat, ...] | None:
+    def _place_roles(self, wants: Sequence[tuple[int, tuple[int, ...]]], low: int, high: int) -> Seats | None:
         seats: list[Seat] = []
         for place, ranks in wants:
             found = self._place_role(place, self.kind.roles[place], ranks, low, high)

@@ -31,15 +31,10 @@ def fit(
         return fit_one(cycle, work, quota_type, view, banned)
     wants = work.missing()
     repairing = bool(work.seats)
-    tries = [(False, False)]
-    if work.kind.tolerates_suspect:
-        tries.append((True, False))
-    if repairing:
-        tries.append((work.kind.tolerates_suspect, True))
-    for suspect, spare in tries:
-        if not repairing and not cycle.capacity(view).could_fit(work.form, quota_type, suspect=suspect):
-            continue
-        placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, suspect=suspect, spare=spare, budget=budget)
+    if not repairing and not cycle.capacity(view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+        return None
+    for spare in (False, True)[: 1 + repairing]:
+        placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, spare=spare, budget=budget)
         seats = placer.place(wants)
         if seats is not None:
             for key in placer.parts.new_splits:

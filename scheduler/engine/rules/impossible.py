@@ -93,7 +93,7 @@ class Verdicts:
         cluster.fleet = empty
         try:
             budget = dict.fromkeys(cluster.grid.pool_of, 1 << 30)
-            placer = Placer(cluster, bare, quota_type, empty.now, suspect=bare.kind.tolerates_suspect, budget=budget)
+            placer = Placer(cluster, bare, quota_type, empty.now, budget=budget)
             return placer.place(wants) is not None
         finally:
             cluster.fleet = real

@@ -217,7 +217,7 @@ def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, ban
     soon, whole = cycle.fleet.soon, low == 0 and high == cycle.grid.size
     if is_alone(cycle, work):
         return fit_one(cycle, work, quota_type, soon, banned if whole else banned | ~span_bits(low, high))
-    placer = Placer(cycle.cluster, work, quota_type, soon, suspect=work.kind.tolerates_suspect, spare=bool(work.seats), banned=banned)
+    placer = Placer(cycle.cluster, work, quota_type, soon, spare=bool(work.seats), banned=banned)
     if whole:
         return placer.place(work.missing())
     mark = cycle.fleet.mark()

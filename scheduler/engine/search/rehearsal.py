@@ -154,16 +154,11 @@ class Rehearsal:
     ) -> tuple[Seat, ...] | None:
         """Where the job would stand if it started at the moment, on all nodes or on some; nothing is changed."""
         cluster, real = self.cluster, self.cluster.fleet
-        tries = [(False, False)]
-        if work.kind.tolerates_suspect:
-            tries.append((True, False))
-        if work.seats:
-            tries.append((work.kind.tolerates_suspect, True))
         banned |= 0 if among is None else ~sum(1 << node for node in among)
         try:
-            for suspect, spare in tries:
+            for spare in (False, True)[: 1 + bool(work.seats)]:
                 cluster.fleet = self._fleet(real, moment, length, among)
-                placer = Placer(cluster, work, quota_type, cluster.fleet.now, banned=banned, suspect=suspect, spare=spare)
+                placer = Placer(cluster, work, quota_type, cluster.fleet.now, banned=banned, spare=spare)
                 seats = placer.place(work.missing())
                 if seats is not None:
                     return seats
