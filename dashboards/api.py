@@ -20,6 +20,7 @@ from dashboards.history import history
 from dashboards.idle.api import router as idle_router
 from dashboards.prometheus.api import router as sources_router
 from dashboards.selectors import fleet_read, rates_visible
+from dashboards.telemetry.api import router as telemetry_router
 from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
@@ -33,6 +34,7 @@ router.add_router("", sources_router)
 router.add_router("", idle_router)
 router.add_router("", health_router)
 router.add_router("", alerts_router)
+router.add_router("", telemetry_router)
 
 
 WEAK = (

@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES
-from dashboards.gap.store import gap_course, span_for
+from dashboards.gap.store import Step, gap_course, span_for
 from dashboards.marks import MARKS, fleet_marks, hardware_marks, node_marks, quota_marks
 from dashboards.measures import ALLOCATION, LINES, UTILIZATION, Line, Measure
 from dashboards.telemetry.spans import Course, Hold, gpu_course_each, gpu_courses, grain_for, held_courses, job_course
@@ -132,13 +132,19 @@ def _coarser(course: Course, step: timedelta) -> Course:
 def team_chart(team: QuotaNode, *, access: Access, chosen: Range, now: datetime) -> Chart:
     """GPUs of a node of the quota tree and all below it: what computed, what was allocated and idle, what was kept free for its reservations."""
     start = chosen.begin(now)
-    below = QuotaNode.objects.filter(path__startswith=f"{team.path}/").values_list("pk", flat=True)
-    course = gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), quotas={team.pk, *below})
+    course = team_course(team, chosen=chosen, now=now)
     columns = {cause: [None if step.causes is None else round(step.causes[cause] / 1000, 2) for step in course] for cause in HELD}
     shown = [cause for cause in HELD if cause in ALWAYS_SHOWN or any(columns[cause])]
     series = [Series(CAUSES[cause].label, columns[cause], CAUSES[cause].colour, "area") for cause in shown]
     marks = quota_marks(access, team, since=start)
     return over_time(label=f"{team.path}, last {chosen.text}", unit="GPUs", at=[step.at for step in course], series=series, stacked=True, marks=marks)
+
+
+def team_course(team: QuotaNode, *, chosen: Range, now: datetime) -> list[Step]:
+    """The gap of a node of the quota tree and all below it, in the steps of a range. Two queries."""
+    start = chosen.begin(now)
+    below = QuotaNode.objects.filter(path__startswith=f"{team.path}/").values_list("pk", flat=True)
+    return gap_course(start, start + chosen.length, step=chosen.step, span=span_for(chosen.step), quotas={team.pk, *below})
 
 
 def job_ranges(attempts: Sequence[Attempt], *, now: datetime) -> list[Range]:

@@ -1,13 +1,16 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
+from collections.abc import Mapping
 from datetime import UTC, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import Query, Router
 
 from dashboards.gpu_list import GPUS
+from dashboards.readings import NOT_READ, Reading, readings_now
+from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
@@ -189,7 +192,8 @@ def node_spare(request: HttpRequest, public_id: str, body: SpareIn) -> HttpRespo
 @router.get("/gpus", response=GpusOut, url_name="gpus", openapi_extra=parameters_of(GPUS), summary="GPUs")
 def gpus(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
-    return listed(request, GPUS, gpus_listed(access), _gpu_row, partial(gpu_rows, access))
+    read = cache(partial(readings_now, now=now()))
+    return listed(request, GPUS, gpus_listed(access), lambda row: _gpu_row(row, read()), partial(gpu_rows, access))
 
 
 @router.get("/gpus/{public_id}", response=GpuOut, url_name="gpu", summary="A GPU with its instances and jobs")
@@ -197,7 +201,8 @@ def gpu(request: HttpRequest, public_id: str) -> HttpResponse:
     """Its `ETag` stands for how it is split: sent as `If-Match` with a new geometry, it is done only if that has not changed (412 otherwise)."""
     access = access_of(request)
     found = gpu_for(access, public_id)
-    row = _gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, [])))
+    read = {} if found.removed_at or found.node.removed_at else readings_now(now=now())
+    row = _gpu_row(GpuRow(found, gpu_holders(access, [found.pk]).get(found.pk, [])), read)
     return _stamped(answered(row | {"instances": _instances(found), "repartition": _repartition(found)}), found)
 
 
@@ -385,9 +390,32 @@ def _gpu_facts(row: Gpu) -> dict[str, Any]:
     }
 
 
-def _gpu_row(row: GpuRow) -> dict[str, Any]:
+def _gpu_row(row: GpuRow, read: Mapping[int, Reading]) -> dict[str, Any]:
     place = {"node": row.gpu.node.public_id, "node_name": row.gpu.node.name, "cluster": row.gpu.node.cluster.name}
-    return _gpu_facts(row.gpu) | place | {"allocated_milli": row.taken_milli, "held_by": [_holder(holder) for holder in row.holders]}
+    return (
+        _gpu_facts(row.gpu)
+        | place
+        | {
+            "allocated_milli": row.taken_milli,
+            "held_by": [_holder(holder) for holder in row.holders],
+            "reading": _reading(read.get(row.gpu.pk, NOT_READ)),
+        }
+    )
+
+
+def _reading(one: Reading) -> dict[str, Any] | None:
+    if one == NOT_READ:
+        return None
+    return {
+        "at": one.at,
+        "utilization_percent": one.sm,
+        "signal": DRIVER_UTILIZATION if one.is_weak else SM_ACTIVITY,
+        "tensor_percent": one.tensor,
+        "dram_percent": one.dram,
+        "memory_percent": one.memory,
+        "power_watts": one.watts,
+        "temperature_c": one.celsius,
+    }
 
 
 def _geometry(row: Gpu, repartition: dict[str, Any] | None) -> dict[str, Any]:

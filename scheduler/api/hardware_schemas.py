@@ -147,12 +147,29 @@ class GpuFacts(Schema):
     pcie_width: int | None
 
 
+class ReadingOut(Schema):
+    """What its source reads now: null for what it does not read."""
+
+    at: datetime = Field(description="When it was read.")
+    utilization_percent: int | None = Field(description="SM activity.", examples=[71])
+    signal: Literal["sm_activity", "driver_utilization"] = Field(
+        description="What utilization is: SM activity, or the driver's, which counts a GPU as busy while any kernel runs on it.",
+        examples=["sm_activity"],
+    )
+    tensor_percent: int | None = Field(description="Activity of tensor cores.", examples=[38])
+    dram_percent: int | None = Field(description="Memory bandwidth used.", examples=[44])
+    memory_percent: int | None = Field(description="Memory used.", examples=[82])
+    power_watts: int | None = Field(description="Power.", examples=[612])
+    temperature_c: int | None = Field(description="Temperature in °C.", examples=[61])
+
+
 class GpuRowOut(GpuFacts):
     node: str = Field(description="Id of its node.")
     node_name: str
     cluster: str
     allocated_milli: int
     held_by: list[GpuHolderOut]
+    reading: ReadingOut | None = Field(description="What it reads now; null: nothing was read within 45 seconds.")
 
 
 class GpusOut(Schema):
