@@ -60,6 +60,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "drain": "gpufleet.client.fleet:drain",
     "mark": "gpufleet.client.fleet:mark",
     "fleet": "gpufleet.client.fleet:fleet",
+    "spare": "gpufleet.client.fleet:spare",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",
     "completion": "gpufleet.client.completion:completion",

@@ -69,8 +69,9 @@ WORDS = {
     **dict.fromkeys(("enqueue", "restart"), "--json --reason"),
     **dict.fromkeys(("cancel", "hold", "release", "priority", "checkpoint"), "--json --matching --dry-run --yes --reason --begins"),
     "planned": "--json --job --nodes --call-off --reason",
-    "mark": "healthy suspect draining drained repairing burn-in down --json --reason --begins",
+    "mark": "healthy suspect draining drained repairing burn-in down --json --reason --begins --dry-run",
     "show": "--json --yaml",
+    "spare": "--json --back --reason",
     "why": "--json",
     "connect": "--json",
 }

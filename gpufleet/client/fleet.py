@@ -1,4 +1,4 @@
-"""`gpufleet fleet`, `drain`, `mark`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
+"""`gpufleet fleet`, `drain`, `mark`, `spare`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
 
 import sys
 import time
@@ -91,18 +91,42 @@ def mark(arguments: Sequence[str]) -> int:
     parser = parser_of("mark", mark.__doc__)
     parser.add_argument("health", choices=HEALTH, help="what the nodes become; not every health follows on every other")
     parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17, alpha-n018 or alpha/alpha-n018")
-    parser.add_argument("--reason", required=True, help="kept in the history and in the audit log")
+    parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required unless --dry-run")
     parser.add_argument("--begins", metavar="TIME", help="when they become so, such as 2026-11-20T18:00:00Z; without, at once")
+    parser.add_argument("--dry-run", action="store_true", help="show what it would do, and change nothing")
     asked = parser.parse_args(arguments)
+    if not asked.reason.strip() and not asked.dry_run:
+        parser.error("--reason is required")
     place = console_meant()
-    body = {"to": asked.health.replace("-", "_"), "reason": asked.reason} | ({"begins": asked.begins} if asked.begins else {})
+    reason = asked.reason or "dry run"
+    body = {"to": asked.health.replace("-", "_"), "reason": reason} | ({"begins": asked.begins} if asked.begins else {})
     done = []
     for node in [_node_named(place, name) for name in asked.nodes]:
-        told = place.post(f"/nodes/{node}/health", body)
+        told = place.post(f"/nodes/{node}/health", body, dry_run="true" if asked.dry_run else None)
         done.append(told)
-        if not asked.json:
+        if asked.dry_run and not asked.json:
+            print("".join(f"{node}  {plain(sentence)}\n" for sentence in told["told"]), end="", flush=True)
+        elif not asked.json:
             plan = told["planned"]
             print(f"{node}  {exact(plan['begins'])}  {plan['to']}  {plan['id']}" if plan else f"{node}  {told['health']}", flush=True)
+    return print_json({"items": done}) if asked.json else DONE
+
+
+@ends_well
+def spare(arguments: Sequence[str]) -> int:
+    """Keep nodes out of normal placement as spares, or give them back. Running jobs go on."""
+    parser = parser_of("spare", spare.__doc__)
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17, alpha-n018 or alpha/alpha-n018")
+    parser.add_argument("--back", action="store_true", help="give them back to placement")
+    parser.add_argument("--reason", required=True, help="kept in the history and in the audit log")
+    asked = parser.parse_args(arguments)
+    place = console_meant()
+    done = []
+    for node in [_node_named(place, name) for name in asked.nodes]:
+        told = place.post(f"/nodes/{node}/spare", {"spare": not asked.back, "reason": asked.reason})
+        done.append(told)
+        if not asked.json:
+            print(f"{node}  {'spare' if told['spare'] else 'in placement'}", flush=True)
     return print_json({"items": done}) if asked.json else DONE
 
 

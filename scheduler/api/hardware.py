@@ -1,7 +1,7 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
 from collections.abc import Mapping
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from dashboards.readings import NOT_READ, Reading, readings_now
 from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.times import now
-from gpufleet.web import Can, access_of
+from gpufleet.web import Access, Can, access_of
 from scheduler.api.hardware_schemas import (
     BoardsOut,
     ClusterOut,
@@ -43,15 +43,28 @@ from scheduler.engine.model.mig import BOARDS, Instance
 from scheduler.hardware.draining import Outcome, outcome_of
 from scheduler.hardware.lists import CLUSTERS, NODES
 from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, PlannedHealth, SplitState
+from scheduler.presenters.node_changes import health_preview
 from scheduler.selectors.clusters import Branch, cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.gpus import GpuRow, gpu_for, gpu_history, gpu_rows, gpu_split, gpus_listed
 from scheduler.selectors.holders import Holder, gpu_holders, node_holders
-from scheduler.selectors.nodes import Guest, NodeRow, health_plans, node_for, node_gpus, node_guests, node_history, node_rows, nodes_listed, plan_of
+from scheduler.selectors.nodes import (
+    Guest,
+    NodeRow,
+    health_plans,
+    hourly_micros,
+    node_for,
+    node_gpus,
+    node_guests,
+    node_history,
+    node_rows,
+    nodes_listed,
+    plan_of,
+)
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
-from scheduler.services.hardware.hardware import gpu_health_change, node_health_change, node_spare_set
-from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plans_call_off
+from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_health_change, node_spare_set
+from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plan_checked, health_plans_call_off
 
 router = Router(tags=["Hardware"])
 OutsideQuery = Annotated[int, Query(ge=1, le=400, description="How many days back `usage` counts.")]
@@ -170,16 +183,31 @@ def node_events(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 @router.post("/nodes/{public_id}/health", response=NodeHealthOut, url_name="node_health", summary="Take a node to another health")
-def node_health(request: HttpRequest, public_id: str, body: NodeHealthIn) -> HttpResponse:
+def node_health(request: HttpRequest, public_id: str, body: NodeHealthIn, asked: Query[DrainQuery]) -> HttpResponse:
     """With `begins` it is planned, in place of what was planned for the node before: the answer then has its present health. A planned drain lets
-    running jobs finish; `POST /nodes/drain` moves or stops them."""
-    access = access_of(request)
+    running jobs finish; `POST /nodes/drain` moves or stops them. With `?dry_run=true` nothing is written: the answer has the present health, and
+    `told` says what it would do."""
+    access, moment = access_of(request), now()
     found = node_for(access, public_id)
-    how: dict[str, Any] = {"to": body.to, "reason": body.reason, "seen": body.seen, "now": now()}
+    step: dict[str, Any] = {"to": body.to, "reason": body.reason, "seen": body.seen}
+    if asked.dry_run:
+        access.must_everywhere(Can.OPERATE)
+        if body.begins is not None:
+            health_plan_checked(node=found, begins_at=body.begins, now=moment, **step)
+        else:
+            health_checked(node=found, **step)
+        return answered(_health(found) | {"planned": None, "told": _health_told(access, found, body, moment)})
     if body.begins is not None:
-        (plan,) = health_plan(access=access, nodes=[found], begins_at=body.begins, **how)
-        return answered(_health(plan.node) | {"planned": _plan_facts(plan)})
-    return answered(_health(node_health_change(access=access, node=found, **how)) | {"planned": None})
+        (plan,) = health_plan(access=access, nodes=[found], begins_at=body.begins, now=moment, **step)
+        return answered(_health(plan.node) | {"planned": _plan_facts(plan), "told": []})
+    return answered(_health(node_health_change(access=access, node=found, now=moment, **step)) | {"planned": None, "told": []})
+
+
+def _health_told(access: Access, node: Node, body: NodeHealthIn, moment: datetime) -> list[str]:
+    gpus, plan = node_gpus(node), plan_of(node)
+    found: dict[str, Any] = {"gpus": len(gpus), "hourly": hourly_micros(access, gpus, now=moment), "plans": [plan] if plan is not None else []}
+    begins = body.begins.astimezone(UTC) if body.begins is not None else None
+    return list(health_preview(node.name, node.health, body.to, node_guests(access, node, now=moment), begins=begins, **found).sentences)
 
 
 @router.post("/nodes/{public_id}/spare", response=SpareOut, url_name="node_spare", summary="Keep a node as a spare, or give it back")

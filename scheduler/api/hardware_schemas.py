@@ -320,6 +320,7 @@ class HealthOut(Schema):
 
 class NodeHealthOut(HealthOut):
     planned: PlannedHealthFacts | None = Field(description="What was planned by this; null: it was done at once.")
+    told: list[str] = Field(description="Of a dry run, what it would do, in sentences; else empty.")
 
 
 class SpareOut(Schema):

@@ -75,6 +75,11 @@ def node_health_change(
     return node
 
 
+def health_checked(*, node: Node, to: str, reason: str, seen: str | None = None) -> None:
+    """What `node_health_change` refuses now, refused before anything is done."""
+    _check_step(node, to, reason, seen, Q(node=node))
+
+
 def health_step(*, access: Access, node: Node, to: str, reason: str, now: datetime, stands: str | None = None) -> None:
     """The same of a node that the caller has locked, in his transaction; the timeline is his, too. `stands`: the reason that it keeps."""
     _check_step(node, to, reason, None, Q(node=node))

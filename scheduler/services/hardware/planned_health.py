@@ -67,11 +67,7 @@ def health_plan(
         locked = [locked_node(node) for node in sorted(nodes, key=lambda node: node.pk)]
         for node in locked:
             newest_or_conflict(node, PLANNED, undone)
-            unseen_or_conflict(node, seen)
-            if drains and node.health not in IN_SERVICE:
-                raise Conflict(f"{node.name} is {Health(node.health).label.lower()}; only nodes in service can be planned to drain.")
-            if fault := unfit_step(node, to):
-                raise ValidationError({"to": [fault]})
+            _must_follow(node, to, seen)
         before = {plan.node_id: plan for plan in PlannedHealth.objects.filter(node__in=locked)}
         PlannedHealth.objects.filter(node__in=locked).delete()
         plans = [
@@ -92,6 +88,21 @@ def health_plan(
         for plan in plans:
             health_plan_record(access.actor, plan.node, before=before.get(plan.node_id), after=plan, reason=reason, now=now)
     return plans
+
+
+def health_plan_checked(*, node: Node, to: str, begins_at: datetime, reason: str, now: datetime, seen: str | None = None) -> None:
+    """What `health_plan` refuses now of a node, refused before anything is planned. A drain lets jobs finish."""
+    begins_checked(begins_at=begins_at, now=now)
+    check_reason(reason)
+    _must_follow(node, to, seen)
+
+
+def _must_follow(node: Node, to: str, seen: str | None) -> None:
+    unseen_or_conflict(node, seen)
+    if to == Health.DRAINING and node.health not in IN_SERVICE:
+        raise Conflict(f"{node.name} is {Health(node.health).label.lower()}; only nodes in service can be planned to drain.")
+    if fault := unfit_step(node, to):
+        raise ValidationError({"to": [fault]})
 
 
 def health_plans_call_off(*, access: Access, plans: Sequence[str], reason: str, now: datetime) -> list[Node]:

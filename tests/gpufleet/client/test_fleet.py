@@ -16,7 +16,7 @@ from gpufleet.client import gap as gap_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
 from gpufleet.core.times import now
 from quotas.models import ChargeLine, ChargeMonth, QuotaShare
-from scheduler.models import JobState
+from scheduler.models import JobState, Node, PlannedHealth
 from tests.builders import cluster, job, node, placement
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -120,6 +120,39 @@ def test_nodes_are_marked_now_or_planned_and_plans_are_listed_and_called_off(run
     assert planned("--call-off", "hp-999999")[0] == 4
     told = json.loads(mark("healthy", "node-well", "--reason", "quiet again", "--json")[1])["items"]
     assert [(one["health"], one["planned"]) for one in told] == [("healthy", None)]
+
+
+def test_a_mark_is_shown_before_it_is_done(run, busy):
+    def mark(*words):
+        return run("mark", *words, who="operator", scopes=("read", "operate"))
+
+    status, out, _ = mark("down", "node-well", "--dry-run")
+    assert status == 0
+    assert "2 GPUs of node-well are out of service at once." in out and "1 job loses its workers here." in out
+    begins = f"{now() + timedelta(hours=2):%Y-%m-%dT%H:%M:%SZ}"
+    assert "This is what it would do now." in mark("draining", "node-well", "--begins", begins, "--dry-run")[1]
+    status, _, fault = mark("repairing", "node-well", "--dry-run")
+    assert status == 5 and "From healthy it can become" in fault
+    status, _, fault = mark("healthy", "node-sick", "--begins", "2026-01-01T00:00:00Z", "--dry-run")
+    assert status == 5 and "begins" in fault
+    assert json.loads(mark("down", "node-well", "--dry-run", "--json")[1])["items"][0]["health"] == "healthy"
+    assert run("mark", "down", "node-well", "--dry-run", who="viewer")[0] == 3
+    assert set(Node.objects.values_list("name", "health")) == {("node-well", "healthy"), ("node-sick", "draining")}
+    assert not PlannedHealth.objects.exists()
+
+
+def test_nodes_are_kept_as_spares_and_given_back(run, busy):
+    def spare(*words):
+        return run("spare", *words, who="operator", scopes=("read", "operate"))
+
+    assert spare("node-well")[0] == 2, "a reason is required"
+    assert re.fullmatch(r"n-\d+  spare\n", spare("node-well", "--reason", "replacement")[1])
+    assert Node.objects.get(name="node-well").spare
+    status, _, fault = spare("node-well", "--reason", "replacement")
+    assert status == 5 and "node-well is already a spare." in fault
+    assert json.loads(spare("node-well", "--back", "--reason", "needed", "--json")[1])["items"][0]["spare"] is False
+    assert spare("nowhere", "--reason", "needed")[0] == 4
+    assert run("spare", "node-well", "--reason", "x", who="viewer")[0] == 3
 
 
 def test_the_tree_with_what_is_promised_and_held(run, busy):
