@@ -65,8 +65,8 @@ def _taken_back(rules: Reclaim, found: Found) -> bool:
     for leaf, _ in found.minima():
         if leaf != rules.leaf:
             mine, theirs = tree.fork(rules.leaf, leaf)
-            holds = division.used[mine] - rules.within(mine, found.charged) + rules.milli
-            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - rules.within(theirs, found.charged), spared=spared):
+            holds = division.used[mine] - tree.sum_below(mine, found.charged) + rules.milli
+            if _may_be_taken(division, mine, holds, theirs, division.used[theirs] - tree.sum_below(theirs, found.charged), spared=spared):
                 return True
     return False
 

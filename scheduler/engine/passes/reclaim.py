@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import rules_of
+from ..rules.legality import Reclaim, rules_of
 from ..rules.order import QueueOrder
 from ..search.evicting import NOTHING, fits_already, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
@@ -211,15 +211,16 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     known = told_before(cycle, told, work)
     if known is not None:
         return known
-    refused = _reclaim(cycle, work, quota_type, leaf)
-    if refused is not None:
+    for rules in rules_of(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
+        refused = _reclaim(cycle, work, quota_type, rules)
+        if refused is None:
+            return None
         tell(cycle, told, work, refused)
     return refused
 
 
-def _reclaim(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Reason | None:
-    milli = work.missing_milli(quota_type)
-    rules = rules_of(cycle, work, quota_type, leaf, milli)
+def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reason | None:
+    milli, leaf = rules.milli, rules.leaf
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     if not work.seats and key in cycle.refused:
         return NOTHING

@@ -158,7 +158,7 @@ class Anew:
         cycle, work = self.cycle, self.work
         leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
         if leaf is not None:
-            yield Reclaim(cycle, work, self.quota_type, leaf, self.milli)
+            yield from Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
         if "preempt" in cycle.settings.passes:
             yield Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli)
 

@@ -1,5 +1,6 @@
 """What one queue may take from another, and whether the whole of it is fair. docs/engine.md states the rules."""
 
+from collections.abc import Iterator
 from copy import copy
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from .times import waited_long
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
+WAITED = reason("victims", "the jobs that would have to leave started after a long wait, and give way only to work within its guarantees")
 
 
 def rank_and_cost(ranked: Pair) -> tuple[tuple[int, ...], Cost]:
@@ -43,8 +45,9 @@ class Reclaim:
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
-        self.spares_long_waits = cycle.settings.waits_end and not self.tree.within_guarantee(leaf, quota_type, milli)
         self.sources = self._sources()
+        all_gone = {place: self.division.used[place] for place, _, _ in self.sources}
+        self.spares_long_waits = cycle.settings.waits_end and not self.tree.within_guarantee(leaf, quota_type, milli, all_gone)
         self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
         # Searches with the same sources find the same victims.
         self.signature: Signature = (quota_type, self.barred, self.since, self.spares_long_waits, *self.sources, *self.sparing)
@@ -202,18 +205,32 @@ class Reclaim:
     # The whole plan
 
     def guard(self, found: Found) -> Reason | None:
-        return self._balance(found) or self.order(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+        return (
+            self._balance(found)
+            or self.order(found)
+            or self._long_wait(found)
+            or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+        )
 
-    def within(self, place: int, charged: dict[int, int]) -> int:
-        """Milli-GPU of what is taken that counts below a node of the tree."""
-        end = self.tree.end[place]
-        return sum(milli for at, milli in charged.items() if place <= at < end)
+    def _long_wait(self, found: Found) -> Reason | None:
+        """Who started after a long wait gives way only to a job within its guarantees with the victims gone."""
+        if not self.cycle.settings.waits_end or self.tree.within_guarantee(self.leaf, self.quota_type, self.milli, found.charged):
+            return None
+        return WAITED if any(waited_long(self.cycle, unit.work) for unit in found.units if not unit.surplus) else None
+
+    def variants(self) -> Iterator["Reclaim"]:
+        """The rules, and where the victims decide whether the job is within its guarantees those that spare who has waited long in any case."""
+        yield self
+        if self.cycle.settings.waits_end and not self.spares_long_waits and not self.tree.within_guarantee(self.leaf, self.quota_type, self.milli):
+            rules = copy(self)
+            rules.spares_long_waits, rules.signature = True, (*self.signature, "sparing")
+            yield rules
 
     def _balance(self, found: Found) -> Reason | None:
         tree, division = self.tree, self.division
         charged = found.charged
         for place in tree.path[self.leaf]:
-            mine = division.used[place] - self.within(place, charged) + self.milli
+            mine = division.used[place] - self.tree.sum_below(place, charged) + self.milli
             fair = division.fair[place]
             if mine <= fair:
                 continue
@@ -234,8 +251,8 @@ class Reclaim:
                 continue  # in one leaf class and number decide, and those were compared
             least = victim.form.least_milli(self.quota_type)
             mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
-            my_key = tree.key(mine, division, self.milli, self.within(mine, found.charged))
-            their_key = tree.key(theirs, division, least, self.within(theirs, found.charged))
+            my_key = tree.key(mine, division, self.milli, self.tree.sum_below(mine, found.charged))
+            their_key = tree.key(theirs, division, least, self.tree.sum_below(theirs, found.charged))
             if my_key > their_key:
                 detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
                 return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
@@ -266,7 +283,7 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
     if most is None:
         return None
     lost = found.lost
-    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli):
+    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli, found.charged):
         return None
     detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
     return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)

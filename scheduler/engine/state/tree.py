@@ -5,7 +5,7 @@ is two comparisons. There is one `Division` per way of sharing out: one over all
 per quota type where they are maps.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import compress, repeat
@@ -20,6 +20,7 @@ INFINITE = 1 << 100
 WINDOW_MARK = "window:"
 NO_LIMITS = repeat(None)
 EVERY_TYPE = -1
+NOTHING_GONE: Mapping[int, int] = {}
 
 
 @dataclass(slots=True)
@@ -441,14 +442,18 @@ class Tree(Layout):
         """So much of a division with its name where there are several, as each tells of its own."""
         return counted(milli) if len(self.divisions) == 1 else f"{gpus(milli)} {division.name}"
 
-    def within_guarantee(self, leaf: int, quota_type: int, milli: int) -> bool:
-        """Whether the path stays within its guarantees on every level."""
+    def within_guarantee(self, leaf: int, quota_type: int, milli: int, gone: Mapping[int, int] = NOTHING_GONE) -> bool:
+        """Whether the path stays within its guarantees on every level, with what is gone by node of the tree."""
         division = self.divisions[self.division_of[quota_type]]
         for place in self.path[leaf]:
             promised = division.guaranteed[place]
-            if promised is not None and division.used[place] + milli > promised:
+            if promised is not None and (over := division.used[place] + milli - promised) > 0 and over > self.sum_below(place, gone):
                 return False
         return True
+
+    def sum_below(self, place: int, amounts: Mapping[int, int]) -> int:
+        """How much of what is told by node counts below a node."""
+        return sum([amount for at, amount in amounts.items() if self.below(place, at)])
 
     # Order
 

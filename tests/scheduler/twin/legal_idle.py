@@ -100,14 +100,14 @@ def _one_victim(world: World, final: World, taken: Occupancy, soon: Occupancy, j
     """Whether a single eviction that every rule allows would have served the job."""
     if job.state != "queued" or -job.submitted < job.preemption_delay or len(final.divisions()) > 1:
         return []
-    if final.settings["worth"].get(job.cls) is not None and not within_guarantee(final, job):
-        return []
     for victim in sorted(final.jobs.values(), key=lambda other: other.name):
         # What the plan itself touched, and what was evicted before, is left out: the next plan may see it in another light.
         if victim.state != "running" or victim != world.jobs[victim.name] or victim.leaving or victim.preemptible is False:
             continue
         same_leaf = victim.quota == job.quota
         name = "preempt" if same_leaf else "reclaim"
+        if final.settings["worth"].get(job.cls) is not None and not within_guarantee(_gone(final, victim), job):
+            continue
         passes = final.settings["passes"]
         if (passes is not None and name not in passes) or (same_leaf and not final.settings["preemption"]):
             continue

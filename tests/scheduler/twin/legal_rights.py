@@ -34,13 +34,13 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
             moves.append(decision["job"])
             found += _consolidated(world, decision, away)
         if action in TAKES:
-            faults = _taken(world, decision, away)
+            faults = _taken(world, decision, plan)
             if faults and action == "evict":
-                faults = _taken(_without_what_others_got(world, plan, str(why.get("for"))), decision, away)
+                faults = _taken(_without_what_others_got(world, plan, str(why.get("for"))), decision, plan)
             if faults and why.get("code") == "preempt":
                 # What stands inside a guarantee depends on who was served before, as for a reclaim below.
                 others = _moments(scenario, plan, str(why.get("for")), first)
-                faults = next((then for w in others if not (then := _taken(w, decision, away))), faults)
+                faults = next((then for w in others if not (then := _taken(w, decision, plan))), faults)
             found += faults
         key = str(why.get("for"))
         if action in TAKES and why.get("code") == "reclaim" and key in world.jobs and key not in judged:
@@ -302,7 +302,7 @@ def _stands_inside(world: World, decision: Json) -> bool:
     return all(none_borrowed(then, started, name) for name in then.ancestry(started.quota))
 
 
-def _taken(world: World, decision: Json, moved: set[str]) -> list[str]:
+def _taken(world: World, decision: Json, plan: Json) -> list[str]:
     """What every victim is owed, whoever asks; and what the one who asks must be."""
     action, why = decision["action"], decision.get("why") or {}
     victim, code = world.jobs[decision["job"]], why.get("code")
@@ -324,6 +324,7 @@ def _taken(world: World, decision: Json, moved: set[str]) -> list[str]:
         found.append(f"{action} {victim.name}: {asker.name} may not cause that before its delay is over")
     if code == "preempt":
         # Who was put out himself asks like one who waits, until he finds another place and is moved.
+        moved = {d["job"] for d in plan["decisions"] if d["action"] == "move"}
         found += _preempted(world, decision, victim, asker, grows=asker.holds and not asker.missing and asker.name not in moved)
     if code == "reclaim" and action in ("evict", "move"):
         found += _young(world, victim, reclaim_protection(world, asker, victim), f"reclaimed for {asker.name}")
@@ -332,7 +333,7 @@ def _taken(world: World, decision: Json, moved: set[str]) -> list[str]:
     if code == "reservation_due" and not victim.backfilled:
         found.append(f"evict {victim.name}: it was not backfilled")
     if action == "evict" and code in ("preempt", "reclaim"):
-        found += _worth(world, decision, victim, asker)
+        found += _worth(world, plan, victim, asker)
     return found
 
 
@@ -417,9 +418,14 @@ def lost_work(world: World, job: Job) -> Fraction:
     return gpus * (-since + int((point.get("save_s", 0) + point.get("restore_s", 0)) * 1000))
 
 
-def _worth(world: World, decision: Json, victim: Job, asker: Job) -> list[str]:
-    bound = world.settings["worth"].get(asker.cls)
-    if bound is None or within_guarantee(world, asker):
+def _worth(world: World, plan: Json, victim: Job, asker: Job) -> list[str]:
+    """Work above its guarantee with all gone who leave for it destroys no more than it is worth."""
+    bound, then = world.settings["worth"].get(asker.cls), world
+    for decision in plan["decisions"]:
+        if decision["action"] in TAKES and decision["why"].get("for") == asker.name:
+            left = tuple(worker_of(raw) for raw in decision["workers"]) if decision["action"] == "shrink" else ()
+            then = then.with_job(replace(then.jobs[decision["job"]], workers=left))
+    if bound is None or within_guarantee(then, asker):
         return []
     lost = lost_work(world, victim)
     return [f"evict {victim.name}: {lost / 1000} GPU-seconds lost for {asker.name}, worth {bound}"] if lost > bound * 1000 else []

@@ -39,6 +39,14 @@ def test_a_victim_of_reclaim_and_the_one_that_takes_its_place():
 
 BUSY = [running("r", at("n1", 0, 1))]
 FULL = [running(f"r{number}", at(name, 0, 1, 2, 3), quota="b") for number, name in enumerate(("n1", "n2"))]
+BELOW_ONE = fleet(
+    running("r0", at("n1", 0, 1, 2, 3), quota="b", started=-60),
+    running("r1", at("n2", *range(8)), quota="b", started=-60),
+    job("w", gpus=4),
+    nodes=[node("n1", 4), node("n2", 8)],
+    quotas=[quota("o", 12), quota("a", 4) | {"parent": "o"}, quota("b", 8) | {"parent": "o"}],
+    worth={"batch": 0},
+)
 TWO = {"min": 2, "max": 4, "step": 2, "gpus": 1, "name": "worker"}
 
 WRONG: dict[str, tuple[Json, Json, str]] = {
@@ -139,6 +147,12 @@ WRONG: dict[str, tuple[Json, Json, str]] = {
         "of another leaf",
     ),
     "no reason to wait": (fleet(job("w"), nodes=[node("n1", 4)]), plan(waiting=("w",)), "fits on n1:0 and every gate is open"),
+    "a loss that work within its guarantees may cause": (BELOW_ONE, plan(waiting=("w",)), "w waits, but may reclaim r0"),
+    "a loss for work beyond its guarantee": (
+        {**BELOW_ONE, "quotas": [{**one, "guaranteed": 8} if one["name"] == "o" else one for one in BELOW_ONE["quotas"]]},
+        plan(evict("r0", "reclaim", "w"), start("w", at("n1", 0, 1, 2, 3), after=["r0"])),
+        "240 GPU-seconds lost for w, worth 0",
+    ),
     "not told why": (fleet(*FULL, job("w", gpus=4)), plan(), "not told why"),
     "told in vain": (fleet(job("w")), plan(start("w", at("n1", 0)), waiting=("w",)), "is told why it waits"),
     "a layout that can't exist": (
