@@ -22,12 +22,12 @@ from gpufleet.core.templatetags.shell import money
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.budgets import bullet
+from quotas.chargeback.days import day_range, day_ranges, days_chart, report_chart
 from quotas.chargeback.months import month_at
 from quotas.chargeback.periods import Period
 from quotas.chargeback.report import report
 from quotas.selectors.budgets import budgets_listed, standings
 from quotas.selectors.rates import price_book
-from quotas.views.costs import chart
 
 NANOS_PER_MICRO = 1000
 DEPARTMENTS_SHOWN, BUDGETS_SHOWN = 6, 5
@@ -109,10 +109,14 @@ def month(request: HttpRequest) -> HttpResponse:
     version, access, moment = feed_revision(), access_of(request), now()
     found = report(access, Period.of(month_at(moment)), by="department", now=moment)
     rows = sorted(standings(budgets_listed(access), price_book(), moment), key=lambda one: (-one.percent, one.budget.public_id))
+    ranges = day_ranges(found.period, moment)
+    chosen = day_range(request.GET.get("range", ""), ranges)
     spent = money(found.total.effective_nanos // NANOS_PER_MICRO, 0)
     context: dict[str, Any] = {
         "report": found,
-        "chart": chart(found),
+        "chart": report_chart(found) if chosen == ranges[-1] else days_chart(access, found.period, chosen, moment),
+        "range": chosen,
+        "ranges": ranges,
         "departments": found.rows[:DEPARTMENTS_SHOWN],
         "causes": idle_by_cause(found.idle, allocated=_allocated_idle(access, moment)),
         "budgets": [(one, bullet(one)) for one in rows[:BUDGETS_SHOWN]],

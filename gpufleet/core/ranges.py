@@ -16,6 +16,11 @@ class Range:
     step: timedelta
     text: str
     over: bool = False
+    name: str = "All"  # of one without a step: all of what the chart is of
+
+    @property
+    def label(self) -> str:
+        return self.key if self.step else self.name
 
     @property
     def title(self) -> str:

@@ -246,7 +246,7 @@ def report(access: Access, period: Period, *, by: str = "team", rule: str = "apa
     sums = _added(rows.values())
     total = _row("", sums, _added(before.values())["effective_nanos"], sum(parts.values()), None)
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
-    return Report(period, months, by, made, total, _days(access, period), idle, left, len(keys) - len(made), sums["lines"])
+    return Report(period, months, by, made, total, days_seen(access, period), idle, left, len(keys) - len(made), sums["lines"])
 
 
 def _largest(access: Access, period: Period, months: Sequence[ChargeMonth], by: str, most: int) -> Report:
@@ -273,7 +273,7 @@ def _largest(access: Access, period: Period, months: Sequence[ChargeMonth], by: 
     total = _row("", sums, total_before["effective_nanos"], 0, None)
     idle = _idle(access, period)
     left, more = sum(one.effective_nanos for one in idle), found[0][2] - len(made) if found else 0
-    return Report(period, months, by, made, total, _days(access, period), idle, left, more, sums["lines"])
+    return Report(period, months, by, made, total, days_seen(access, period), idle, left, more, sums["lines"])
 
 
 def _label(by: str) -> Cast:
@@ -438,8 +438,8 @@ def _reserved_unused(access: Access, period: Period, now: datetime) -> dict[str,
     return {path: unused for path, unused in held.items() if unused > 0}
 
 
-def _days(access: Access, period: Period) -> list[tuple[date, dict[str, int]]]:
-    """Corrections are of another month's days."""
+def days_seen(access: Access, period: Period) -> list[tuple[date, dict[str, int]]]:
+    """The cost of each day by class, as far as the reader may see it. Corrections are of another month's days."""
     found: dict[date, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     if access.can_everywhere(Can.SEE_COSTS):
         costs = [one for one in day_costs(period.months) if period.first <= one[0] <= period.last]

@@ -1,6 +1,7 @@
 """The cost report of a month or another period, its lines down to the ledger, its files, its closing, and its invoice."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,11 +15,12 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from gpufleet.core.charts import Chart, Series, bars, chart_response
+from gpufleet.core.charts import chart_response
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+from quotas.chargeback.days import day_range, day_ranges, days_chart, report_chart
 from quotas.chargeback.files import TITLES, File, file_of
 from quotas.chargeback.forms import BilledForms, CloseForm, InvoiceForm, billed_typed, invoice_typed
 from quotas.chargeback.months import Span, month_at, month_close
@@ -27,8 +29,6 @@ from quotas.chargeback.reconciling import account_of, is_outdated, month_reconci
 from quotas.chargeback.report import (
     BY,
     RULES,
-    Report,
-    bars_of,
     closed_after,
     idle_unknown,
     labels_known,
@@ -46,7 +46,6 @@ from scheduler.services.costs import idle_between
 
 ROWS, LINES = 250, 300
 RECONCILIATIONS = 50
-COLOURS = (("guaranteed", "Guaranteed", "used"), ("reserved", "Reserved", "held"), ("borrowed", "Borrowed", "move"))
 
 
 def period_asked(asked: QueryDict) -> Period:
@@ -81,14 +80,16 @@ def _period(request: HttpRequest) -> Period:
 def costs(request: HttpRequest) -> HttpResponseBase:
     access, version, moment, faults = access_of(request), feed_revision(), now(), list[str]()
     by, rule = _asked(request)
+    if request.GET.get("chart"):
+        return _chart(request, _period(request), moment)
     try:
         found = report(access, period_asked(request.GET), by=by, rule=rule, most=ROWS, now=moment)
     except ValidationError as fault:
         faults = fault.messages
         found = report(access, Period.of(month_at(moment)), by=by, rule=rule, most=ROWS, now=moment)
-    period, shown = found.period, chart(found)
-    if request.GET.get("chart"):
-        return chart_response(request, shown, name=f"costs-{period}")
+    period = found.period
+    ranges = day_ranges(period, moment)
+    chosen = day_range(request.GET.get("range", ""), ranges)
     current = month_at(moment)
     months = {current, *(month.first for month in months_known()), *([period.first] if period.month else [])}
     labels = {f"label:{key}" for key in labels_known(access, period)} | ({by} if by not in BY else set())
@@ -97,8 +98,10 @@ def costs(request: HttpRequest) -> HttpResponseBase:
     context = {
         "version": version,
         "report": found,
-        "chart": shown,
-        "step": bars_of(period, found.days)[0],
+        "chart": report_chart(found) if chosen == ranges[-1] else days_chart(access, period, chosen, moment),
+        "range": chosen,
+        "ranges": ranges,
+        "kept": [*address_of(period).items(), *more.items()],
         "faults": faults,
         "given": given,
         "presets": [(label, urlencode(address_of(one) | more), one == period) for label, one in presets(moment)],
@@ -121,16 +124,12 @@ def costs(request: HttpRequest) -> HttpResponseBase:
     return render(request, "quotas/costs.html", context, status=422 if faults else 200)
 
 
-def chart(found: Report) -> Chart:
-    """The cost of each day by class, as bars; of a long period, of each month."""
-    step, costs = bars_of(found.period, found.days)
-    series = [
-        Series(label, [of_step.get(key, 0) / 10**9 for of_step in costs.values()], colour, kind="bar")
-        for key, label, colour in COLOURS
-        if any(of_step.get(key) for of_step in costs.values())
-    ]
-    names = [f"{one:%b %Y}" if step == "month" else f"{one:%d %b}" for one in costs]
-    return bars(label=f"Cost by {step}", unit=found.currency, first=step.capitalize(), names=names, series=series, stacked=True)
+def _chart(request: HttpRequest, period: Period, moment: datetime) -> HttpResponseBase:
+    """The chart for another range of days, or a minute later."""
+    chosen = day_range(request.GET.get("range", ""), day_ranges(period, moment))
+    answer = chart_response(request, days_chart(access_of(request), period, chosen, moment), name=f"costs-{period}")
+    answer["Cache-Control"] = "no-store"
+    return answer
 
 
 @require_safe
