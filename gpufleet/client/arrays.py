@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -51,28 +52,31 @@ def array_shown(console: Console, name: str, *, as_json: bool) -> int:
 
 def array_steered(console: Console, name: str, body: dict[str, Any], *, dry_run: bool, quiet: bool) -> dict[str, Any]:
     """All parts of it, one after the other. Each may be sent again when its answer is lost: what is so already stays."""
-    path, counts, batches, after = f"/arrays/{name}/bulk", Counter[str](), [], -1
+    path, counts, batches, plans, after = f"/arrays/{name}/bulk", Counter[str](), [], [], -1
     if dry_run:
         told: dict[str, Any] = console.post(path, body, repeatable=True, dry_run=True)
         counts.update(told["counts"])
     else:
         while True:
-            told = console.post(path, body | {"after": after}, repeatable=True)
+            told = console.post(path, body | {"after": after}, key=uuid.uuid4().hex, repeatable=True)
             counts.update(told["counts"])
             batches += [told["batch"]] if told["batch"] else []
+            plans += [told["planned"]] if told["planned"] else []
             if told["next"] is None:
                 break
             after = told["next"]
             if is_terminal(sys.stderr):
                 print(f"{name}: {plural(sum(counts.values()), 'job')} looked at …", file=sys.stderr)
-    if not quiet:
+    if plans and not quiet:
+        print(f"{name}  {plural(sum(counts.values()), 'job')} planned for {plain(body['begins'])}: {' '.join(plans)}")
+    elif not quiet:
         would = "would change" if dry_run else "changed"
         print(
             "  ".join([name, f"{plural(counts['changes'], 'job')} {would}", *(f"{counts[key]} {said}" for key, said in LEFT.items() if counts[key])])
         )
         if dry_run:
             print("\n".join(foreseen_lines(told)))
-    return {"array": name, "dry_run": dry_run, "counts": dict(counts), "batches": batches} | (foreseen_of(told) if dry_run else {})
+    return {"array": name, "dry_run": dry_run, "counts": dict(counts), "batches": batches, "planned": plans} | (foreseen_of(told) if dry_run else {})
 
 
 def foreseen_of(answer: dict[str, Any]) -> dict[str, Any]:

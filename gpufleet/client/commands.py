@@ -437,8 +437,6 @@ def _many(name: str, text: str, said: str) -> Command:
         body |= {"begins": asked.begins} if asked.begins else {}
         console = console_meant()
         arrays = [one for one in asked.jobs if is_array(one)]
-        if arrays and asked.begins:
-            parser.error("with --begins name jobs: an array is changed as a whole at once only")
         asked.jobs = [one for one in asked.jobs if not is_array(one)]
         steered = [array_steered(console, one, body, dry_run=asked.dry_run, quiet=asked.json) for one in arrays]
         if arrays and not asked.jobs:

@@ -1,5 +1,7 @@
 """Arrays as a whole over HTTP."""
 
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -7,14 +9,15 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
 from pydantic import Field
 
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import AskedMoment, Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.bulk import ForeseenOut, foreseen
-from scheduler.api.lists import answered
+from scheduler.api.lists import IdempotencyKey, answered
 from scheduler.selectors.arrays import array_for, array_rows, facts_of, failed_of
-from scheduler.services.jobs.arrays import FIRST, array_preview, array_steer
-from scheduler.services.jobs.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, effects_counted
+from scheduler.services.beginnings import begins_checked
+from scheduler.services.jobs.arrays import FIRST, array_plan, array_preview, array_steer
+from scheduler.services.jobs.bulk import LEAST_PRIORITY, MOST, MOST_PRIORITY, Verdict, effects_counted
 
 router = Router(tags=["Jobs"])
 
@@ -44,6 +47,7 @@ class ArrayActIn(Taken):
     reason: str = Field("", max_length=280, description="Kept in the history of each job and in the audit log.")
     after: int = Field(FIRST, ge=FIRST, le=2_147_483_647, description="The `next` of the answer before: jobs behind that element are meant.")
     size: int = Field(MOST, ge=1, le=MOST, description="So many jobs at most.")
+    begins: AskedMoment | None = Field(None, description="When it begins; null: at once. Each job is looked at again then.")
 
 
 class ArrayActOut(ForeseenOut):
@@ -54,6 +58,7 @@ class ArrayActOut(ForeseenOut):
     dry_run: bool
     counts: dict[str, int]
     batch: str | None = Field(description="`GET /jobs/batches/{id}` says what became of each job of this part.")
+    planned: str | None = Field(description="With `begins`: the id of what is planned for this part, as `GET /jobs/planned-changes` has it.")
     next: int | None
 
 
@@ -83,18 +88,27 @@ def array(request: HttpRequest, public_id: str) -> HttpResponse:
     openapi_extra={"requestBody": {"content": {"application/json": {"examples": EXAMPLES}}}},
     summary="Do one thing to all jobs of an array",
 )
-def array_act(request: HttpRequest, public_id: str, asked: Query[ArrayActQuery], body: ArrayActIn) -> HttpResponse:
+def array_act(request: HttpRequest, public_id: str, asked: Query[ArrayActQuery], body: ArrayActIn, key: IdempotencyKey) -> HttpResponse:
     """In parts of 500 jobs at most, each in a transaction of its own: send `next` as `after` until it is null. Jobs that have ended are not meant.
 
-    It may be repeated from any place: what is so already stays as it is.
+    It may be repeated from any place: what is so already stays as it is. With `begins` each part is planned; under an `Idempotency-Key` once.
     """
     access = access_of(request)
-    empty: dict[str, Any] = {"array": public_id, "action": body.action, "batch": None, "next": None}
+    empty: dict[str, Any] = {"array": public_id, "action": body.action, "batch": None, "planned": None, "next": None}
     empty |= {"dry_run": asked.dry_run, **foreseen(None)}
     given: dict[str, Any] = {"access": access, "array": public_id, "action": body.action, "priority": body.priority, "now": now()}
     if asked.dry_run:
+        if body.begins is not None:
+            begins_checked(begins_at=body.begins, now=given["now"])
         preview = array_preview(**given)
-        counts = effects_counted({"effect": str(one.effect)} for one in preview.verdicts)
-        return answered(empty | foreseen(preview) | {"counts": counts})
+        return answered(empty | foreseen(preview, begins=body.begins) | {"counts": _counted(preview.verdicts)})
+    if body.begins is not None:
+        part = array_plan(**given, begins_at=body.begins, reason=body.reason, after=body.after, size=body.size, key=key)
+        told = {"counts": _counted(part.planned.verdicts), "planned": part.planned.plan.public_id}
+        return answered(empty | told | {"next": part.after})
     done = array_steer(**given, reason=body.reason, after=body.after, size=body.size)
     return answered(empty | {"counts": done.counts, "batch": done.batch, "next": done.after})
+
+
+def _counted(verdicts: Iterable[Verdict]) -> Counter[str]:
+    return effects_counted({"effect": str(one.effect)} for one in verdicts)

@@ -323,15 +323,16 @@ def job_state_counts(access: Access) -> dict[str, int]:
         return dict(zip(rows, cursor.fetchone(), strict=True))
 
 
-def planned_with(access: Access, job: str = "") -> Q:
-    """A filter for planned changes: of jobs that the reader may see, or that he planned; of one job, where it is named. A token for one subtree
-    finds those for its jobs alone."""
-    parts = PlannedJobChange.jobs.through.objects.filter(**({"job__public_id": job} if job else {}))
+def planned_with(access: Access, job: str = "", array: str = "") -> Q:
+    """A filter for planned changes: of jobs that the reader may see, or that he planned; of one job or array, where it is named. A token for one
+    subtree finds those for its jobs alone."""
+    named = ({"job__public_id": job} if job else {}) | ({"job__array": array} if array else {})
+    parts = PlannedJobChange.jobs.through.objects.filter(**named)
     found = Q(pk__in=parts.filter(access.visible(Can.SEE, "job__quota__path")).values("plannedjobchange_id"))
     if access.actor.user is None or access.within:
         return found
     own = Q(author=access.actor.user)
-    return found | (own & Q(pk__in=parts.values("plannedjobchange_id")) if job else own)
+    return found | (own & Q(pk__in=parts.values("plannedjobchange_id")) if named else own)
 
 
 def drafts_of(access: Access, limit: int = 8) -> list[Job]:

@@ -27,9 +27,10 @@ class PlannedSeen:
     may_call_off: bool
 
 
-def plans_seen(access: Access, *, job: str = "", shown: int | None = None) -> tuple[list[PlannedSeen], bool]:
-    """Those that begin next first, and whether there are more; of one job, where it is named. With the first `shown` jobs of each, or all."""
-    rows = list(_seen(access, job, shown)[: MOST_SHOWN + 1])
+def plans_seen(access: Access, *, job: str = "", array: str = "", shown: int | None = None) -> tuple[list[PlannedSeen], bool]:
+    """Those that begin next first, and whether there are more; of one job or array, where it is named. With the first `shown` jobs of each, or
+    all."""
+    rows = list(_seen(access, job, shown, array)[: MOST_SHOWN + 1])
     return [_told(access, row) for row in rows[:MOST_SHOWN]], len(rows) > MOST_SHOWN
 
 
@@ -45,12 +46,12 @@ def is_author(access: Access, plan: PlannedJobChange) -> bool:
     return not access.within and access.actor.user is not None and plan.author_id == access.actor.user.pk
 
 
-def _seen(access: Access, job: str = "", shown: int | None = None) -> QuerySet[PlannedJobChange]:
+def _seen(access: Access, job: str = "", shown: int | None = None, array: str = "") -> QuerySet[PlannedJobChange]:
     """With what is counted and may be called off, all in one query: a moment later it may have begun."""
     access.must_somewhere(Can.SEE)
     visible = PARTS.filter(access.visible(Can.SEE, "job__quota__path"))
     steered = visible.filter(_steered(access), **({"job__public_id": job} if job else {}))
-    rows = PlannedJobChange.objects.filter(planned_with(access, job)).select_related("author")
+    rows = PlannedJobChange.objects.filter(planned_with(access, job, array)).select_related("author")
     rows = rows.annotate(count=_count(PARTS), seen=_count(visible), steers=Exists(steered))
     return rows if shown == 0 else rows.prefetch_related(_jobs(access, shown))
 

@@ -19,18 +19,23 @@ from gpufleet.web import Access, Can, access_of, requires
 from scheduler.presenters.arrays import array_view
 from scheduler.presenters.bulk import CHOICES, WORDS, bulk_view
 from scheduler.presenters.jobs import job_lines
+from scheduler.presenters.node_changes import moment_told
+from scheduler.presenters.planned_changes import plan_title, planned_lines
 from scheduler.selectors.arrays import array_for, array_rows, elements_left
 from scheduler.selectors.batches import batches_of_run
 from scheduler.selectors.jobs import job_rows, may_steer
-from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_part_undo, array_preview, array_steer
+from scheduler.selectors.planned_changes import plans_seen
+from scheduler.services.jobs.arrays import FIRST, MOST_ELEMENTS, array_part_undo, array_plan_whole, array_preview, array_steer
 from scheduler.services.jobs.bulk import Action, Effect
 from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.jobs.undoing import UNDOES
+from scheduler.views.begins import begins_told, moment_of
 from scheduler.views.nodes import messages_by_field
 
 # Of one request: then the page shows how far it is.
 SLICES = 4
 RUN_LENGTH = 16
+ARRAY_JOBS_SHOWN = 5  # of each planned change
 
 
 @require_safe
@@ -40,7 +45,8 @@ def array_page(request: HttpRequest, public_id: str) -> HttpResponse:
     state = array_for(access, public_id, moment)
     rows = job_lines(job_rows(access, array_rows(access, public_id)), moment)
     view = array_view(state, rows, may_steer=may_steer(access, state.first))
-    return render(request, "scheduler/array.html", {"view": view, "version": version, "bulk_actions": CHOICES})
+    planned = planned_lines(plans_seen(access, array=public_id, shown=ARRAY_JOBS_SHOWN)[0]) if state.ended < state.size else []
+    return render(request, "scheduler/array.html", {"view": view, "version": version, "bulk_actions": CHOICES, "planned": planned})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -63,7 +69,11 @@ def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
     if "stop" in asked:
         return _done(request, public_id, action, done, run, "Stopped. ")
     how: dict[str, Any] = {"action": action, "priority": priority}
+    if "preview" in asked:
+        return _page(request, access, public_id, **how, run=run)
     try:
+        if asked.get("begins") or "later" in asked:
+            return _plan(request, access, public_id, action, priority, run)
         for _ in range(SLICES):
             part = array_steer(access=access, array=public_id, **how, reason=asked.get("reason", ""), now=now(), after=after, run=run)
             done += part.counts[Effect.CHANGES]
@@ -75,6 +85,20 @@ def array_steer_page(request: HttpRequest, public_id: str) -> HttpResponse:
     except Conflict as fault:
         return _page(request, access, public_id, **how, faults={"all": [str(fault)]}, after=after, done=done, run=run, status=409)
     return _page(request, access, public_id, **how, after=after, done=done, run=run, going=True)
+
+
+def _plan(request: HttpRequest, access: Access, public_id: str, action: str, priority: int | None, run: str) -> HttpResponse:
+    """Have it begin at the moment that the form names."""
+    begins = moment_of(request)
+    if begins is None:
+        raise ValidationError({"begins": ["Nothing would change now. Say when it begins."]})
+    given: dict[str, Any] = {"action": action, "priority": priority, "reason": request.POST.get("reason", ""), "run": run}
+    plans = array_plan_whole(access=access, array=public_id, begins_at=begins, now=now(), **given)
+    count = sum(plan.jobs.count() for plan in plans)
+    fields = {"plan": " ".join(plan.public_id for plan in plans), "array": public_id, "reason": "Undo of a planned change."}
+    said = f"Planned for {moment_told(plans[0].begins_at)}: {plan_title(plans[0], count)}."
+    done_with_undo(request, said, Undo(reverse("job_plan_call_off"), fields))
+    return redirect("array", public_id)
 
 
 def _run(text: str) -> str:
@@ -130,10 +154,13 @@ def _page(
     status: int = 200,
 ) -> HttpResponse:
     view, told = None, dict(faults or {})
+    begins, unclear = begins_told(request, told)
     left = len(elements_left(access, public_id, after=after, limit=MOST_ELEMENTS)) if going else 0
     try:
         # Between its parts nobody asks again what the whole would come to.
-        view = None if going else bulk_view(array_preview(access=access, array=public_id, action=action, priority=priority, now=now()))
+        if not going:
+            found = array_preview(access=access, array=public_id, action=action, priority=priority, now=now())
+            view = bulk_view(found, faults=unclear, may_plan=True, begins=begins)
     except ValidationError as fault:
         told, status = messages_by_field(fault) | told, 422
     context: dict[str, Any] = {
@@ -143,8 +170,14 @@ def _page(
         "reason_most": REASON_LENGTH,
         "heading": view.heading if view else f"{plural(left, 'job')} to go" if going else "That can't be done",
         "button": view.button if view else "Go on",
-        "can_be_done": going or bool(view and view.changing),
-        "idle": not going and not (view and view.changing),
+        "scheduled": view.scheduled if view else "",
+        "is_grave": action == Action.CANCEL,
+        "can_be_done": going or bool(view and (view.changing or view.later)),
+        "idle": not going and not (view and (view.changing or view.later)),
+        "own_faults": ("begins",),
+        "begins": "" if going else request.POST.get("begins", "")[:20],
+        "begins_preview": reverse("array_steer", args=[public_id]),
+        "begins_must": not going and view is not None and not view.changing,
         "steers": action,
         "priority": priority,
         "after": after,

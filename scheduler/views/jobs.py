@@ -45,7 +45,7 @@ from scheduler.presenters.jobs import (
 )
 from scheduler.presenters.launching import launch_told
 from scheduler.presenters.logs import writer_choices
-from scheduler.presenters.planned_changes import planned_line
+from scheduler.presenters.planned_changes import planned_lines
 from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
 from scheduler.selectors.discretion import Discretion
@@ -358,7 +358,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "checkpoints": job_checkpoints(job),
         "waits_for": waits_for,
         "waited_for_by": job_waited_for_by(access, job),
-        "planned": [] if job.state in ENDED else [planned_line(one) for one in plans_seen(access, job=job.public_id, shown=0)[0]],
+        "planned": [] if job.state in ENDED else planned_lines(plans_seen(access, job=job.public_id, shown=0)[0]),
         "schedule": schedule_of(access, job),
         "origin": template_of(access, job),
         "shape": shape_of(job.spec),

@@ -11,10 +11,13 @@ from django.test.utils import CaptureQueriesContext
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.models import Job, JobBatch, JobState
+from gpufleet.core.undo import undo_of
+from scheduler.models import Job, JobBatch, JobState, PlannedJobChange
 from scheduler.selectors.arrays import array_for
+from scheduler.services.jobs import arrays
 from scheduler.services.jobs.arrays import array_steer
 from scheduler.services.jobs.jobs import job_hold
+from scheduler.services.jobs.planned_changes import planned_changes_begin
 from scheduler.views import arrays as pages
 from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement
 from tests.scheduler.test_undo import UNDO
@@ -314,3 +317,85 @@ def test_the_page_says_what_is_wrong_with_what_is_asked(personas, sweep):
     assert client.get("/jobs/arrays/a-1/steer/?action=burn").status_code == 422
     assert client.post("/jobs/arrays/a-1/steer/", {"action": "hold", "reason": "x" * 300}).status_code == 422
     assert Job.objects.get().held_at is None
+
+
+# Planned for later
+
+
+def test_a_change_of_a_whole_array_is_planned_shown_as_one_begun_and_called_off(personas, sweep, monkeypatch):
+    monkeypatch.setattr(arrays, "MOST", 2)  # of one planned change
+    jobs = sweep("completed", *["queued"] * 5)
+    client, begins = personas.client("submitter"), (now() + timedelta(hours=2)).replace(second=0, microsecond=0)
+    address, moment = "/jobs/arrays/a-1/steer/", f"{begins:%Y-%m-%d %H:%M} UTC"
+    sent = {"action": "hold", "run": "one", "begins": f"{begins:%Y-%m-%dT%H:%M}", "reason": "night window"}
+
+    assert ">Hold 5 jobs</button>" in client.get(address, {"action": "hold"}).content.decode()
+    shown = client.post(address, sent | {"preview": "1"}).content.decode()
+    assert f"It begins at {moment} and is looked at again then." in shown and ">Schedule hold of 5 jobs</button>" in shown
+    refused = client.post(address, sent | {"begins": "2020-01-01T00:00"})
+    assert refused.status_code == 422 and "The time must be in the future." in refused.content.decode()
+    assert not PlannedJobChange.objects.exists() and not Job.objects.filter(held_at__isnull=False).exists()
+
+    done = client.post(address, sent, follow=True)
+    (message,) = done.context["messages"]
+    assert str(message) == f"Planned for {moment}: Hold 5 jobs."
+    assert sorted(plan.jobs.count() for plan in PlannedJobChange.objects.all()) == [1, 2, 2]
+    client.post(address, sent)
+    assert PlannedJobChange.objects.count() == 3, "the form that was sent twice plans once"
+    for page in (done, client.get("/jobs/planned/")):
+        html = page.content.decode()
+        assert html.count("<strong>Hold 5 jobs</strong>") == 1 and html.count("Call off") == 1
+    assert "Hold 2 jobs" in client.get(f"/jobs/{jobs[1].public_id}/").content.decode()
+
+    undo = undo_of(message)
+    off = client.post(undo.address, undo.fields, follow=True)
+    assert off.redirect_chain[-1][0] == "/jobs/arrays/a-1/" and "The planned change is called off." in off.content.decode()
+    assert not PlannedJobChange.objects.exists()
+
+    client.post(address, sent | {"run": "two"})
+    Job.objects.filter(pk=jobs[5].pk).update(state=JobState.COMPLETED, ended_at=now())
+    assert planned_changes_begin(now=begins) == 3
+    assert set(Job.objects.filter(held_at__isnull=False)) == set(jobs[1:5])
+
+
+def test_of_an_array_that_is_so_already_a_later_change_needs_its_time(personas, sweep):
+    sweep("queued", "queued")
+    client, address = personas.client("submitter"), "/jobs/arrays/a-1/steer/"
+
+    html = client.get(address, {"action": "release"}).content.decode()
+    assert "Nothing would change now" in html and ">Schedule release of 2 jobs</button>" in html
+    refused = client.post(address, {"action": "release", "later": "yes"})
+    assert refused.status_code == 422 and "Nothing would change now. Say when it begins." in refused.content.decode()
+
+
+def test_the_rest_of_a_planned_array_is_called_off_once_some_has_begun(personas, sweep, monkeypatch):
+    monkeypatch.setattr(arrays, "MOST", 1)
+    sweep("queued", "queued")
+    client, begins = personas.client("submitter"), (now() + timedelta(hours=2)).replace(second=0, microsecond=0)
+    client.post("/jobs/arrays/a-1/steer/", {"action": "hold", "run": "one", "begins": f"{begins:%Y-%m-%dT%H:%M}"})
+    first, second = PlannedJobChange.objects.order_by("pk")
+    ids = {"plan": f"{first.public_id} {second.public_id}", "array": "a-1"}
+    first.delete()
+
+    assert "The planned change is called off." in client.post("/jobs/planned/call-off/", ids, follow=True).content.decode()
+    assert "has begun or was called off since" in client.post("/jobs/planned/call-off/", ids, follow=True).content.decode()
+
+
+def test_programs_plan_an_array_part_by_part(api, personas, sweep):
+    sweep(*["queued"] * 3)
+    begins = (now() + timedelta(hours=2)).isoformat()
+    body = {"action": "priority", "priority": 80, "begins": begins, "size": 2}
+
+    dry = api("submitter", "post", "a-1/bulk?dry_run=true", body=body)
+    assert "is looked at again then" in dry["sentences"][0] and dry["planned"] is None
+    first = api("submitter", "post", "a-1/bulk", body=body)
+    assert first["planned"].startswith("pc-") and first["counts"] == {"changes": 2} and first["next"] == 1
+    second = api("submitter", "post", "a-1/bulk", body=body | {"after": first["next"]})
+    assert second["planned"] != first["planned"] and second["next"] is None
+    key = {"Idempotency-Key": "once"}
+    again = [personas.client("submitter").post("/api/v1/arrays/a-1/bulk", body, content_type="application/json", headers=key) for _ in range(2)]
+    assert again[0].json()["planned"] == again[1].json()["planned"]
+    assert PlannedJobChange.objects.count() == 3
+    assert set(Job.objects.values_list("priority", flat=True)) == {50}
+    api("submitter", "post", "a-1/bulk", status=422, body=body | {"begins": "2020-01-01T00:00:00Z"})
+    api("viewer", "post", "a-1/bulk", status=403, body=body)

@@ -39,8 +39,8 @@ def chart_ranges(
 ) -> dict[str, Any]:
     """`{% chart_ranges range %}`: one picker for all charts of a page; `keys="24h 7d 30d"`, or `offered`, offers these alone.
 
-    With `types` a GPU type can be chosen beside the range, with `measures` (each with `key` and `label`) what the charts show. `kept` is what else the
-    address of the page says.
+    With `types` a GPU type can be chosen beside the range, with `measures` (each with `key` and `label`) what the charts show. `kept` is what else
+    the address of the page says.
     """
     ranges = offered or [one for one in RANGES if not keys or one.key in keys.split()]
     chosen_beside = {"types": types, "gpu_type": gpu_type, "measures": measures, "measure": measure}
