@@ -178,11 +178,11 @@ def _sentence(event: InventoryEvent) -> str:
 
 
 def plan_text(plan: PlannedHealth) -> str:
-    """What a planned change does, as a sentence of an operator: "Drain; running jobs finish."."""
+    """What a planned change does: "Mark down", or "Drain; running jobs finish"."""
     verb = step_verb(plan.to)
     if plan.to != Health.DRAINING:
-        return f"{verb}."
-    return f"{verb}; {drain_text(plan.way, (plan.at or plan.begins_at).astimezone(UTC).isoformat())}."
+        return verb
+    return f"{verb}; {drain_text(plan.way, (plan.at or plan.begins_at).astimezone(UTC).isoformat())}"
 
 
 def _planned_text(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

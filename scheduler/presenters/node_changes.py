@@ -92,7 +92,7 @@ def health_preview(
     one = gpus == 1
     told, effect = "No job runs here." if not count else f"{here} and {'goes' if count == 1 else 'go'} on.", "Runs on"
     if to == Health.DOWN:
-        first = f"{named} of {where} {'is' if one else 'are'} out of service at once."
+        first = f"{named} of {where} {'is' if one else 'are'} out of service {'from then on' if begins else 'at once'}."
         if count:
             told, effect = f"{plural(count, 'job')} {'loses its' if count == 1 else 'lose their'} workers here.", "Loses its workers here"
     elif to == Health.DRAINING:

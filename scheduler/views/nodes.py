@@ -180,7 +180,7 @@ def _plan(request: HttpRequest, nodes: list[Node], *, to: str, sent: dict[str, A
     what = "drain" if to == Health.DRAINING else "change"
     fields = {"plan": " ".join(plan.public_id for plan in plans), "reason": f"Undo of a planned {what}.", "undo": "yes"}
     which = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
-    does = ("drains" if len(nodes) == 1 else "drain") if to == Health.DRAINING else f"is {Health(to).label.lower()}"
+    does = ("drains" if len(nodes) == 1 else "drain") if to == Health.DRAINING else f"will be {Health(to).label.lower()}"
     said = f"{which} {does} from {moment_told(plans[0].begins_at)} on."
     done_with_undo(request, said, None if replaced or how["undone"] else Undo(reverse("health_plans_call_off"), fields))
     return redirect("node", public_id=nodes[0].public_id) if len(nodes) == 1 else redirect("nodes")
@@ -348,6 +348,7 @@ def _health_page(request: HttpRequest, node: Node, to: str, *, status: int = 200
         action=address,
         begins=request.POST.get("begins", _typed(begins, moment))[:20],
         begins_preview=address,
+        later=f"change to {Health(to).label.lower()}",
         own_faults=("begins",),
         status=status,
         **extra,

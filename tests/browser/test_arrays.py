@@ -1,6 +1,7 @@
 """An array with hands on it: a sweep is typed, its jobs are looked at as a whole, and all of them are cancelled, part by part."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -74,4 +75,24 @@ def test_a_whole_array_is_cancelled_after_a_preview(visit, monkeypatch, theme, w
     expect(page.locator("h1")).to_have_text("lr")
     expect(page.get_by_text("Cancelled 5 jobs.")).to_be_visible()
     assert Job.objects.filter(state="cancelled").count() == 5
+    assert [*visitor.watch.faults, *found] == []
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_a_change_of_a_whole_array_is_planned_and_called_off_on_its_page(visit, theme, width):
+    visitor = visit("/jobs/arrays/a-1/steer/?action=hold", theme=theme, viewport={"width": width, "height": 900})
+    page, begins = visitor.page, now() + timedelta(hours=3)
+    page.get_by_label("Begins (UTC)").fill(f"{begins:%Y-%m-%dT%H:%M}")
+    page.get_by_label("Reason").fill("night window")
+    expect(page.locator("#change-preview")).to_contain_text(f"It begins at {begins:%Y-%m-%d %H:%M} UTC and is looked at again then.")
+    found = visitor.axe()
+    page.get_by_role("button", name="Schedule hold of 5 jobs").click()
+    planned = page.get_by_role("region", name="Planned changes")
+    expect(planned).to_contain_text("Hold 5 jobs")
+    assert not Job.objects.filter(held_at__isnull=False).exists()
+    found += visitor.axe()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    planned.get_by_role("button", name="Call off").click()
+    expect(page.get_by_text("The planned change is called off.")).to_be_visible()
+    expect(planned).to_be_hidden()
     assert [*visitor.watch.faults, *found] == []

@@ -105,7 +105,7 @@ def test_another_health_is_planned_and_called_off_in_the_list_of_plans(live_cons
     page.get_by_label("Reason").fill("power work")
     expect(page.locator("#change-preview")).to_contain_text(f"It begins at {begins:%Y-%m-%d %H:%M} UTC and is checked again then.")
     assert visitor.axe() == []
-    page.get_by_role("button", name="Schedule change").click()
+    page.get_by_role("button", name="Schedule change to down").click()
     expect(page.get_by_role("region", name="Planned change")).to_contain_text("Mark down.")
     node.refresh_from_db()
     assert node.health == "healthy"
@@ -118,7 +118,7 @@ def test_another_health_is_planned_and_called_off_in_the_list_of_plans(live_cons
     page.get_by_role("button", name="Call off the planned change of n1").click()
     expect(page.get_by_role("main")).to_contain_text("No change is planned.")
     page.get_by_role("button", name="Undo", exact=True).click()
-    expect(page.get_by_role("main")).to_contain_text("Mark down.")
+    expect(page.get_by_role("region", name="Planned change")).to_contain_text("Mark down.")
     assert visitor.watch.faults == []
 
 

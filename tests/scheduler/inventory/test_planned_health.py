@@ -321,8 +321,9 @@ def test_an_operator_plans_another_health_on_its_page_sees_it_everywhere_and_tak
 
     shown = client.post(address, {**sent, "preview": "1", "reason": ""}).content.decode()
     assert f"It begins at {moment} and is checked again then. This is what it would do now." in shown
-    assert "1 job loses its workers here." in shown and "Their owners are notified when it begins." in shown
-    assert ">Schedule change</button>" in shown
+    assert "2 GPUs of busy are out of service from then on." in shown and "1 job loses its workers here." in shown
+    assert "Their owners are notified when it begins." in shown
+    assert ">Schedule change to down</button>" in shown
     assert not PlannedHealth.objects.exists()
     refused = client.post(address, {**sent, "begins": "2020-01-01T00:00"})
     assert refused.status_code == 422 and refused.content.decode().count("The time must be in the future.") == 2, "at its field and in the preview"
@@ -332,7 +333,7 @@ def test_an_operator_plans_another_health_on_its_page_sees_it_everywhere_and_tak
 
     done = client.post(address, sent, follow=True)
     (message,) = done.context["messages"]
-    assert str(message) == f"busy is down from {moment} on."
+    assert str(message) == f"busy will be down from {moment} on."
     assert "Planned change" in done.content.decode() and "Mark down." in done.content.decode()
     assert "Planned (1)" in client.get(reverse("nodes")).content.decode()
     assert f'value="{begins:%Y-%m-%dT%H:%M}"' in _page_of_plan(client, busy, "down")
@@ -345,7 +346,7 @@ def test_an_operator_plans_another_health_on_its_page_sees_it_everywhere_and_tak
     assert "Planned (" not in client.get(reverse("nodes")).content.decode()
     client.post(address, sent)
     listed = client.get(reverse("health_plans")).content.decode()
-    assert "Mark down." in listed and "power work" in listed
+    assert "Mark down</strong>" in listed and "power work" in listed
     plan = PlannedHealth.objects.get()
     off = client.post(reverse("health_plans_call_off"), {"plan": plan.public_id, "reason": "Called off.", "list": "yes"}, follow=True)
     assert off.redirect_chain[-1][0] == reverse("health_plans") and "No change is planned." in off.content.decode()
