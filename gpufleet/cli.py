@@ -59,6 +59,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "alerts": "gpufleet.client.watching:alerts",
     "drain": "gpufleet.client.fleet:drain",
     "mark": "gpufleet.client.fleet:mark",
+    "abandon": "gpufleet.client.fleet:abandon",
     "fleet": "gpufleet.client.fleet:fleet",
     "spare": "gpufleet.client.fleet:spare",
     "quota": "gpufleet.client.fleet:quota",

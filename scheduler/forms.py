@@ -77,6 +77,19 @@ class DrainForm(UndoableForm, BeginsForm):
         return found
 
 
+AFTER_CHOICES = [("requeue", "Queue those again that fit elsewhere"), ("fail", "All fail")]
+
+
+class GiveUpForm(ReasonForm):
+    """`confirm` is the name of the cluster, as it was typed."""
+
+    jobs = forms.ChoiceField(choices=AFTER_CHOICES, initial="requeue", required=False)
+    confirm = forms.CharField(max_length=60, required=False)
+
+    def clean_jobs(self) -> str:
+        return self.cleaned_data["jobs"] or "requeue"
+
+
 class SpareForm(ReasonForm):
     """`mark` is there where it takes a step back: the id of that step."""
 

@@ -101,6 +101,7 @@ urlpatterns = [
     path("scheduler/plans/<int:pk>/scenario", loop.plan_download, name="plan_scenario"),
     path("clusters/", clusters.cluster_list, name="clusters"),
     path("clusters/<slug:name>/", clusters.cluster_page, name="cluster"),
+    path("clusters/<slug:name>/give-up/", clusters.cluster_give_up_page, name="cluster_give_up"),
     path("nodes/", nodes.node_list, name="nodes"),
     path("nodes/planned/", nodes.health_plan_list, name="health_plans"),
     path("nodes/planned/call-off/", nodes.health_plans_call_off_write, name="health_plans_call_off"),

@@ -106,6 +106,7 @@ UNSAID = [
     Unsaid("gpu_health|node_health|node_spare|gpu_geometry", "to|spare|layout", "What may follow depends on what is there and what runs there."),
     Unsaid("node_health", "begins", "A moment lies ahead."),
     Unsaid("nodes_drain_write", "nodes|begins|at|to|health", "Which nodes there are, what may be drained, and a moment lies ahead."),
+    Unsaid("cluster_give_up_write", "confirm", "It is the name of the cluster once more."),
     Unsaid("health_rule_.*", "clear_below|group|name", "A rule ends at or below its limit, only XIDs have kinds, and a name is printable."),
     Unsaid("alert_rule_.*", "clear_at|subject|name|floor|escalate_to|webhooks.*", "Its limits fit its figure, and whom it tells is there."),
     Unsaid("quota_change_.*|quota_file_import", ".*", "What an edit may do depends on the tree as it is then."),

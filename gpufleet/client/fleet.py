@@ -1,9 +1,10 @@
-"""`gpufleet fleet`, `drain`, `mark`, `spare`, `quota` and `top`: what the fleet does, what teams are promised, and who uses most of it now."""
+"""`gpufleet fleet`, `drain`, `mark`, `spare`, `abandon`, `quota` and `top`: what the fleet does, what is promised, who uses most of it now."""
 
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from gpufleet.client import DONE, NOT_THERE, USAGE, ClientError
 from gpufleet.client.calls import Console
@@ -128,6 +129,38 @@ def spare(arguments: Sequence[str]) -> int:
         if not asked.json:
             print(f"{node}  {'spare' if told['spare'] else 'in placement'}", flush=True)
     return print_json({"items": done}) if asked.json else DONE
+
+
+@ends_well
+def abandon(arguments: Sequence[str]) -> int:
+    """Give up the jobs of a cluster that is gone for good: they fail, or are queued again where another cluster fits. It cannot be undone."""
+    parser = parser_of("abandon", abandon.__doc__)
+    parser.add_argument("cluster", metavar="CLUSTER", help="name of the cluster; it must not answer")
+    parser.add_argument("--jobs", choices=("requeue", "fail"), default="requeue", help="what becomes of the jobs (default: requeue those that fit)")
+    parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required unless --dry-run")
+    parser.add_argument("--confirm", metavar="CLUSTER", default="", help="its name once more; required unless --dry-run")
+    parser.add_argument("--dry-run", action="store_true", help="show what becomes of each job, and change nothing")
+    asked = parser.parse_args(arguments)
+    if not asked.dry_run and not asked.reason.strip():
+        parser.error("--reason is required")
+    if not asked.dry_run and asked.confirm != asked.cluster:
+        parser.error(f"--confirm {asked.cluster} is required")
+    place = console_meant()
+    body = {"jobs": asked.jobs, "reason": asked.reason or "dry run", "confirm": asked.confirm}
+    told = place.post(f"/clusters/{quote(asked.cluster, safe='')}/give-up", body, dry_run="true" if asked.dry_run else None)
+    if asked.json:
+        return print_json(told)
+    rows = told["jobs"]
+    lines = [
+        (job["id"], plain(job["name"]), job["quota"], gpus(job["gpus_milli"]), "queued again" if job["requeued"] else "not queued again")
+        for job in rows
+    ]
+    print("\n".join(table(("JOB", "NAME", "TEAM", "GPUS", "WHAT HAPPENS"), lines)) if lines else "No job that you may see runs there.")
+    if told["others"]:
+        print(f"Jobs of other teams: {told['others']}.")
+    done = f"{told['requeued']} of {len(rows) + told['others']} jobs {'would be' if asked.dry_run else 'are'} queued again."
+    print(f"Not responding since {exact(told['silent_since'])}, {told['charged_milli_seconds'] / 3_600_000:,.1f} GPU-hours charged since. {done}")
+    return DONE
 
 
 def _node_named(place: Console, name: str) -> str:

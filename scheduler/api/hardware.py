@@ -12,6 +12,7 @@ from dashboards.gpu_list import GPUS
 from dashboards.readings import NOT_READ, Reading, readings_now
 from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.hardware_schemas import (
@@ -24,6 +25,8 @@ from scheduler.api.hardware_schemas import (
     GeometryIn,
     GeometryOut,
     GeometryQuery,
+    GiveUpIn,
+    GiveUpOut,
     GpuOut,
     GpusOut,
     HealthIn,
@@ -63,6 +66,7 @@ from scheduler.selectors.nodes import (
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
+from scheduler.services.hardware.giving_up import Left, charged_since, cluster_give_up, jobs_left, why_not
 from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_health_change, node_spare_set
 from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plan_checked, health_plans_call_off
 
@@ -111,6 +115,31 @@ def cluster_outside(request: HttpRequest, name: str, days: OutsideQuery = 30) ->
         {"person": one.person, "jobs": one.jobs, "gpu_hours": round(one.gpu_hours, 4)} for one in outside_usage(access, found, start=start, end=end)
     ]
     return answered({"items": jobs, "start": start, "end": end, "usage": usage})
+
+
+@router.post("/clusters/{name}/give-up", response=GiveUpOut, url_name="cluster_give_up", summary="Give up the jobs of a cluster that is gone")
+def cluster_give_up_write(request: HttpRequest, name: str, body: GiveUpIn, asked: Query[DrainQuery]) -> HttpResponse:
+    """For a cluster that is gone for good: its jobs fail or are queued again, and their GPUs are free. 409 while it answers. It cannot be undone.
+    Should the cluster come back, what still runs of them is ended. With `?dry_run=true` nothing is written."""
+    access, moment = access_of(request), now()
+    access.must_everywhere(Can.OPERATE)
+    row = cluster_for(access, name)
+    if fault := why_not(row):
+        raise Conflict(fault)
+    left = jobs_left(access=access, cluster=row, now=moment)
+    charged = charged_since(access=access, cluster=row, left=left, now=moment)
+    if not asked.dry_run:
+        cluster_give_up(access=access, cluster=row, after=body.jobs, reason=body.reason, confirm=body.confirm, now=moment)
+    return answered(
+        {
+            "silent_since": row.silent_since,
+            "jobs": [_given_up(one, body.jobs) for one in left if one.guest.named],
+            "others": sum(not one.guest.named for one in left),
+            "requeued": sum(one.waits_again(body.jobs) for one in left),
+            "charged_milli_seconds": charged.milli_seconds,
+            "charged_micros": charged.micros,
+        }
+    )
 
 
 @router.get("/nodes", response=HostsOut, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")
@@ -345,6 +374,12 @@ def _branch(branch: Branch) -> dict[str, Any]:
 def _guest(one: Guest, outcome: Outcome) -> dict[str, Any]:
     facts = {"id": one.job.public_id, "name": one.job.name, "quota": one.job.quota.path, "gpus_milli": one.milli, "ends_at": one.ends_at}
     return facts | {"fate": outcome.fate, "leaves_at": outcome.at, "lost_seconds": outcome.lost_seconds}
+
+
+def _given_up(one: Left, after: str) -> dict[str, Any]:
+    job = one.guest.job
+    facts = {"id": job.public_id, "name": job.name, "quota": job.quota.path, "gpus_milli": one.guest.milli}
+    return facts | {"fits": one.fits, "requeued": one.waits_again(after)}
 
 
 def _node_facts(row: Node) -> dict[str, Any]:

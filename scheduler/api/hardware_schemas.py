@@ -9,6 +9,7 @@ from pydantic import Field
 from gpufleet.core.taken import AskedMoment, Taken
 from scheduler.models import DrainWay, GpuMode, Health
 from scheduler.services.hardware.draining import MOST_NODES
+from scheduler.services.hardware.giving_up import After
 from scheduler.services.hardware.hardware import REASON_LENGTH
 
 HEALTH = f"One of {', '.join(Health.values)}."
@@ -382,6 +383,36 @@ class DrainIn(Taken):
     at: AskedMoment | None = Field(None, description="When jobs that still run are moved or stopped; null: at once. Not with finish.")
     begins: AskedMoment | None = Field(None, description="When the drain begins; null: at once. Until then the nodes take jobs as usual.")
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+
+
+class GiveUpIn(Taken):
+    jobs: str = Field(
+        After.REQUEUE.value,
+        description="What becomes of the jobs: requeue (those that fit another cluster; the others fail), fail (all).",
+        json_schema_extra={"enum": [after.value for after in After]},
+    )
+    confirm: str = Field("", description="The name of the cluster once more. Not needed with `dry_run`.", max_length=60)
+    reason: str = Field(description="Kept in the history of each job and in the audit log.", json_schema_extra=REASON)
+
+
+class GivenUpJobOut(Schema):
+    """What becomes of one job."""
+
+    id: str
+    name: str
+    quota: str
+    gpus_milli: int
+    fits: bool = Field(description="Another cluster that answers has GPUs as it needs them.")
+    requeued: bool = Field(description="It waits again. Otherwise it fails, or becomes what it was asked to leave for.")
+
+
+class GiveUpOut(Schema):
+    silent_since: datetime = Field(description="When the cluster answered last.")
+    jobs: list[GivenUpJobOut] = Field(description="Jobs there that the caller may see.")
+    others: int = Field(description="Jobs of other teams there.")
+    requeued: int = Field(description="Of all of them those that wait again.")
+    charged_milli_seconds: int = Field(description="GPU time since then, in thousandths of a GPU times seconds. It stays charged.")
+    charged_micros: int | None = Field(description="What it costs at the guaranteed rate; null for those who may not see costs.")
 
 
 class DrainQuery(Schema):

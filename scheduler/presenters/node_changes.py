@@ -52,7 +52,7 @@ def drain_preview(
     effects = [(_effect(guest, outcome, now), _end(guest)) for guest, outcome in found]
     sentences = [*_drain_sentences(nodes, way, [outcome for _, outcome in found], gpus), *_costs_said(gpus, hourly), *_work_said(repeated)]
     sentences += _plans_said(plans, Health.DRAINING, way.begins)
-    return _preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
+    return guests_preview(sentences, ("What happens", "Expected end"), [guest for guest, _ in found], effects)
 
 
 def seconds_lost(way: Way, guests: Sequence[Guest], now: datetime) -> dict[int, int]:
@@ -110,7 +110,7 @@ def health_preview(
     if count:
         sentences.append(f"Their owners are notified{' when it begins' if begins else ''}." if to == Health.DOWN else NOBODY_NOTIFIED)
     sentences += _plans_said(plans, to, begins)
-    return _preview(sentences, ("What happens",), guests, [(Effect(effect),)] * count)
+    return guests_preview(sentences, ("What happens",), guests, [(Effect(effect),)] * count)
 
 
 def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview:
@@ -126,7 +126,7 @@ def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview
         *([NOBODY_NOTIFIED] if count else []),
         "It counts toward the limit of repartitions per hour.",
     ]
-    return _preview(sentences, ("What happens", "Expected end"), guests, [(Effect("Ends first"), _end(guest)) for guest in guests])
+    return guests_preview(sentences, ("What happens", "Expected end"), guests, [(Effect("Ends first"), _end(guest)) for guest in guests])
 
 
 def _costs_said(gpus: int, hourly: int | None) -> list[str]:
@@ -140,7 +140,7 @@ def _work_said(repeated: Repeated) -> list[str]:
     return [f"{hours:,.1f} GPU-hours of work are repeated{cost}."] if hours >= LEAST_HOURS else []
 
 
-def _preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:
+def guests_preview(sentences: Sequence[str], ways: tuple[str, ...], guests: Sequence[Guest], effects: Sequence[tuple[Effect, ...]]) -> Preview:
     hidden = [guest for guest in guests if not guest.named]
     jobs = [
         JobEffect(one.job.public_id, one.job.name, one.job.quota.path, one.job.owner.username if one.job.owner else "", one.milli, told)

@@ -2,22 +2,34 @@
 
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
+from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
-from django.views.decorators.http import require_safe
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import cluster_chart
 from dashboards.health.selectors import counters_followed
 from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.weak import weak_clusters
+from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
+from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+from scheduler.forms import AFTER_CHOICES, GiveUpForm
 from scheduler.hardware.lists import CLUSTERS
+from scheduler.models import Cluster
+from scheduler.presenters.giving_up import give_up_preview
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
 from scheduler.selectors.outside import outside_jobs, outside_usage
+from scheduler.services.hardware.giving_up import After, charged_since, cluster_give_up, jobs_left, why_not
+from scheduler.services.jobs.bulk import notified_of
+from scheduler.views.nodes import form_values, messages_by_field
 from scheduler.views.view_tabs import opened_with, views_shown
 
 USAGE_OF = timedelta(days=30)
@@ -51,3 +63,46 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
         context["outside"] = outside_jobs(access, cluster)
         context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)
     return render(request, "scheduler/cluster.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def cluster_give_up_page(request: HttpRequest, name: str) -> HttpResponse:
+    """What becomes of the jobs of a cluster that is gone is shown first."""
+    access = access_of(request)
+    cluster = cluster_for(access, name)
+    if request.method != "POST" or "preview" in request.POST:
+        return _give_up_page(request, cluster)
+    try:
+        sent = form_values(GiveUpForm(request.POST))
+        done = cluster_give_up(access=access, cluster=cluster, after=sent["jobs"], reason=sent["reason"], confirm=sent["confirm"], now=now())
+    except ValidationError as fault:
+        return _give_up_page(request, cluster, status=422, faults=messages_by_field(fault))
+    except Conflict as fault:
+        return _give_up_page(request, cluster_for(access, name), status=409, faults={"all": [str(fault)]})
+    again = f", {done.requeued} of them queued again" if done.requeued else ""
+    messages.success(request, f"{plural(done.jobs, 'job')} of {cluster.name} {'was' if done.jobs == 1 else 'were'} given up{again}.")
+    return redirect("cluster", name=cluster.name)
+
+
+def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, **extra: Any) -> HttpResponse:
+    access, moment, form = access_of(request), now(), GiveUpForm(request.POST)
+    form.is_valid()
+    after = form.cleaned_data.get("jobs") or After.REQUEUE.value
+    fault = why_not(cluster)
+    left = [] if fault else jobs_left(access=access, cluster=cluster, now=moment)
+    failing = [one.guest.job for one in left if not one.waits_again(after) and not one.guest.leaving]
+    charged = charged_since(access=access, cluster=cluster, left=left, now=moment)
+    context = {
+        "cluster": cluster,
+        "after": after,
+        "choices": AFTER_CHOICES,
+        "confirm": request.POST.get("confirm", ""),
+        "reason": request.POST.get("reason", ""),
+        "own_faults": ("jobs", "confirm"),
+        "action": reverse("cluster_give_up", args=[cluster.name]),
+        "preview": give_up_preview(cluster, left, after, charged=charged, notified=notified_of(access, failing, set(), None), fault=fault),
+        "idle": not left,
+        **extra,
+    }
+    return render(request, "scheduler/give_up.html", context, status=status)

@@ -14,6 +14,7 @@ from tests.url_expectations.bodies import (
     cost_mail_json,
     days_json,
     exception_json,
+    gone,
     health_planned,
     hook_json,
     job_json,
@@ -67,6 +68,14 @@ API = [
     Expect("GET", "api/v1/nodes", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/<public_id>", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/<public_id>/history", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
+    Expect(
+        "POST",
+        "api/v1/clusters/<name>/give-up",
+        OPERATES,
+        lambda w: {"name": gone(w)},
+        data=lambda w: {"jobs": "fail", "reason": "Test", "confirm": gone(w)},
+        tokens=OPERATING,
+    ),
     Expect(
         "POST",
         "api/v1/nodes/<public_id>/health",

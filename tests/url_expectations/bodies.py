@@ -27,6 +27,11 @@ def health_planned(world: World) -> PlannedHealth:
     return PlannedHealth.objects.get_or_create(node=world.node, defaults=plan)[0]
 
 
+def gone(world: World) -> str:
+    """The name of a cluster that does not answer."""
+    return builders.cluster("alpha", silent_since=builders.NOON).name
+
+
 def change_planned(world: World) -> PlannedJobChange:
     author = world.personas.users["operator"]
     plan = {"author": author, "action": "hold", "begins_at": now() + timedelta(hours=2), "reason": "Test"}

@@ -66,6 +66,7 @@ class Ended:
     node_lost: bool = False
     started_at: datetime | None = None  # both as the back-end says, by its clock
     ended_at: datetime | None = None
+    is_last: bool = False  # should it fail, it is not tried again
 
 
 class OfJob(Protocol):
@@ -172,9 +173,9 @@ def attempt_ended(
     return bool(attempts_ended(ends=[Ended(attempt.pk, exit_code, why, node_lost)], now=now, news=news))
 
 
-def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True) -> int:
+def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True, actor: Actor = SYSTEM) -> int:
     """Runs that are over: their GPUs are free, and their jobs completed, failed, wait again, or are what they were stopped for. Twice is once."""
-    return attempts_seen(up={}, ends=ends, now=now, news=news, want=want)[1]
+    return attempts_seen(up={}, ends=ends, now=now, news=news, want=want, actor=actor)[1]
 
 
 def attempts_seen(
@@ -185,6 +186,7 @@ def attempts_seen(
     anew: Collection[int] = (),
     news: News | None = None,
     want: bool = True,
+    actor: Actor = SYSTEM,
 ) -> tuple[int, int]:
     """What a look has shown, all of it at once: whose workers are all up, and since when as their back-end says, and who is over.
 
@@ -193,7 +195,7 @@ def attempts_seen(
     """
     own = news or News()
     with transaction.atomic():
-        steps = Steps(now=now)
+        steps = Steps(now=now, actor=actor)
         told = {*up, *(end.attempt_id for end in ends)}
         keys = set(JOBS_OF(told))
         # Jobs are locked first: what is asked behind that is true until the end of the transaction.
@@ -359,7 +361,7 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
 def _fail(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool) -> None:
     why = end.why or (f"Ended with exit code {end.exit_code}." if end.exit_code is not None else "Ended without an exit code.")
     failures = job.failures + 1
-    if failures > job.retry_limit:
+    if end.is_last or failures > job.retry_limit:
         _finish(steps, job, attempt, held, JobState.FAILED, "failed", why, promised, failures=failures)
         return
     at = steps.now + retry_delay(job_id=job.pk, failures=failures)

@@ -16,7 +16,7 @@ from gpufleet.client import gap as gap_command
 from gpufleet.client.completion import OF_JOBS, VALUES, WORDS, commands
 from gpufleet.core.times import now
 from quotas.models import ChargeLine, ChargeMonth, QuotaShare
-from scheduler.models import JobState, Node, PlannedHealth
+from scheduler.models import Cluster, JobState, Node, PlannedHealth
 from tests.builders import cluster, job, node, placement
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -153,6 +153,21 @@ def test_nodes_are_kept_as_spares_and_given_back(run, busy):
     assert json.loads(spare("node-well", "--back", "--reason", "needed", "--json")[1])["items"][0]["spare"] is False
     assert spare("nowhere", "--reason", "needed")[0] == 4
     assert run("spare", "node-well", "--reason", "x", who="viewer")[0] == 3
+
+
+def test_jobs_of_a_cluster_that_is_gone_are_previewed_and_given_up(run, busy):
+    def give_up(*words):
+        return run("abandon", "north", *words, who="operator", scopes=("read", "operate"))
+
+    said = ("--reason", "It burned down.", "--confirm", "north")
+    status, _, fault = give_up(*said)
+    assert status == 5 and "north answers" in fault
+    Cluster.objects.update(silent_since=now() - timedelta(hours=1))
+    assert give_up("--confirm", "north")[0] == give_up("--reason", "It burned down.")[0] == 2
+    status, out, _ = give_up("--dry-run")
+    assert status == 0 and re.search(r"held +.* not queued again", out) and "0 of 1 jobs would be queued again." in out
+    assert "0 of 1 jobs are queued again." in give_up(*said)[1]
+    assert "No job that you may see runs there." in give_up("--dry-run")[1]
 
 
 def test_the_tree_with_what_is_promised_and_held(run, busy):

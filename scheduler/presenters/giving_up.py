@@ -1,0 +1,45 @@
+"""What it means to give up the jobs of a cluster, told before it is done."""
+
+from collections.abc import Sequence
+
+from gpufleet.core.previews import Effect, Preview
+from gpufleet.core.templatetags.shell import gpus_told, money, plural
+from scheduler.models import Cluster
+from scheduler.presenters.node_changes import guests_preview, moment_told
+from scheduler.services.hardware.giving_up import After, Left
+from scheduler.services.jobs.prices import Repeated
+
+
+def give_up_preview(cluster: Cluster, left: Sequence[Left], after: str, *, charged: Repeated, notified: int, fault: str) -> Preview:
+    """`charged`: since the cluster does not answer. `notified`: jobs whose owner hears of it."""
+    if fault or cluster.silent_since is None:
+        return Preview(sentences=(), faults=(fault,))
+    since = moment_told(cluster.silent_since)
+    if not left:
+        return Preview(sentences=[f"{cluster.name} has not answered since {since}. No job runs there."])
+    milli, again = sum(one.guest.milli for one in left), sum(one.waits_again(after) for one in left)
+    sentences = [
+        f"{cluster.name} has not answered since {since}. Its {plural(len(left), 'job')} with {gpus_told(milli)} may have ended since, or still run.",
+        f"{plural(again, 'job')} {'is' if again == 1 else 'are'} queued again; {plural(len(left) - again, 'other')} {_end(len(left) - again)}.",
+        _charged(charged),
+        "Should the cluster answer again, what still runs of them there is ended.",
+        f"Owners of {plural(notified, 'job')} are notified." if notified else "No owner is notified.",
+    ]
+    return guests_preview(sentences, ("What happens",), [one.guest for one in left], [(_effect(one, after),) for one in left])
+
+
+def _end(count: int) -> str:
+    return "ends" if count == 1 else "end"
+
+
+def _charged(charged: Repeated) -> str:
+    cost = f", worth {money(charged.micros)} at the guaranteed rate" if charged.micros else ""
+    return f"Since then they are charged {charged.milli_seconds / 3_600_000:,.1f} GPU-hours{cost}. The charge ends now; what is charged stays."
+
+
+def _effect(one: Left, after: str) -> Effect:
+    if one.guest.leaving:
+        return Effect("Becomes what it was asked to leave for")
+    if one.waits_again(after):
+        return Effect("Queued again")
+    return Effect("Fails", note="No other cluster has the GPUs that it needs." if after == After.REQUEUE else "")

@@ -1,0 +1,128 @@
+"""Jobs of a cluster that is gone for good. Nobody can be asked any more how they end, so an operator says that they have.
+
+The ledger is written up to two minutes ago and never again: what was charged since the cluster fell silent stays charged, and is told first.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Count, Q
+
+from gpufleet.core.audit import audit_record
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.news import News
+from quotas.permissions import Access, Can
+from scheduler.backends.base import BackendError
+from scheduler.backends.registry import exists, slurm_settings
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.jobs.fields import roles_of
+from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, Node, SlurmCluster
+from scheduler.selectors.holders import open_placements
+from scheduler.selectors.nodes import Guest, job_guests
+from scheduler.services.hardware.hardware import check_reason
+from scheduler.services.jobs.prices import Repeated, repeated_work
+from scheduler.services.loop.runs import Ended, attempts_ended
+
+
+class After(StrEnum):
+    """What becomes of the jobs."""
+
+    REQUEUE = "requeue"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job there. `fits`: the GPUs of another cluster that answers are of its types and as many on a node as it needs."""
+
+    guest: Guest
+    fits: bool
+
+    def waits_again(self, after: str) -> bool:
+        return after == After.REQUEUE and self.fits and not self.guest.leaving
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    jobs: int
+    requeued: int
+
+
+def why_not(cluster: Cluster) -> str:
+    """Why its jobs cannot be given up; empty: they can. A Slurm cluster is asked once more."""
+    if cluster.silent_since is None:
+        return f"{cluster.name} answers: cancel or drain its jobs instead."
+    row = SlurmCluster.objects.filter(cluster=cluster).first()
+    try:
+        if row is None or not SlurmClient(slurm_settings(row)).partitions():
+            return ""
+    except BackendError:
+        return ""
+    return f"{cluster.name} answers again: its jobs go on."
+
+
+def jobs_left(*, access: Access, cluster: Cluster, now: datetime) -> list[Left]:
+    keys = list(open_placements().filter(node__cluster=cluster).order_by("job_id").values_list("job_id", flat=True).distinct())
+    fits = _fits_elsewhere(cluster)
+    return [Left(guest, fits(guest.job)) for guest in job_guests(access, keys, now=now)]
+
+
+def charged_since(*, access: Access, cluster: Cluster, left: Sequence[Left], now: datetime) -> Repeated:
+    """The GPU time of these jobs since the cluster does not answer, or since they began."""
+    since = cluster.silent_since or now
+    seconds = {one.guest.job.pk: max(0, int((now - max(since, one.guest.run.began)).total_seconds())) for one in left}
+    return repeated_work(access, {key: count for key, count in seconds.items() if count}, {one.guest.job.pk: one.guest.job for one in left}, now=now)
+
+
+def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str, confirm: str, now: datetime) -> GivenUp:
+    """End all that runs there in the books: what it holds is free, and each job fails or waits again. Should the cluster come back after all, what
+    still runs there of it is ended."""
+    access.must_everywhere(Can.OPERATE)
+    check_reason(reason)
+    if after not in list(After):
+        raise ValidationError({"jobs": "Choose what becomes of the jobs: requeue or fail."})
+    if confirm.strip() != cluster.name:
+        raise ValidationError({"confirm": f"Type {cluster.name} to confirm."})
+    if fault := why_not(cluster):
+        raise Conflict(fault)
+    news = News()
+    with transaction.atomic():
+        left = {one.guest.job.pk: one for one in jobs_left(access=access, cluster=cluster, now=now)}
+        runs = Attempt.objects.filter(job__in=left, ended_at__isnull=True).order_by("pk").values_list("pk", "job_id")
+        why = f"Cluster {cluster.name} is gone, and its jobs were given up: {reason.strip()}"[:300]
+        ends = [Ended(run, None, why, node_lost=left[job].waits_again(after), is_last=True) for run, job in runs]
+        attempts_ended(ends=ends, now=now, news=news, actor=access.actor)
+        found = GivenUp(len(left), sum(one.waits_again(after) for one in left.values()))
+        silent_since = cluster.silent_since.isoformat() if cluster.silent_since else None
+        audit_record(
+            actor=access.actor,
+            action="cluster.give_up",
+            kind="cluster",
+            object_id=cluster.public_id,
+            after={"silent_since": silent_since, "jobs": found.jobs, "requeued": found.requeued},
+            reason=reason.strip(),
+        )
+        news.publish()
+    return found
+
+
+def _fits_elsewhere(cluster: Cluster) -> Callable[[Job], bool]:
+    there = Node.objects.filter(removed_at__isnull=True, health__in=IN_SERVICE, cluster__silent_since__isnull=True).exclude(cluster=cluster)
+    rows = there.annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True))).values_list("cluster_id", "cluster__backend", "gpu_type_id", "size")
+    sizes: dict[int, list[tuple[str, int]]] = defaultdict(list)
+    for key, backend, gpu_type, size in rows.order_by("pk"):
+        if exists(backend):
+            sizes[key].append((gpu_type or "", size))
+    return lambda job: any(all(_has_room(role, job.spec, nodes) for role in roles_of(job.spec)) for nodes in sizes.values())
+
+
+def _has_room(role: Mapping[str, Any], spec: Mapping[str, Any], nodes: Sequence[tuple[str, int]]) -> bool:
+    types = role.get("gpu_types") or spec.get("gpu_types")
+    each, least = int(role.get("gpus") or 1), int(role.get("min", role.get("count", 1)) or 1)
+    return sum(size // each for gpu_type, size in nodes if not types or gpu_type in types) >= least

@@ -1,0 +1,125 @@
+"""Jobs of a cluster that is gone for good are given up by an operator, and by nothing else."""
+
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.urls import reverse
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from quotas.models import LedgerEntry
+from scheduler.models import Cluster, Job, JobState, Order, Placement
+from scheduler.services.hardware.giving_up import GivenUp, cluster_give_up
+from scheduler.services.loop.runs import Stop, attempts_stop
+from tests import builders
+from tests.builders import NOON
+from tests.invariants import fleet_faults
+from tests.scheduler.loop.worlds import Loop, leaf, submit
+
+pytestmark = pytest.mark.django_db
+
+
+class Gone:
+    """A cluster of two nodes with three jobs, one of them still starting, and a smaller cluster beside it."""
+
+    def __init__(self) -> None:
+        self.cluster = builders.cluster("hpc")
+        for _ in range(2):
+            builders.node(of=self.cluster, gpus=8)
+        builders.node(of=builders.cluster("south", silent_since=NOON), gpus=4)
+        team, self.loop = leaf("team", 16), Loop()
+        self.small = submit(team, name="small")
+        self.large = submit(team, name="large", gpus=8)
+        Job.objects.filter(pk=self.large.pk).update(retry_limit=3)
+        self.starting = submit(team, name="starting", gpus=2)
+        self.loop.tick()
+        for job in (self.small, self.large):
+            self.loop.up(job)
+        Cluster.objects.filter(name="south").update(silent_since=None)
+        self.loop.after(minutes=10)
+
+    def silent(self) -> "Gone":
+        Cluster.objects.filter(pk=self.cluster.pk).update(silent_since=self.loop.now)
+        self.cluster.refresh_from_db()
+        return self
+
+    def give_up(self, access, after: str = "requeue", *, reason: str = "It burned down.", confirm: str = "hpc") -> GivenUp:
+        return cluster_give_up(access=access, cluster=self.cluster, after=after, reason=reason, confirm=confirm, now=self.loop.now)
+
+    def states(self) -> list[str]:
+        return [Job.objects.get(pk=job.pk).state for job in (self.small, self.large, self.starting)]
+
+
+@pytest.fixture
+def gone(personas) -> Gone:
+    return Gone()
+
+
+def test_jobs_that_fit_another_cluster_wait_again_and_the_others_fail(gone, personas):
+    gone.silent().loop.after(hours=2)
+
+    assert gone.give_up(personas.access("operator")) == GivenUp(3, 2)
+    assert gone.states() == [JobState.QUEUED, JobState.FAILED, JobState.QUEUED], "also one that had tries left"
+    assert not Placement.objects.filter(until__isnull=True).exists()
+    assert not LedgerEntry.objects.filter(until__isnull=True).exists()
+    assert fleet_faults() == []
+    attempt = gone.large.attempts.get()
+    assert (attempt.outcome, attempt.cause) == ("failed", "Cluster hpc is gone, and its jobs were given up: It burned down.")
+    entry = AuditEntry.objects.get(action="cluster.give_up")
+    assert (entry.after["jobs"], entry.after["requeued"], entry.reason) == (3, 2, "It burned down.")
+
+    gone.loop.tick()
+    assert {placement.node.cluster.name for placement in Placement.objects.filter(until__isnull=True)} == {"south"}
+    assert not Order.objects.filter(cluster=gone.cluster, done_at__isnull=True).exclude(attempt__ended_at__isnull=False).exists()
+
+
+def test_all_may_fail_and_one_that_was_to_leave_becomes_what_it_was_to_become(gone, personas):
+    access = personas.access("operator")
+    gone.silent()
+    attempts_stop(stops=[Stop(gone.small.pk, JobState.CANCELLED, "cancelled", "Its owner cancelled it.")], now=gone.loop.now)
+    assert gone.give_up(access, "fail").requeued == 0
+    assert gone.states() == [JobState.CANCELLED, JobState.FAILED, JobState.FAILED]
+
+
+def test_it_is_refused_while_the_cluster_answers_and_without_reason_name_or_right(gone, personas):
+    access = personas.access("operator")
+    with pytest.raises(Conflict, match="hpc answers: cancel or drain its jobs instead"):
+        gone.give_up(access)
+    gone.silent()
+    for wrong in ({"reason": " "}, {"confirm": "south"}, {"after": "perhaps"}):
+        with pytest.raises(ValidationError):
+            gone.give_up(access, **wrong)
+    with pytest.raises(PermissionDenied):
+        gone.give_up(personas.access("team_lead"))
+    assert gone.states() == [JobState.RUNNING, JobState.RUNNING, JobState.STARTING]
+
+
+def test_the_page_shows_what_happens_and_asks_for_the_name(gone, personas):
+    operator, address = personas.client("operator"), reverse("cluster_give_up", args=["hpc"])
+    assert "hpc answers: cancel or drain its jobs instead." in operator.get(address).content.decode()
+    assert address not in operator.get(reverse("cluster", args=["hpc"])).content.decode()
+    gone.silent()
+
+    assert address in operator.get(reverse("cluster", args=["hpc"])).content.decode()
+    page = operator.get(address).content.decode()
+    assert "Its 3 jobs with 11 GPUs may have ended since, or still run." in page
+    assert "2 jobs are queued again; 1 other ends." in page
+    assert "No other cluster has the GPUs that it needs." in page
+    wrong = operator.post(address, {"jobs": "fail", "reason": "Gone", "confirm": "south"})
+    assert (wrong.status_code, "Type hpc to confirm." in wrong.content.decode()) == (422, True)
+    done = operator.post(address, {"jobs": "requeue", "reason": "Gone", "confirm": "hpc"}, follow=True)
+    assert "3 jobs of hpc were given up, 2 of them queued again." in done.content.decode()
+    assert "No job runs there." in operator.get(address).content.decode()
+
+
+def test_the_api_and_the_command_do_the_same(gone, personas):
+    operator, address = personas.client("operator"), "/api/v1/clusters/hpc/give-up"
+    body = {"reason": "Gone", "confirm": "hpc"}
+    assert operator.post(address, body, content_type="application/json").status_code == 409
+    gone.silent()
+    told = operator.post(f"{address}?dry_run=true", {"reason": "Gone"}, content_type="application/json").json()
+    assert [(job["name"], job["requeued"]) for job in told["jobs"]] == [("large", False), ("starting", True), ("small", True)]
+    assert (told["requeued"], told["others"], told["charged_milli_seconds"] > 0) == (2, 0, True)
+    assert gone.states()[0] == JobState.RUNNING
+    assert operator.post(address, {"reason": "Gone"}, content_type="application/json").status_code == 422
+    assert operator.post(address, body, content_type="application/json").status_code == 200
+    assert gone.states() == [JobState.QUEUED, JobState.FAILED, JobState.QUEUED]
