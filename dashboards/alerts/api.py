@@ -83,7 +83,7 @@ class AlertRuleFields(Schema):
     floor: float = Field(description="Of a rise of costs: a week that costs less does not count.", examples=[100.0])
     for_minutes: int = Field(description="How long the figure must be beyond the limit, and back within it.", examples=[30])
     severity: str = Field(description="info, warning or critical.", examples=["warning"])
-    told: list[str] = Field(description="Roles on the whole fleet whose people are told.", examples=[["operator"]])
+    told: list[str] = Field(description="Roles whose people are told: on the whole fleet, and team leads of the team.", examples=[["operator"]])
     escalate_minutes: int | None = Field(description="Escalated after so long without an acknowledgement; null: never.", examples=[60])
     escalate_to: list[str] = Field(description="Roles whose people are then told too.", examples=[["superuser"]])
     enabled: bool = Field(description="Whether it is looked at.", examples=[True])
@@ -111,7 +111,9 @@ class AlertRuleIn(Taken):
     severity: str = Field(
         "warning", max_length=10, description="info, warning or critical.", json_schema_extra={"enum": ["info", "warning", "critical"]}
     )
-    told: list[str] = Field(default_factory=list, max_length=10, description="Roles whose people are told.", json_schema_extra=ROLE_LIST)
+    told: list[str] = Field(
+        default_factory=list, max_length=10, description="Roles whose people are told; `team_lead` with figures by team.", json_schema_extra=ROLE_LIST
+    )
     escalate_minutes: int | None = Field(None, ge=1, le=10_080, description="Null: never.")
     escalate_to: list[str] = Field(default_factory=list, max_length=10, description="Roles that are then told too.", json_schema_extra=ROLE_LIST)
     webhooks: list[str] = Field(default_factory=list, max_length=20, description="Ids of webhooks.")

@@ -1,5 +1,6 @@
 """What the alert pages send. The services decide what is allowed; a form only reads."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,8 +49,9 @@ class AlertRuleForm(forms.Form):
     reason = forms.CharField(max_length=300, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
-    def __init__(self, *arguments: Any, hooks: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, hooks: Any, figures: Collection[str], **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.fields["figure"].choices = [(key, label) for key, label in FIGURE_CHOICES if key in figures]  # type: ignore[attr-defined]
         self.fields["hooks"].queryset = hooks  # type: ignore[attr-defined]
 
     def values(self) -> dict[str, Any]:
@@ -67,9 +69,12 @@ class SilenceForm(forms.Form):
     until = forms.DateTimeField(label="Until (UTC)", widget=forms.DateTimeInput(attrs={"type": "datetime-local"}))
     reason = forms.CharField(max_length=300, required=False)
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, figures: Collection[str], is_for_all: bool, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.fields["rule"].queryset = AlertRule.objects.filter(removed_at__isnull=True)  # type: ignore[attr-defined]
+        rule: Any = self.fields["rule"]
+        rule.queryset = AlertRule.objects.filter(removed_at__isnull=True, figure__in=figures)
+        if not is_for_all:
+            rule.required, rule.empty_label = True, None
 
     def clean_until(self) -> datetime:
         given: datetime = self.cleaned_data["until"]

@@ -44,6 +44,7 @@ class AlertRule(models.Model):
     floor = models.FloatField(default=0, help_text="Of a rise of costs: smaller amounts a week do not count.")
     for_minutes = models.PositiveIntegerField(default=5)
     severity = models.CharField(max_length=10, choices=Severity.choices, default=Severity.WARNING)
+    # Rules of figures by team may also name team_lead: people who lead the team of the alert, or a node above it.
     told = models.JSONField(default=list, help_text="Roles on the whole fleet whose people are told: operator, finance, quota_admin, superuser.")
     hooks = models.ManyToManyField("scheduler.Webhook", blank=True, related_name="alert_rules")
     escalate_minutes = models.PositiveIntegerField(

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
 from django.db import transaction
+from django.db.models import Q
 
 from dashboards.alerts.figures import FIGURES, WHOLE, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
@@ -167,7 +168,7 @@ def alert_tell(alert: Alert, kind: FleetEvent, *, roles: Sequence[str], now: dat
     link = "/activity/alerts/rules/" if test else f"/activity/alerts/{alert.public_id}/"
     chosen = frozenset(rule.hooks.filter(removed_at__isnull=True).values_list("pk", flat=True))
     event_tell(kind=kind, title=title, text=text, path=path, link=link, subject=subject, now=now, also=chosen)
-    words = [Word(user, title, text) for user in people_of(roles)]
+    words = [Word(user, title, text) for user in people_of(roles, team=path)]
     notices_say(kind=Kind.ALERT, words=words, now=now, news=news)
 
 
@@ -186,12 +187,17 @@ def said(alert: Alert) -> str:
     return f"{figure.label}: {alert.value:,.1f}{unit}, limit {alert.rule.threshold:g}{unit}, since {alert.since:%Y-%m-%d %H:%M} UTC."
 
 
-def people_of(roles: Iterable[str]) -> list[int]:
-    """People with one of these roles on the whole fleet."""
+def people_of(roles: Iterable[str], *, team: str = "") -> list[int]:
+    """People with one of these roles on the whole fleet; of team leads, those of the team or of a node above it."""
     wanted = set(roles)
     if not wanted:
         return []
-    held = RoleBinding.objects.filter(role__in=wanted, node__parent__isnull=True, node__archived_at__isnull=True, user__is_active=True)
+    steps = team.split("/")
+    above = ["/".join(steps[: depth + 1]) for depth in range(len(steps))]
+    whom = Q(role__in=wanted - {Role.TEAM_LEAD}, node__parent__isnull=True)
+    if Role.TEAM_LEAD in wanted:
+        whom |= Q(role=Role.TEAM_LEAD, node__path__in=above)
+    held = RoleBinding.objects.filter(whom, node__archived_at__isnull=True, user__is_active=True)
     found = set(held.values_list("user_id", flat=True)) - {None}
     if Role.SUPERUSER in wanted:
         found |= set(User.objects.filter(is_superuser=True, is_active=True).values_list("pk", flat=True))

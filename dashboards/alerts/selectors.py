@@ -1,4 +1,7 @@
-"""Alerts, rules, silences and activity as people and programs ask for them. Figures of cost are for those who may see the fleet's costs."""
+"""Alerts, rules, silences and activity as people and programs ask for them.
+
+Figures of cost are for those who may see the fleet's costs; an alert of a team's costs also for those who may see the costs of that team.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,11 +45,13 @@ def told(figure: str, value: float) -> str:
 
 
 def _seen(access: Access, column: str = "") -> Q:
-    """Costs are only for those who may see them everywhere; what is of a team is for those who see it."""
+    """Rules of costs are only for those who may see them everywhere; what is of a team is for those who see it, or see its costs."""
     hidden = [key for key, figure in FIGURES.items() if figure.is_cost] if not access.can_everywhere(Can.SEE_COSTS) else []
     teams = [key for key, figure in FIGURES.items() if figure.subjects == "team"]
     prefix = f"{column}__" if column else ""
     shown = ~Q(**{f"{prefix}figure__in": hidden})
+    if column and hidden:
+        shown |= Q(**{f"{prefix}figure__in": [key for key in hidden if key in teams]}) & access.visible(Can.SEE_COSTS, "subject")
     if column and not access.can_everywhere(Can.SEE):
         shown &= ~Q(**{f"{prefix}figure__in": teams}) | access.visible(Can.SEE, "subject")
     return shown

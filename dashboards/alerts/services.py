@@ -9,13 +9,14 @@ from django.db import transaction
 
 from dashboards.alerts.figures import FIGURES
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Severity, Silence
+from dashboards.alerts.rights import figure_faults, must_act, must_act_on_any
 from dashboards.alerts.round import alert_tell
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale, text_faults
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
 from quotas.models import Role
-from quotas.permissions import Access, Can
+from quotas.permissions import Access
 from scheduler.models import Webhook
 from scheduler.notify.happenings import FleetEvent
 
@@ -38,12 +39,12 @@ FIELDS = (
     "escalate_to",
     "enabled",
 )
-ROLES = (Role.OPERATOR.value, Role.QUOTA_ADMIN.value, Role.FINANCE.value, Role.SUPERUSER.value)
+ROLES = (Role.OPERATOR.value, Role.QUOTA_ADMIN.value, Role.FINANCE.value, Role.SUPERUSER.value, Role.TEAM_LEAD.value)
 
 
 def alert_acknowledge(*, access: Access, alert: Alert, note: str = "", now: datetime) -> Alert:
     """Somebody looks after it: it is not escalated."""
-    access.must_everywhere(Can.OPERATE)
+    must_act(access, alert.rule.figure)
     with transaction.atomic():
         fresh = Alert.objects.select_for_update(of=("self",)).select_related("rule").get(pk=alert.pk)
         if fresh.state != AlertState.FIRING:
@@ -61,7 +62,7 @@ def alert_acknowledge(*, access: Access, alert: Alert, note: str = "", now: date
 
 def silence_create(*, access: Access, reason: str, until: datetime, now: datetime, rule: AlertRule | None = None, subject: str = "") -> Silence:
     """Tell nobody of a rule's alerts, or of all, for a stated time."""
-    access.must_everywhere(Can.OPERATE)
+    must_act(access, rule.figure if rule else "")
     faults = text_faults(reason, REASON_LENGTH)
     if not reason.strip():
         faults["reason"] = ["State a reason."]
@@ -81,18 +82,18 @@ def silence_create(*, access: Access, reason: str, until: datetime, now: datetim
 
 
 def silence_end(*, access: Access, silence: Silence, now: datetime) -> None:
-    access.must_everywhere(Can.OPERATE)
+    must_act(access, silence.rule.figure if silence.rule else "")
     with transaction.atomic():
         if Silence.objects.filter(pk=silence.pk, ended_at__isnull=True).update(ended_at=now):
             audit_record(actor=access.actor, action="alert.silence_end", kind="alert_silence", object_id=silence.public_id)
 
 
 def alert_rule_create(*, access: Access, values: Mapping[str, Any], hooks: Iterable[Webhook] = (), reason: str, now: datetime) -> AlertRule:
-    access.must_everywhere(Can.OPERATE)
+    must_act_on_any(access)
     row = AlertRule(severity=Severity.WARNING)
     _set(row, values)
     with transaction.atomic():
-        faults = rule_faults(row) | text_faults(reason, REASON_LENGTH)
+        faults = rule_faults(row) | figure_faults(access, row.figure) | text_faults(reason, REASON_LENGTH)
         if AlertRule.objects.filter(removed_at__isnull=True).count() >= MOST_RULES:
             faults["name"] = [f"There are {MOST_RULES} rules, which is the most."]
         if faults:
@@ -114,12 +115,12 @@ def alert_rule_change(
     now: datetime,
     revision: int | None = None,
 ) -> AlertRule:
-    access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         row = _locked(rule, revision)
+        must_act(access, row.figure)
         before = alert_rule_facts(row)
         _set(row, values)
-        if faults := rule_faults(row) | text_faults(reason, REASON_LENGTH):
+        if faults := rule_faults(row) | figure_faults(access, row.figure) | text_faults(reason, REASON_LENGTH):
             raise ValidationError(faults)
         row.revision, row.changed_at, row.changed_by = row.revision + 1, now, access.actor.name
         row.save()
@@ -130,9 +131,9 @@ def alert_rule_change(
 
 
 def alert_rule_remove(*, access: Access, rule: AlertRule, reason: str = "", now: datetime) -> None:
-    access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
         row = _locked(rule, None)
+        must_act(access, row.figure)
         row.removed_at, row.enabled, row.revision = now, False, row.revision + 1
         row.save(update_fields=["removed_at", "enabled", "revision"])
         _record(access, "alert_rule.remove", row, alert_rule_facts(row), None, reason)
@@ -140,7 +141,7 @@ def alert_rule_remove(*, access: Access, rule: AlertRule, reason: str = "", now:
 
 def alert_rule_test(*, access: Access, rule: AlertRule, now: datetime) -> None:
     """Tell everybody whom the rule tells that this is a test. No alert fires."""
-    access.must_everywhere(Can.OPERATE)
+    must_act(access, rule.figure)
     with transaction.atomic():
         fake = Alert(public_id="test", rule=rule, subject=rule.subject, since=now, value=rule.threshold, worst=rule.threshold)
         news = News()
@@ -174,6 +175,8 @@ def rule_faults(row: AlertRule) -> dict[str, list[str]]:
     for name in ("told", "escalate_to"):
         if not set(getattr(row, name)) <= set(ROLES):
             faults[name] = [f"The roles are {', '.join(ROLES)}."]
+        elif Role.TEAM_LEAD in getattr(row, name) and figure is not None and figure.subjects != "team":
+            faults[name] = ["Team leads are told of figures of a team. Choose another role."]
     if row.escalate_minutes is not None and not 1 <= row.escalate_minutes <= LONGEST_MINUTES:
         faults["escalate_minutes"] = ["Choose 1 minute to 7 days, or nothing."]
     elif row.escalate_minutes is not None and not row.escalate_to:

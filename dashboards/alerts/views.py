@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboards.alerts.figures import FIGURES
 from dashboards.alerts.forms import AcknowledgeForm, AlertRuleForm, SilenceForm
 from dashboards.alerts.lists import ACTIVITY, ALERTS
+from dashboards.alerts.rights import figures_offered, may_act, must_act, must_act_on_any
 from dashboards.alerts.round import report_of
 from dashboards.alerts.selectors import (
     AlertRow,
@@ -57,7 +58,8 @@ def activity_page(request: HttpRequest) -> HttpResponseBase:
 @requires(Can.SEE)
 def alert_list(request: HttpRequest) -> HttpResponseBase:
     access, moment = access_of(request), now()
-    context = {"heading": "Alerts", "silences": silences_now(access, moment), "may_operate": access.can_everywhere(Can.OPERATE)}
+    silences = [{"silence": one, "may_end": may_act(access, one.rule.figure if one.rule else "")} for one in silences_now(access, moment)]
+    context = {"heading": "Alerts", "silences": silences, "may_silence": bool(figures_offered(access))}
     return ALERTS.respond(request, alerts_listed(access), "dashboards/alerts.html", context, presented=alert_rows)
 
 
@@ -66,15 +68,15 @@ def alert_list(request: HttpRequest) -> HttpResponseBase:
 def alert_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     alert = alert_for(access, public_id)
-    may = access.can_everywhere(Can.OPERATE)
-    context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_operate": may}
+    may = may_act(access, alert.rule.figure)
+    context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_act": may}
     context |= {"form": AcknowledgeForm(), "deliveries": deliveries_of(alert) if may else [], "worst_told": told(alert.rule.figure, alert.worst)}
     context["report"] = report_of(alert)
     return render(request, "dashboards/alert.html", context)
 
 
 @require_POST
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def alert_acknowledge_write(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     try:
@@ -89,16 +91,18 @@ def alert_acknowledge_write(request: HttpRequest, public_id: str) -> HttpRespons
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def silence_new(request: HttpRequest) -> HttpResponse:
-    moment = now()
+    moment, access = now(), access_of(request)
+    must_act_on_any(access)
     first: dict[str, Any] = {"until": (moment + SILENCE_FOR).replace(second=0, microsecond=0, tzinfo=None).isoformat(timespec="minutes")}
     first |= {"rule": request.GET.get("rule", "")[:24], "subject": request.GET.get("subject", "")[:400]}
-    form = SilenceForm(request.POST if request.method == "POST" else None, initial=first)
+    sent = request.POST if request.method == "POST" else None
+    form = SilenceForm(sent, initial=first, figures=figures_offered(access), is_for_all=may_act(access))
     if request.method == "POST" and form.is_valid():
         data = form.cleaned_data
         try:
-            silence_create(access=access_of(request), now=moment, **{name: data[name] for name in ("rule", "subject", "until", "reason")})
+            silence_create(access=access, now=moment, **{name: data[name] for name in ("rule", "subject", "until", "reason")})
         except ValidationError as fault:
             show_faults(form, fault)
         else:
@@ -109,7 +113,7 @@ def silence_new(request: HttpRequest) -> HttpResponse:
 
 
 @require_POST
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def silence_end_write(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     silence_end(access=access, silence=silence_for(access, public_id), now=now())
@@ -121,21 +125,23 @@ def silence_end_write(request: HttpRequest, public_id: str) -> HttpResponse:
 @requires(Can.SEE)
 def alert_rule_list(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"rule": rule, "figure": FIGURES.get(rule.figure), "limit": told(rule.figure, rule.threshold), "clear": told(rule.figure, rule.clear_at)}
+        | {"may_act": may_act(access, rule.figure)}
         for rule in alert_rules_listed(access)
     ]
-    return render(request, "dashboards/alert_rules.html", {"rows": rows, "may_operate": access.can_everywhere(Can.OPERATE)})
+    context = {"rows": rows, "may_add": bool(figures_offered(access)), "may_act": any(row["may_act"] for row in rows)}
+    return render(request, "dashboards/alert_rules.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def alert_rule_new(request: HttpRequest) -> HttpResponse:
     return _rule_form(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def alert_rule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
     return _rule_form(request, public_id)
 
@@ -143,10 +149,14 @@ def alert_rule_edit(request: HttpRequest, public_id: str) -> HttpResponse:
 def _rule_form(request: HttpRequest, public_id: str | None) -> HttpResponse:
     access, moment = access_of(request), now()
     rule = alert_rule_for(access, public_id) if public_id else None
+    if rule:
+        must_act(access, rule.figure)
+    else:
+        must_act_on_any(access)
     initial: dict[str, Any] = {"for_minutes": 5}
     if rule:
         initial = alert_rule_facts(rule) | {"revision": rule.revision, "hooks": list(rule.hooks.values_list("public_id", flat=True))}
-    form = AlertRuleForm(request.POST if request.method == "POST" else None, initial=initial, hooks=hooks_offered())
+    form = AlertRuleForm(request.POST if request.method == "POST" else None, initial=initial, hooks=hooks_offered(), figures=figures_offered(access))
     status = 200
     if request.method == "POST":
         status = 422
@@ -172,7 +182,7 @@ def _rule_form(request: HttpRequest, public_id: str | None) -> HttpResponse:
 
 
 @require_POST
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def alert_rule_test_write(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     alert_rule_test(access=access, rule=alert_rule_for(access, public_id), now=now())
@@ -181,10 +191,11 @@ def alert_rule_test_write(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@requires(Can.OPERATE, everywhere=True)
+@requires(Can.SEE)
 def alert_rule_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     rule = alert_rule_for(access, public_id)
+    must_act(access, rule.figure)
     form = ReasonForm(request.POST if request.method == "POST" else None)
     back = reverse("alert_rules")
     if request.method == "POST" and form.is_valid():

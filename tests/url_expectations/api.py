@@ -376,7 +376,7 @@ API = [
     Expect("GET", "api/v1/activity", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/alerts", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/alerts/rules", SEES, tokens=ALL_SCOPES),
-    Expect("POST", "api/v1/alerts/rules", OPERATES, data=lambda w: ALERT_RULE_JSON, tokens=OPERATING),
+    Expect("POST", "api/v1/alerts/rules", FLEET, data=lambda w: ALERT_RULE_JSON, tokens=OPERATING),
     Expect("GET", "api/v1/alerts/rules/{rule_id}", SEES, lambda w: {"rule_id": w.alert.rule.public_id}, tokens=ALL_SCOPES),
     Expect(
         "PATCH",
