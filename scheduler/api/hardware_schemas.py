@@ -17,13 +17,14 @@ MODE = f"One of {', '.join(GpuMode.values)}."
 # What the services refuse is told here and judged there, so that no rule is written twice.
 _ANY_HEALTH: dict[str, Any] = {"enum": list(Health.values)}
 REASON: dict[str, Any] = {"minLength": 1, "maxLength": REASON_LENGTH, "pattern": r"\S"}
+BACKEND = "local, slurm or simulated. Under any other name, such as kubernetes after an import, nothing is started."
 
 
 class ClusterRow(Schema):
     id: str
     name: str
     title: str
-    backend: str = Field(description="local, slurm, kubernetes or simulated.")
+    backend: str = Field(description=BACKEND)
     nodes: int
     nodes_out_of_service: int
     gpus: int
@@ -69,7 +70,7 @@ class ClusterOut(Schema):
     id: str
     name: str
     title: str
-    backend: str = Field(description="local, slurm, kubernetes or simulated.")
+    backend: str = Field(description=BACKEND)
     levels: list[LevelOut] = Field(description="Wide to narrow.")
     pools: list[str]
     topology: list[BranchOut]

@@ -54,7 +54,6 @@ PLACING = (
     Field("topology.required", "All in one", hint="A level of the fleet, such as leaf or node: it waits for that."),
     Field("topology.preferred", "Rather in one", hint="As deep as possible, but it does not wait for it."),
     Field("topology.tp_group", "GPUs of a TP group", "number", "So many in consecutive ranks share one NVLink island."),
-    Field("topology.span_clusters", "Over several clusters", "choice", choices=YES_NO),
 )
 ROLE = (
     Field("name", "Role", placeholder="worker"),
@@ -96,7 +95,8 @@ SECTIONS = (
                 "class",
                 "Class",
                 "choice",
-                choices=_choices(("batch", "Batch"), ("interactive", "Interactive"), ("inference", "Inference"), blank="Batch"),
+                "Batch, unless the team has a default class.",
+                choices=_choices(("batch", "Batch"), ("interactive", "Interactive"), ("inference", "Inference"), blank="Default of the team"),
             ),
             Field("priority", "Priority", "number", "In its class and queue; higher goes first.", placeholder="50"),
             Field("estimate_s", "Estimated run time", "length", "Such as 90m, 2h, 1d, or seconds; at speed 1."),
@@ -131,7 +131,7 @@ SECTIONS = (
                 choices=_choices(("exclusive", "Whole GPUs"), ("mig", "MIG"), ("mps", "MPS"), ("timeslice", "Time slice")),
             ),
             Field("node_labels", "Labels of its nodes", "pairs", "One key=value a line."),
-            Field("needs", "Attributes of its nodes", "numbers", "At least; one key=number a line, such as pcie_gbps=40."),
+            Field("needs", "Attributes of its nodes", "numbers", "At least; one key=number a line: pcie_gbps=40 (GB/s)."),
             Field("tolerates_suspect", "Also on suspect nodes", "choice", choices=YES_NO),
         ),
     ),
