@@ -8,6 +8,8 @@ from channels_redis.pubsub import RedisPubSubChannelLayer
 
 from gpufleet.core.kept_redis import kept_redis
 
+LOOKS_AGAIN_S = 0.5
+
 
 class SharedChannelLayer(RedisPubSubChannelLayer):
     """Channels' layer on Redis. It keeps its connections with an event loop, and a request's thread has none of its own."""
@@ -44,7 +46,14 @@ class LocalChannelLayer(InMemoryChannelLayer):
         if home is None or home.is_closed() or home is asyncio.get_running_loop():
             await call(*arguments)
             return
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*arguments), home))
+        sent = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*arguments), home))
+        # A loop that has stopped takes nothing up any more: who listened is gone, and the sender must not wait for it.
+        while not sent.done() and home.is_running():
+            await asyncio.wait([sent], timeout=LOOKS_AGAIN_S)
+        if sent.done():
+            sent.result()
+        else:
+            sent.cancel()
 
     async def send(self, channel: str, message: dict[str, Any]) -> None:
         await self._on_home_loop(super().send, channel, message)

@@ -258,3 +258,13 @@ def test_a_process_in_which_nobody_listens_tells_nobody(personas, monkeypatch):
     feed_hint(1)
 
     assert told == []
+
+
+def test_a_sender_does_not_wait_for_a_loop_that_has_stopped():
+    """As one in the worker of a console that stops: its web server is gone, and nobody closes its loop."""
+    layer, home = LocalChannelLayer(), asyncio.new_event_loop()
+    home.run_until_complete(layer.new_channel())
+
+    asyncio.run(asyncio.wait_for(layer.group_send("live", {"type": "hint"}), 20))
+
+    home.close()
