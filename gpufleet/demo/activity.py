@@ -90,21 +90,38 @@ def readings(held: Held, hardware: Hardware, layouts: list[Layout], *, moment: i
     part = milli_of / 1000.0
     # Ranks of one job differ a little from each other, and from one reading to the next.
     wobble = 1 + 0.10 * (chance(gpu_of, 6, moment // 2000) - 0.5) if len(gpu_of) else np.zeros(0)
-    active, memory = np.zeros(size), np.zeros(size)
-    np.add.at(active, gpu_of, np.clip(load[row_of] * wobble, 0, 1) * part)
-    np.add.at(memory, gpu_of, full[row_of] * part)
-    return {layout.cluster: _columns(hardware, layout, active, memory, moment) for layout in layouts}
+    found = Sensors(*(np.zeros(size) for _ in range(4)))
+    computing = np.clip(load[row_of] * wobble, 0, 1) * part
+    np.add.at(found.active, gpu_of, computing)
+    np.add.at(found.memory, gpu_of, full[row_of] * part)
+    if len(loads.number):
+        # A job spends its own part of the time on matrices, and on moving data.
+        np.add.at(found.tensor, gpu_of, computing * (0.25 + 0.5 * chance(loads.number, 8, 0))[row_of])
+        np.add.at(found.dram, gpu_of, computing * (0.3 + 0.4 * chance(loads.number, 9, 0))[row_of])
+    return {layout.cluster: _columns(hardware, layout, found, moment) for layout in layouts}
 
 
-def _columns(hardware: Hardware, layout: Layout, active: Floats, memory: Floats, moment: int) -> Columns:
+@dataclass(frozen=True, slots=True)
+class Sensors:
+    """What the work does to each GPU, as parts of one, by the GPU's key."""
+
+    active: Floats
+    memory: Floats
+    tensor: Floats
+    dram: Floats
+
+
+def _columns(hardware: Hardware, layout: Layout, found: Sensors, moment: int) -> Columns:
     health = [hardware.machines[key].health for key in layout.machines]
     hot = np.array([state in (Health.SUSPECT, Health.DRAINING) for state in health], np.bool_)[layout.row]
     testing = np.array([state == Health.BURN_IN for state in health], np.bool_)[layout.row]
     silent = np.array([state in (Health.DOWN, Health.REPAIRING) for state in health], np.bool_)[layout.row] | layout.dead
     jitter = chance(layout.gpus, 7, moment // 2000)
-    sm = active[layout.gpus] * np.where(hot, THROTTLED, 1.0)
-    sm = np.where(testing, 0.93 + 0.05 * jitter, sm)
-    held = memory[layout.gpus]
+    slow = np.where(hot, THROTTLED, 1.0)
+    sm = np.where(testing, 0.93 + 0.05 * jitter, found.active[layout.gpus] * slow)
+    tensor = np.where(testing, 0.8 + 0.1 * jitter, found.tensor[layout.gpus] * slow)
+    dram = np.where(testing, 0.7 + 0.1 * jitter, found.dram[layout.gpus] * slow)
+    held = found.memory[layout.gpus]
     watts = layout.idle_watts + (layout.most_watts - layout.idle_watts) * np.clip(
         sm * 0.92 + np.where(held > 0, 0.04, 0.0) + 0.03 * (jitter - 0.5), 0, 1
     )
@@ -115,6 +132,8 @@ def _columns(hardware: Hardware, layout: Layout, active: Floats, memory: Floats,
         memory_used=_bytes(100 * np.maximum(held, np.where(testing, 0.85, 0.01)), silent),
         power_watts=np.where(silent, NO_POWER, np.round(watts)).astype(np.uint16),
         temperature_c=_bytes(degrees, silent),
+        tensor_active=_bytes(100 * tensor, silent),
+        dram_active=_bytes(100 * dram, silent),
     )
 
 

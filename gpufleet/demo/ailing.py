@@ -107,8 +107,9 @@ def slow_down(columns: Columns, slow: Mapping[int, float]) -> None:
     for gpu, speed in slow.items():
         rows = np.flatnonzero(columns.gpus == gpu)
         for row in rows.tolist():
-            if columns.sm_active[row] != NO_READING:
-                columns.sm_active[row] = round(columns.sm_active[row] * speed)
+            for measure in (columns.sm_active, columns.tensor_active, columns.dram_active):
+                if measure[row] != NO_READING:
+                    measure[row] = round(measure[row] * speed)
 
 
 def steps_tell(gpus: Mapping[tuple[str, int], int], lives: Sequence[Life], slow: Mapping[int, float], *, now: datetime) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import timedelta
 
+import numpy as np
 import pytest
 
 from gpufleet.core.times import millis
@@ -96,8 +97,11 @@ def test_readings_stay_within_what_a_byte_holds_and_silence_is_not_zero() -> Non
         stock.machines[1].health = "down" if number > 60 else "healthy"
         (columns,) = readings(held_by(world), stock, layouts_of(stock), moment=moment).values()
         assert len(columns.sm_active) == 512
-        known = columns.sm_active[columns.sm_active != 255]
-        assert known.max() <= 100
+        read = columns.sm_active != 255
+        assert columns.sm_active[read].max() <= 100
+        for measure in (columns.tensor_active, columns.dram_active):
+            assert np.all(measure[read] <= columns.sm_active[read]) and np.all((measure == 255) == ~read)
+    assert 0 < columns.tensor_active[read].mean() < columns.sm_active[read].mean()
     first = columns.gpus == 8
     assert columns.sm_active[first].item() == 255
     assert columns.power_watts[first].item() == 65_535
