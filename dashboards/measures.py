@@ -32,8 +32,8 @@ DRAM = Line("dram", "DRAM activity", "series-1", "dram_percent")
 POWER = Line("power", "Power per GPU", "used", "power_watts")
 LINES = (SM, MEMORY, TENSOR, DRAM, POWER)
 
-UTILIZATION = Measure("utilization", "SM activity and memory", "%", (SM, MEMORY), 100)
-COMPUTE = Measure("compute", "SM, tensor and DRAM activity", "%", (SM, TENSOR, DRAM), 100)
+UTILIZATION = Measure("utilization", "SM and memory", "%", (SM, MEMORY), 100)
+COMPUTE = Measure("compute", "SM, tensor, DRAM", "%", (SM, TENSOR, DRAM), 100)
 WATTS = Measure("power", "Power", "W", (POWER,))
 ALLOCATION = Measure("allocation", "Allocated and computing")
 
