@@ -180,7 +180,7 @@ def test_a_filter_that_can_not_be_read_is_named_and_shown_ones_can_be_taken_off(
     assert "Class can&#x27;t be “nonsense”" in page
     assert "The list can&#x27;t be sorted by “gpus”" in page
     assert 'aria-label="Remove filter Team acme/research"' in page
-    assert "job that is not shown behind" in page or "job that is not shown" in page
+    assert "1 job that is not shown" in page
 
 
 def test_the_list_alone_is_answered_to_its_own_filters(busy, queued):
@@ -230,7 +230,10 @@ def test_all_that_match_are_those_of_the_queue_in_its_order(busy, queued, monkey
     Job.objects.filter(pk=held.pk).update(held_at=NOON)
     fitting.GROUNDS.forget()
     fitting.GROUNDS.read(now())
-    sent = lambda **fields: re.findall(r'name="job" value="(j-\d+):', chosen(busy, "superuser", all="1", **fields).content.decode())  # noqa: E731
+
+    def sent(**fields: Any) -> list[str]:
+        return re.findall(r'name="job" value="(j-\d+):', chosen(busy, "superuser", all="1", **fields).content.decode())
+
     turns = [row["id"] for row in order(busy, "superuser")["items"]]
 
     assert sent() == turns
