@@ -72,7 +72,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     known = told_before(cycle, key, work)
     if known is not None:
         return known
-    if fits_already(cycle, work, quota_type) or not room_without_all(cycle, work, quota_type, leaf):
+    if not room_without_all(cycle, work, quota_type, leaf) and not fits_already(cycle, work, quota_type):
         return NOTHING
     milli = work.missing_milli(quota_type)
     large = max(8000, 2 * milli)
@@ -96,7 +96,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
         small = no_larger(ranked, large)
         refused = take_from(small, "later" if later else "small")
-        if (refused is NOTHING or (refused is not None and refused.code == "share")) and len(small) < len(ranked):
+        if refused is not None and refused.code in ("victims", "share", "reservation") and len(small) < len(ranked):
             refused = take_from(ranked, "later" if later else "all")
         return refused
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim, rules_of
 from ..rules.order import QueueOrder
-from ..search.evicting import NOTHING, fits_already, is_backed_off, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import FAIR, Cycle
 from ..state.tree import Division
@@ -224,9 +224,6 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     if not work.seats and key in cycle.refused:
         return NOTHING
-    if fits_already(cycle, work, quota_type):
-        cycle.refused.add(key)
-        return NOTHING
     large = max(8000, 2 * milli)
     name = work.job.name
 
@@ -266,7 +263,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike, leaf):
         return None
     refused = take(small, "small")
-    if refused is NOTHING and len(small) < len(ranked):
+    if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):
         refused = take(rules.units(large), "all")
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)

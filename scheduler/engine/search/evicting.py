@@ -11,10 +11,10 @@ from ..rules.displaced import TakenInVain
 from ..rules.gates import closed_gate
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
-from ..state.grid import ints, span_bits
+from ..state.grid import Ints, ascending, ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
-from .reservations import delays, held_back
+from .reservations import delays, held_back, off_limits
 from .units import Unit
 from .victims import Found, Legal, Ranked, Target, search
 
@@ -65,7 +65,7 @@ def targets(
         eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
         flags, array = None if eligible.full else eligible.flags, eligible.array
         if off:
-            array = array * ints([not off >> node & 1 for node in range(grid.size)])
+            array = array * outside(off, grid.size)
             flags = bytes(array.tolist())
         return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
@@ -83,6 +83,11 @@ def targets(
 
         found.append(Target(low, high, fits=fits, short=short))
     return found
+
+
+def outside(off: int, size: int) -> Ints:
+    """1 for each node that is not among some, 0 for those."""
+    return ints([not off >> node & 1 for node in range(size)])
 
 
 def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: int, low: int, high: int) -> int:
@@ -136,25 +141,24 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
 
 
 def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
-    """Whether the one domain in which a job may stand has room for it as it is: then no victim would be needed, and none is sought."""
+    """Whether there is room for a job as it is: then something else than places holds it back."""
     form, grid = work.form, cycle.grid
-    if work.seats or not form.plain or (form.width >= 0 and len(grid.levels[form.width]) > 1):
-        return False
+    if work.seats or not form.plain:
+        with cycle.cluster.attempt():
+            return place_in(cycle, work, quota_type, 0, grid.size) is not None
     role = form.kind.roles[0]
     eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    if cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) < role.least:
-        return False
-    return not at_limits(cycle, work, quota_type)
+    return cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) >= role.least
 
 
-def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked) -> list[int] | None:
+def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, off: int = 0) -> list[int] | None:
     """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
     grid, form = cycle.grid, work.form
     width = form.width
     if work.seats or at_limits(cycle, work, quota_type):
         return None
     if form.plain and form.kind.roles[0].gpus:
-        return cleared(cycle, work, quota_type, freed_by(cycle, ranked))
+        return cleared(cycle, work, quota_type, freed_by(cycle, ranked), off)
     if width < 0 or len(grid.levels[width]) == 1:
         return None
     level = grid.levels[width]
@@ -179,8 +183,8 @@ def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     return freed
 
 
-def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int]) -> list[int]:
-    """Domains that lack room as they are and would have it with so many GPUs more by node; the whole fleet counts as one."""
+def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int], off: int = 0) -> list[int]:
+    """Domains that lack room as they are, off some nodes, and would have it with so many GPUs more by node; the whole fleet counts as one."""
     grid, form = cycle.grid, work.form
     role = form.kind.roles[0]
     gpus, width = role.gpus, form.width
@@ -190,11 +194,14 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int])
     flags = eligible.flags
     more: dict[int, int] = {}
     for node, count in freed.items():
-        if flags[node]:
+        if flags[node] and not off >> node & 1:
             domain = 0 if level is None else level.domain_of(node)
             # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
     sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
+    if off:
+        slots = cycle.capacity(soon).slots(role, eligible) * outside(off, grid.size)
+        sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 
 
@@ -297,14 +304,19 @@ def take_units(
         refused = try_set(cycle, work, quota_type, one, why, guard, claim)
         if refused is None:
             return None
-    if refused is NOTHING and cycle.cluster.windows.upcoming:
-        # What makes room in the block of a window to come makes none for who has to stay off it.
-        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))[1]
-        for one in _sets(cycle, work, quota_type, ranked, legal, more, off) if off else ():
-            refused = try_set(cycle, work, quota_type, one, why, guard, claim)
-            if refused is None:
-                return None
-    return refused
+    if refused is not NOTHING and (refused is None or refused.code != "reservation"):
+        return refused
+    # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
+    milli = work.missing_milli(quota_type)
+    off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
+    kept = off_limits(cycle.book, work, quota_type, milli) if refused is not NOTHING or fits_already(cycle, work, quota_type) else 0
+    for one in _sets(cycle, work, quota_type, ranked, legal, more, off | kept) if off | kept else ():
+        again = try_set(cycle, work, quota_type, one, why, guard, claim, off | kept)
+        if again is None:
+            return None
+        if not kept:
+            refused = again
+    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused
 
 
 def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:
@@ -313,7 +325,7 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     units = cycle.units()
     # Who shares a GPU frees it only together with all others on it, which no count by node shows.
     counted = not units.parted
-    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked)
+    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked, off)
     if domains is not None and not domains:
         return []
     slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
@@ -345,7 +357,7 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
 
 
 def try_set(
-    cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None, claim: int | None = None
+    cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None, claim: int | None, off: int = 0
 ) -> Reason | None:
     """Carry out one set if guard, gates and placement agree."""
     if guard is not None:
@@ -364,7 +376,7 @@ def try_set(
         release(cycle, found.units, code, work.job.name)
     else:
         cluster.put_out_all(victims, code, work.job.name)
-    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim)
+    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
     if refused is not None:
         cluster.undo(before)
         if later is not None:
@@ -378,7 +390,7 @@ def try_set(
 
 
 def _start(
-    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None
+    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None, off: int
 ) -> Reason | None:
     """Give the job its places where others have left, if gates, windows and reservations agree."""
     cluster = cycle.cluster
@@ -392,7 +404,7 @@ def _start(
         refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
     if refused is not None:
         return refused
-    seats = place_in(cycle, work, quota_type, found.low, found.high, banned)
+    seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
     if seats is None or cluster.in_a_circle(work, seats):
         return NOTHING
     # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.

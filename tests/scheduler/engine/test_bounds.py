@@ -17,7 +17,7 @@ from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.impossible import Verdicts
 from scheduler.engine.rules.order import QueueOrder
-from scheduler.engine.search.evicting import Target, fits_already, hopeful_domains, targets
+from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import category, search
 from scheduler.engine.state.planning import FAIR, Cycle
@@ -43,18 +43,18 @@ def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[in
 
 
 @settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 7))
-def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: int, every: int):
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 7), st.sampled_from([0, 1, 0b101]))
+def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: int, every: int, off: int):
     cycle = after_some_passes(seed, passes)
     for work in list(cycle.waiting):
         for quota_type in work.open_types:
             ranked = [pair for place, pair in enumerate(everything(cycle, work, quota_type)) if place % 8 >= every]
-            hopeful = hopeful_domains(cycle, work, quota_type, ranked)
-            if hopeful is None and not fits_already(cycle, work, quota_type):
+            hopeful = hopeful_domains(cycle, work, quota_type, ranked, off)
+            if hopeful is None:
                 continue
             counted = not cycle.units().parted
-            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted)):
-                if hopeful is not None and domain in hopeful:
+            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted, off=off)):
+                if domain in hopeful:
                     continue
                 found = search(cycle.cluster, ranked, lambda unit, _: unit.leaf, target, cycle.units())
                 assert found is None or not found.units, (work.job.name, domain)
