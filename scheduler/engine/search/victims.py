@@ -145,19 +145,30 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
 
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
-    counter = None if target.fits is not None else Counter(cluster, target)
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
-    taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
-    if taken is None:
-        return None
-    needed = _give_back(taken, target, counter)
-    if not needed:
-        return Found([], {}, target.low, target.high)
-    whole: list[Unit] | None = needed
-    if cluster.forms.elastic:
+    while True:
+        counter = None if target.fits is not None else Counter(cluster, target)
+        taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
+        if taken is None:
+            return None
+        needed = _give_back(taken, target, counter)
+        if not needed:
+            return Found([], {}, target.low, target.high)
+        if not cluster.forms.elastic:
+            return _found(needed, ranked, legal, target)
         kept = _from_the_top(cluster, needed, legal, target, jobs)
         whole = None if kept is None else _with_surplus(kept, legal, jobs)
-    return None if whole is None else _found(whole, ranked, legal, target)
+        if whole is not None:
+            return _found(whole, ranked, legal, target)
+        worst = next(unit for unit in reversed(needed) if _takes_others_along(unit, needed, jobs))
+        useful = [pair for pair in useful if pair[1] is not worst]  # with what goes along it is illegal, or makes no room
+
+
+def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool:
+    """Whether other units of its job go with it, as they are kept less long."""
+    others = [one for one in jobs.units_of(unit.work.order) if one.surplus and one not in needed]
+    role, index = unit.seats[0].role, unit.index
+    return any(not unit.surplus or (one.seats[0].role == role and one.index > index) for one in others)
 
 
 def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Found:

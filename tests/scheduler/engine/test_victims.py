@@ -55,3 +55,26 @@ def test_of_two_domains_the_one_is_cleared_whose_victims_leave_the_queue_at_its_
 def test_of_jobs_that_started_together_the_one_submitted_last_goes(first: int, second: int, victim: str) -> None:
     victims = [theirs("a-a", 0, 1, 2, 3, submitted=first), theirs("a-b", 4, 5, 6, 7, submitted=second)]
     assert reclaimed(victims, 0, gpus=2)[victim] == "evict"
+
+
+def behind_an_elastic_one(ranked: list[Json], least: int, limit: int, gpus: int) -> dict[str, str]:
+    """The asker may run on n0 alone. `elastic` comes first, but its workers on n1 would have to go as well: too much for its queue."""
+    nodes = [node("n0", labels={"may": "yes"}), node("n1")]
+    held = running("elastic", ranked, "a", least=least, most=len(ranked), priority=1)
+    behind = running("behind", [at("n0", *range(4, 4 + gpus))], "b", priority=9)
+    taken = {(one["node"], gpu) for job in (held, behind) for one in job["workers"] for gpu in one["gpus"]}
+    free = {name: [gpu for gpu in range(8) if (name, gpu) not in taken] for name in ("n0", "n1")}
+    fixed = [running(f"fixed-{name}", [at(name, *free[name])], "fixed", preemptible=False) for name in free if free[name]]
+    quotas = [quota("a", limit=limit), quota("b", weight=0), quota("fixed", 16 - len(taken), weight=0), quota("c")]
+    asker = job("asker", "c", gpus, node_labels={"may": "yes"})
+    return actions(plan_of(scene(nodes, quotas, [held, *fixed, behind, asker])))
+
+
+def test_the_search_goes_on_behind_a_minimum_whose_surplus_elsewhere_would_have_to_go_first() -> None:
+    ranked = [*(at("n0", gpu) for gpu in range(4)), at("n1", 0), at("n1", 1)]
+    assert behind_an_elastic_one(ranked, 4, 4, 4) == {"behind": "evict", "asker": "start"}
+
+
+def test_the_search_goes_on_behind_surplus_of_a_low_index() -> None:
+    ranked = [at("n1", 0), at("n0", 0), at("n1", 1), at("n1", 2)]
+    assert behind_an_elastic_one(ranked, 1, 3, 1) == {"behind": "evict", "asker": "start"}
