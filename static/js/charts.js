@@ -76,7 +76,6 @@
       this.frame = 0;
       this.asked = 0;
       element.querySelector("[data-plot-png]")?.addEventListener("click", () => this.download());
-      element.querySelector("[data-plot-csv-here]")?.addEventListener("click", () => this.save("csv", this.rows()));
     }
 
     note(text) {
@@ -156,23 +155,12 @@
       pen.fillStyle = colour("--surface");
       pen.fillRect(0, 0, sheet.width, sheet.height);
       pen.drawImage(picture, 0, 0, sheet.width, sheet.height);
-      this.save("png", sheet.toDataURL("image/png"));
+      this.save(sheet.toDataURL("image/png"));
     }
 
-    // The table of a chart that no address gives as a file. What a spreadsheet would take for a formula stays text.
-    rows() {
-      const cell = (one) => {
-        const text = one.textContent.trim().replace(one.matches("td.num") ? /,/g : /$^/, "");
-        const plain = /^[=+@-]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
-        return /[",\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
-      };
-      const lines = [...this.element.querySelectorAll("[data-plot-table] tr")].map((row) => [...row.cells].map(cell).join(","));
-      return `data:text/csv;charset=utf-8,${encodeURIComponent(lines.join("\r\n"))}`;
-    }
-
-    save(ending, href) {
+    save(href) {
       const name = this.document.label.replace(/[^\w]+/g, "-").slice(0, 60).toLowerCase() || "chart";
-      Object.assign(document.createElement("a"), { href, download: `${name}.${ending}` }).click();
+      Object.assign(document.createElement("a"), { href, download: `${name}.png` }).click();
     }
   }
 
