@@ -3,7 +3,7 @@
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
 from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_cheaply, take_units, tell, told_before
-from ..search.victims import Ranked, as_if_running, has_fresh, no_larger
+from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import Sieve, beyond_guarantee, walk
@@ -31,10 +31,12 @@ HIGH_ENOUGH = Sieve("preempt", high_enough)
 
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
-    """The cheap half: what is lower in the leaf would be enough, in sum and beside the share that is left."""
+    """The cheap half: what is lower in the leaf, and surplus that is no higher, would be enough, in sum and beside the share that is left."""
     leaf = work.charged_leaf if work.seats else work.home
     milli = work.missing_milli(quota_type)
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
+    if lower and cycle.cluster.forms.elastic:
+        lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level == work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
     if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
@@ -54,13 +56,13 @@ def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bo
 
 
 def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, int]:
-    """GPUs by node of a leaf's work below a class and number, as far as it is ever preemptible; of many jobs, of all of them."""
+    """GPUs by node of a leaf's work that may give something to a class and number; of many jobs, of all of them."""
     below = cycle.standing.below(leaf)
     if len(below) > SOME:
         return {node: count for node, (count, _) in cycle.standing.on_node(leaf).items()}
     held: dict[int, int] = {}
     for one in below:
-        if one.form.level < level and not one.form.fixed:
+        if (one.form.level < level and not one.form.fixed) or (one.form.elastic and one.form.level == level):
             for seat in one.seats:
                 held[seat.node] = held.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
     return held
@@ -81,8 +83,10 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
     name = work.job.name
 
-    def why(_: object) -> Reason:
-        return reason("preempt", f"{name} has a higher class or number in the same queue")
+    def why(found: Found) -> Reason:
+        equal = any(unit.level == work.form.level for unit in found.units)
+        also = ", and surplus of its equals goes to its minimum" if equal else ""
+        return reason("preempt", f"{name} has a higher class or number in the same queue{also}")
 
     def take_from(ranked: Ranked, which: str) -> Reason | None:
         refused = take_units(cycle, work, quota_type, ranked, rules.legal, why, rules.guard, None if which == "later" else (*alike, which))

@@ -290,7 +290,8 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
 
 
 class Inside:
-    """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher."""
+    """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher, and surplus that is no
+    higher to a minimum."""
 
     code = "preempt"
 
@@ -306,14 +307,16 @@ class Inside:
         """Everything that may be taken, in the order in which it is tried."""
         cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
         until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
-        key = ("preempt", leaf, level, quota_type, until, large)
+        key = ("preempt", leaf, level, quota_type, until, large, self.work.order if self.work.seats else -1)
         known: Ranked | None = units.kept(key, leaf)
         if known is not None:
             return known
         lower = [
             unit
             for unit in units.of_leaf(leaf)
-            if unit.work.quota_type == quota_type and unit.level < level and (unit.surplus or unit.fresh or unit.began <= until)
+            if unit.work.quota_type == quota_type
+            and (unit.level < level or (unit.surplus and unit.level == level and unit.work is not self.work and "shrink" in cycle.settings.passes))
+            and (unit.surplus or unit.fresh or unit.began <= until)
         ]
         return units.keep(key, leaf, in_categories(lower, units.borrowed(leaf, self.division), large))
 

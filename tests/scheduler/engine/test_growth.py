@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
 
@@ -192,3 +194,14 @@ def test_growth_that_is_left_for_the_next_plan_comes_at_once() -> None:
 
 
 HOURS = 5 * 3600
+
+
+@pytest.mark.parametrize("passes", [None, ["allocate", "preempt"]])
+def test_surplus_of_an_equal_job_goes_along_with_a_lower_one(passes: list[str] | None) -> None:
+    """Neither is enough alone. Without shrink among the passes only lower work gives something."""
+    equal = running("equal", [at("n0", gpu) for gpu in range(6)], least=4, most=6, priority=50)
+    lower = running("lower", [at("n0", 6, 7)], priority=10)
+    fields = {} if passes is None else {"settings": {"passes": passes}}
+    plan = plan_of(scene([node("n0")], [quota("q", 8)], [equal, lower, job("mine", workers=4, priority=50)], **fields))
+
+    assert actions(plan) == ({"equal": "shrink", "lower": "evict", "mine": "start"} if passes is None else {})

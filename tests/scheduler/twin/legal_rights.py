@@ -350,7 +350,7 @@ def _preempted(world: World, decision: Json, victim: Job, asker: Job, *, grows: 
     found = []
     if asker.quota != victim.quota:
         found.append(f"{action} {victim.name}: preempted by {asker.name} of another leaf")
-    if not victim.rank < asker.rank:
+    if not (victim.rank < asker.rank or (action == "shrink" and victim.rank == asker.rank)):
         found.append(f"{action} {victim.name}: preempted by {asker.name} of no higher class and number")
     if grows:
         found.append(f"{action} {victim.name}: preempted so that {asker.name} grows")
