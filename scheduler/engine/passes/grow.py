@@ -62,7 +62,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
             in_turn, cycle.continues = False, True  # he takes others' surplus in the next plan, and would take it from those who got it now
             order.drop(leaf)
             continue
-        if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None:
+        if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None or best.charged_leaf != leaf:
             order.drop(leaf)
             continue
         queue, at = queues[leaf], order.at[leaf]
@@ -111,11 +111,14 @@ class Growth:
         self.wants: Wants = (step,)
         self.leaf = work.charged_leaf
         self.quota_type = work.quota_type
-        self.milli = work.form.wants_milli(self.wants, work.quota_type)
+        self.milli = self.asked = work.form.wants_milli(self.wants, work.quota_type)
+        if work.charged_leaf != work.home and cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
+            # Beyond the window of its class all of it is charged to its own leaf.
+            self.leaf, self.asked = work.home, work.milli + self.milli
 
     def stays_within_share(self) -> bool:
         division = self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
-        return all(division.used[place] + self.milli <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
+        return all(division.used[place] + self.asked <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
 
     def could_be_taken_back(self) -> bool:
         """Whether the queue of somebody who gave way in the plan is within its share by now: it comes first, in the next plan."""
@@ -142,11 +145,11 @@ class Growth:
     def _place(self, view: View) -> tuple[Seat, ...] | None:
         """Take places for the step where gates and windows allow it, off the places that are kept for a minimum."""
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
-        if cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
+        if cycle.tree.limit_gate(self.leaf, self.quota_type, self.asked) is not None:
             return None
-        if work.form.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.milli, cluster.windows.ends(work)) is not None:
+        if work.form.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.asked, cluster.windows.ends(work)) is not None:
             return None
-        if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.milli) is not None:
+        if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None:
             return None
         kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
         if kept_clear is not None:
@@ -156,6 +159,8 @@ class Growth:
         return Placer(cluster, work, self.quota_type, view, banned=banned).place(self.wants)
 
     def _seat(self, seats: tuple[Seat, ...], why: Reason) -> None:
+        if self.leaf != self.work.charged_leaf:
+            self.cycle.cluster.charge_elsewhere(self.work, self.leaf)
         self.cycle.cluster.seat(self.work, seats, self.quota_type, self.leaf, why)
 
     # By the rules of reclaim
@@ -164,7 +169,7 @@ class Growth:
         """Take the surplus of other queues; the leaf stays within its fair share."""
         cycle, work = self.cycle, self.work
         division = cycle.tree.divisions[cycle.tree.division_of[self.quota_type]]
-        within = self.milli and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
+        within = self.milli and self.leaf == work.charged_leaf and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
         if not cycle.units().surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):

@@ -24,8 +24,8 @@ def claims(cluster: Charged) -> dict[Holder, int]:
     for window in cluster.windows.of_classes:
         leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
         for work in beyond:
-            if work not in claimed and _may_be_charged(cluster, window, work) and work.milli <= room:
-                room -= work.milli
+            if work not in claimed and _may_be_charged(cluster, window, work) and _asks(work) <= room:
+                room -= _asks(work)
                 claimed[work] = leaf
     return claimed
 
@@ -59,10 +59,15 @@ def _beyond_guarantees(cluster: Charged) -> list[Holder]:
             mine = [window for window in windows.of_classes if _may_be_charged(cluster, window, work)]
             if mine:
                 found.append(work)
-            if any(work.milli <= window.gpus for window in mine):
+            if any(_asks(work) <= window.gpus for window in mine):
                 continue
         sums.update(sums_with)
     return sorted(found, key=lambda one: (since[one], not _took_back(one), one.order))
+
+
+def _asks(work: Holder) -> int:
+    """What it asks of a window: what it holds, and what its minimum lacks."""
+    return work.milli + work.missing_milli(work.quota_type)
 
 
 def _took_back(work: Holder) -> bool:

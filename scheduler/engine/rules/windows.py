@@ -36,6 +36,8 @@ class Holder(Protocol):
     evicted: bool
     moved: bool
 
+    def missing_milli(self, quota_type: int) -> int: ...
+
 
 class Charged(Protocol):
     """What a window asks of the jobs on the fleet."""

@@ -1,5 +1,7 @@
 """The serving ramp: what runs at night is off the floor when the morning starts, or never stood on it."""
 
+from typing import Any
+
 import pytest
 
 from scheduler.engine.reading.checkers import spell_instant
@@ -462,3 +464,27 @@ def test_a_class_window_is_owed_as_long_as_it_has_room_for_a_minimum(window: dic
     plan = plan_of(scene(nodes, [quota("q", {H100: 4}), quota("b", {})], [*others, *waiting], reservations=[floor]))
 
     assert actions(plan) == {first: "start"}
+
+
+def on_a_floor(gpus: int, standing: int, *more: dict, **fields: Any) -> dict:
+    """An inference job that stands with so many workers on the floor of its class, and may use what is idle beside it."""
+    floor = {"name": "floor", "class": "inference", "gpus": gpus, "start": -3600, "end": None}
+    elastic = running("served", [at("n0", gpu) for gpu in range(standing)], **fields) | {"class": "inference"}
+    return scene([node("n0")], [quota("q", 0)], [elastic, *more], reservations=[floor])
+
+
+@pytest.mark.parametrize("gpus", [3, 4])
+def test_a_gang_on_a_class_window_is_made_whole(gpus: int) -> None:
+    """Of a floor too small for its minimum it is not charged to it; from a larger one nobody takes what it lacks."""
+    other = running("other", [at("n0", 4, 5)]) | {"class": "inference"}
+
+    assert actions(plan_of(on_a_floor(gpus, 2, other, least=4, degraded_since=-10))) == {"served": "repair"}
+
+
+def test_an_elastic_job_grows_beyond_a_class_window() -> None:
+    """Then all of it is charged to its own queue."""
+    plan = plan_of(on_a_floor(2, 2, most=6))
+
+    assert actions(plan) == {"served": "grow"}
+    assert len(placed(plan, "served")) == 6
+    assert {share["quota"]: share["used"] for share in plan["shares"]} == {"q": 6.0, "window:floor": 0.0}

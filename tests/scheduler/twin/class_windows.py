@@ -47,7 +47,7 @@ def _claimed(world: World, windows: list[Window]) -> World:
     for window in windows:
         room = window.milli
         for job in sorted(beyond, key=lambda job: (job.started or 0, job.reclaimed is None, job.submitted, job.name)):
-            held = world.held(job, _division(world, window))
+            held = _asks(world, window, job)
             if not world.jobs[job.name].quota.startswith(MARK) and _fits_class(world, window, job) and held <= room:
                 room -= held
                 world = world.with_job(replace(job, quota=MARK + window.name))
@@ -70,9 +70,14 @@ def _beyond_guarantees(world: World, windows: list[Window]) -> set[str]:
         theirs = [window for window in windows if _fits_class(world, window, job)]
         if borrowed and theirs:
             found.add(job.name)
-            if any(world.held(job, _division(world, window)) <= window.milli for window in theirs):
+            if any(_asks(world, window, job) <= window.milli for window in theirs):
                 line.pop()
     return found
+
+
+def _asks(world: World, window: Window, job: Job) -> int:
+    """What it holds, and what its minimum lacks."""
+    return world.held(job, _division(world, window)) + least(world, job, str(window.gpu_type))
 
 
 def _fits_class(world: World, window: Window, job: Job) -> bool:
