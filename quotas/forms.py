@@ -74,7 +74,8 @@ class PartsField(forms.DecimalField):
 
     def __init__(self, *, parts: int, **options: Any) -> None:
         self.parts = parts
-        super().__init__(required=False, widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}), **options)
+        widget = forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"})
+        super().__init__(required=False, max_digits=18, decimal_places=6, widget=widget, **options)
 
     def clean(self, value: Any) -> Any:
         number = super().clean(value)

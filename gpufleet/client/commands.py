@@ -26,7 +26,7 @@ LOOK_AGAIN_SECONDS = 1.0
 # Who waits for a job waits so long for a console that does not answer, and asks it so often.
 AWAY_SECONDS, AGAIN_SECONDS = 900.0, 10.0
 MOST_IN_A_BATCH = 500
-OF_NODES = "hp-"  # ids of planned changes of nodes
+OF_NODES = ("hp-", "dp-")  # how ids of planned changes of nodes begin; the second are of planned drains from before
 
 Command = Callable[[Sequence[str]], int]
 
@@ -493,7 +493,7 @@ def planned(arguments: Sequence[str]) -> int:
     if asked.call_off:
         for name in asked.call_off:
             if name.startswith(OF_NODES):
-                console.delete(f"/nodes/{_node_planned(console, name)}/planned-health")
+                console.delete(f"/nodes/{_node_planned(console, name)}/planned-health", plan=name, reason=asked.reason or None)
             else:
                 console.delete(f"/jobs/planned-changes/{name}", job=asked.job or None, reason=asked.reason or None)
         if asked.json:

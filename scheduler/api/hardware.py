@@ -29,6 +29,7 @@ from scheduler.api.hardware_schemas import (
     GiveUpOut,
     GpuOut,
     GpusOut,
+    HealthCallOffQuery,
     HealthIn,
     HealthOut,
     HostOut,
@@ -186,15 +187,15 @@ def planned_health(request: HttpRequest) -> HttpResponse:
 
 
 @router.delete("/nodes/{public_id}/planned-health", response=HostOut, url_name="planned_health", summary="Call a planned change of a node off")
-def planned_health_delete(request: HttpRequest, public_id: str) -> HttpResponse:
-    """Its health stays as it is. 404 where nothing is planned."""
+def planned_health_delete(request: HttpRequest, public_id: str, asked: Query[HealthCallOffQuery]) -> HttpResponse:
+    """Its health stays as it is. 404 where nothing is planned, or not the `plan` that is named."""
     access = access_of(request)
     found = node_for(access, public_id)
     access.must_everywhere(Can.OPERATE)
     plan = plan_of(found)
-    if plan is None:
-        raise Http404(f"No change of {found.name} is planned.")
-    health_plans_call_off(access=access, plans=[plan.public_id], reason="Called off.", now=now())
+    if plan is None or asked.plan not in ("", plan.public_id):
+        raise Http404(f"No change of {found.name} is planned." if plan is None else f"Another change of {found.name} is planned: {plan.public_id}.")
+    health_plans_call_off(access=access, plans=[plan.public_id], reason=asked.reason or "Called off.", now=now())
     return answered(_node_detail(node_for(access, public_id), node_holders(access, found.pk)))
 
 

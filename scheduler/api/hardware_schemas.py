@@ -420,6 +420,11 @@ class DrainQuery(Schema):
     dry_run: bool = Field(False, description="Say what it would do, and change nothing.")
 
 
+class HealthCallOffQuery(Schema):
+    plan: str = Field("", max_length=24, description="The id of the planned change that is meant; empty: whichever it is.")
+    reason: str = Field("", max_length=500, description="Kept in the history of the node.")
+
+
 class DrainNodeOut(Schema):
     id: str
     name: str

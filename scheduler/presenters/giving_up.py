@@ -38,8 +38,8 @@ def _charged(charged: Repeated) -> str:
 
 
 def _effect(one: Left, after: str) -> Effect:
-    if one.guest.leaving:
-        return Effect("Becomes what it was asked to leave for")
+    if one.stop_to and not one.waits_again(after):
+        return Effect("Ends as asked before")
     if one.waits_again(after):
         return Effect("Queued again")
     return Effect("Fails", note="No other cluster has the GPUs that it needs." if after == After.REQUEUE else "")

@@ -91,8 +91,8 @@ def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, 
     after = form.cleaned_data.get("jobs") or After.REQUEUE.value
     fault = why_not(cluster)
     left = [] if fault else jobs_left(access=access, cluster=cluster, now=moment)
-    failing = [one.guest.job for one in left if not one.waits_again(after) and not one.guest.leaving]
     charged = charged_since(access=access, cluster=cluster, left=left, now=moment)
+    notified = notified_of(access, [one.guest.job for one in left], set(), None)
     context = {
         "cluster": cluster,
         "after": after,
@@ -101,7 +101,7 @@ def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, 
         "reason": request.POST.get("reason", ""),
         "own_faults": ("jobs", "confirm"),
         "action": reverse("cluster_give_up", args=[cluster.name]),
-        "preview": give_up_preview(cluster, left, after, charged=charged, notified=notified_of(access, failing, set(), None), fault=fault),
+        "preview": give_up_preview(cluster, left, after, charged=charged, notified=notified, fault=fault),
         "idle": not left,
         **extra,
     }

@@ -1,6 +1,7 @@
 """Jobs of a cluster that is gone for good are given up by an operator, and by nothing else."""
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.urls import reverse
 
@@ -78,6 +79,37 @@ def test_all_may_fail_and_one_that_was_to_leave_becomes_what_it_was_to_become(go
     attempts_stop(stops=[Stop(gone.small.pk, JobState.CANCELLED, "cancelled", "Its owner cancelled it.")], now=gone.loop.now)
     assert gone.give_up(access, "fail").requeued == 0
     assert gone.states() == [JobState.CANCELLED, JobState.FAILED, JobState.FAILED]
+
+
+def test_jobs_that_lost_their_nodes_before_are_counted_as_what_they_become(gone, personas):
+    """As where an operator has marked the nodes down first: each job was asked to leave, and is queued again whatever is chosen now."""
+    gone.silent()
+    attempts_stop(stops=[Stop(job.pk, JobState.QUEUED, "lost", "Its node is down.") for job in (gone.small, gone.large)], now=gone.loop.now)
+
+    Job.objects.update(owner=User.objects.get(username="team_lead"))
+
+    page = personas.client("operator").get(reverse("cluster_give_up", args=["hpc"])).content.decode()
+    assert "3 jobs are queued again; 0 others end." in page and "Owners of 3 jobs are notified." in page
+    assert gone.give_up(personas.access("operator"), "fail") == GivenUp(3, 2)
+    assert gone.states() == [JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
+
+
+def test_nothing_is_told_any_more_to_a_cluster_that_is_gone(gone, personas):
+    gone.silent()
+    attempts_stop(stops=[Stop(gone.small.pk, JobState.CANCELLED, "cancelled", "Its owner cancelled it.")], now=gone.loop.now)
+
+    gone.give_up(personas.access("operator"))
+
+    assert not Order.objects.filter(cluster=gone.cluster, done_at__isnull=True).exists()
+
+
+def test_a_cluster_that_has_answered_meanwhile_keeps_its_jobs(gone, personas):
+    gone.silent()
+    Cluster.objects.filter(pk=gone.cluster.pk).update(silent_since=None)
+
+    with pytest.raises(Conflict, match="answers again"):
+        gone.give_up(personas.access("operator"))
+    assert gone.states() == [JobState.RUNNING, JobState.RUNNING, JobState.STARTING]
 
 
 def test_it_is_refused_while_the_cluster_answers_and_without_reason_name_or_right(gone, personas):

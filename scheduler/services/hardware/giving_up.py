@@ -20,14 +20,17 @@ from gpufleet.core.live.news import News
 from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import exists, slurm_settings
-from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
 from scheduler.jobs.fields import roles_of
-from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, Node, SlurmCluster
+from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.nodes import Guest, job_guests
 from scheduler.services.hardware.hardware import check_reason
 from scheduler.services.jobs.prices import Repeated, repeated_work
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Ended, attempts_ended
+
+WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 
 
 class After(StrEnum):
@@ -43,9 +46,11 @@ class Left:
 
     guest: Guest
     fits: bool
+    stop_to: str = ""  # what it becomes that was asked to leave before
 
     def waits_again(self, after: str) -> bool:
-        return after == After.REQUEUE and self.fits and not self.guest.leaving
+        """One that was asked to leave becomes what it was to become."""
+        return self.stop_to in WAITING if self.stop_to else after == After.REQUEUE and self.fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +67,19 @@ def why_not(cluster: Cluster) -> str:
     try:
         if row is None or not SlurmClient(slurm_settings(row)).partitions():
             return ""
-    except BackendError:
+    except SlurmSilent:
         return ""
+    except BackendError as fault:
+        return f"{cluster.name} could not be asked, so its jobs may go on: {fault}"
     return f"{cluster.name} answers again: its jobs go on."
 
 
 def jobs_left(*, access: Access, cluster: Cluster, now: datetime) -> list[Left]:
     keys = list(open_placements().filter(node__cluster=cluster).order_by("job_id").values_list("job_id", flat=True).distinct())
     fits = _fits_elsewhere(cluster)
-    return [Left(guest, fits(guest.job)) for guest in job_guests(access, keys, now=now)]
+    asked = Attempt.objects.filter(job__in=keys, ended_at__isnull=True, stop_asked_at__isnull=False)
+    leave_to = dict(asked.order_by("pk").values_list("job_id", "stop_to"))
+    return [Left(guest, fits(guest.job), leave_to.get(guest.job.pk) or "") for guest in job_guests(access, keys, now=now)]
 
 
 def charged_since(*, access: Access, cluster: Cluster, left: Sequence[Left], now: datetime) -> Repeated:
@@ -93,11 +102,16 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
         raise Conflict(fault)
     news = News()
     with transaction.atomic():
+        if not Cluster.objects.select_for_update().filter(pk=cluster.pk, silent_since__isnull=False).exists():
+            raise Conflict(f"{cluster.name} answers again: its jobs go on.")
         left = {one.guest.job.pk: one for one in jobs_left(access=access, cluster=cluster, now=now)}
         runs = Attempt.objects.filter(job__in=left, ended_at__isnull=True).order_by("pk").values_list("pk", "job_id")
         why = f"Cluster {cluster.name} is gone, and its jobs were given up: {reason.strip()}"[:300]
         ends = [Ended(run, None, why, node_lost=left[job].waits_again(after), is_last=True) for run, job in runs]
-        attempts_ended(ends=ends, now=now, news=news, actor=access.actor)
+        attempts_ended(ends=ends, now=now, news=news, actor=access.actor, want=False)
+        # Nobody waits any more for what was to be told there. Should the cluster come back, what runs of its ended runs is ended as a stray.
+        untold = Order.objects.filter(cluster=cluster, done_at__isnull=True, attempt__ended_at__isnull=False)
+        untold.update(done_at=now, fault=f"Cluster {cluster.name} is gone.")
         found = GivenUp(len(left), sum(one.waits_again(after) for one in left.values()))
         silent_since = cluster.silent_since.isoformat() if cluster.silent_since else None
         audit_record(
@@ -109,6 +123,7 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
             reason=reason.strip(),
         )
         news.publish()
+        lease_want()
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Max
 
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access
@@ -92,6 +93,10 @@ def array_plan(
     asked = asked_checked(action=action, jobs=[(name, None) for _, name in some] or [(array, None)], priority=priority)
     said = [array, action, priority, begins_at.astimezone(UTC), reason, after, size]
     planned = jobs_plan(access=access, asked=asked, begins_at=begins_at, reason=reason, now=now, key=key, said=said)
+    if planned.repeated:  # of its jobs some may have ended since: it goes on behind the last that was planned then
+        last = planned.plan.jobs.aggregate(Max("array_index"))["array_index__max"]
+        more = last is not None and elements_left(access, array, after=last, limit=1)
+        return PlannedSlice(planned, last if more else None)
     return PlannedSlice(planned, some[-1][0] if len(found) > size else None)
 
 
