@@ -1,7 +1,7 @@
 """Jobs of a cluster that is gone for good are given up by an operator, and by nothing else."""
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.urls import reverse
 
@@ -86,7 +86,7 @@ def test_jobs_that_lost_their_nodes_before_are_counted_as_what_they_become(gone,
     gone.silent()
     attempts_stop(stops=[Stop(job.pk, JobState.QUEUED, "lost", "Its node is down.") for job in (gone.small, gone.large)], now=gone.loop.now)
 
-    Job.objects.update(owner=User.objects.get(username="team_lead"))
+    Job.objects.update(owner=get_user_model().objects.get(username="team_lead"))
 
     page = personas.client("operator").get(reverse("cluster_give_up", args=["hpc"])).content.decode()
     assert "3 jobs are queued again; 0 others end." in page and "Owners of 3 jobs are notified." in page
