@@ -454,39 +454,6 @@ def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None
         book.withdraw(entry)
 
 
-def _nobody_within(cycle: Cycle, quota_type: int, division: Division) -> bool:
-    """Whether no job waits for the type within the fair share of its leaf, wherever it stands in the order of queues."""
-    book = cycle.book
-    if quota_type in book.nobody_within:  # nothing is freed in a walk, so it stays so
-        return True
-    for leaf, queue in cycle.waiting.by_leaf().items():
-        first, fair = queue[0], division.fair[leaf]
-        room = fair - used_before(cycle, first, leaf, division)  # nobody behind the first has more, unless that is well within
-        room = fair if first.form.lowest <= room else room
-        seen: set[Form] = set()  # so it is with those that are alike
-        for work in queue:
-            if ((work.form.lowest > room or work.form in seen) and not work.seats) or quota_type not in work.open_types:
-                continue
-            if not (work.evicted or work.backoff_matters):
-                seen.add(work.form)
-            milli, at = work.missing_milli(quota_type), work.charged_leaf if work.seats else leaf
-            used = division.used[at] if work.evicted else used_before(cycle, work, at, division)
-            if milli and used + milli <= division.fair[at] and _is_let_in(cycle, work, at, quota_type, milli):
-                book.blocked_within.add(quota_type)
-                return False
-    book.nobody_within.add(quota_type)
-    return True
-
-
-def _is_let_in(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
-    """Whether the gates let in a job that stays within its fair share, now or at a time that is known."""
-    refused = closed_gate(cycle, work, leaf, quota_type, milli)
-    if refused is None or work.evicted or refused.code not in ("limit", "guarantee"):
-        return refused is None
-    hold = hold_of(cycle, work, quota_type, milli, within=True)
-    return hold is not None and hold.opens is not None
-
-
 def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
     """Within the fair share, or no job within it waits for that type; and past the gates.
 
@@ -499,7 +466,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
     # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
     within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
-    if not within and (behind or not (heads or _nobody_within(cycle, quota_type, division))):
+    if behind and not within:
         return False
     refused = closed_gate(cycle, work, leaf, quota_type, milli)
     if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):

@@ -43,8 +43,7 @@ class Book(Prospects):
         self._asking: list[tuple[Work, int]] = []
         self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
         self.per_type: dict[int, int] = {}
-        self.blocked_within: set[int] = set()  # types for which somebody waits within his fair share
-        self.nobody_within: set[int] = set()  # and those for which nobody does
+        self.blocked_within: set[int] = set()
         self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
@@ -135,7 +134,6 @@ class Book(Prospects):
         self._holds.clear()
         self.per_type.clear()
         self.blocked_within.clear()
-        self.nobody_within.clear()
         self._asked_at.clear()
         self._by_node.clear()
         self._full.clear()
