@@ -139,7 +139,6 @@ def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -
     for run in runs:
         placed = cycle.placed
         charge_claims(cycle)  # who may be taken from goes by who is charged where
-        cycle.waiting.reorder()
         in_line = in_line and cycle.placed == placed
         placed, cycle.book.looked_at = cycle.placed, False
         if found_nothing.get(run) == placed:

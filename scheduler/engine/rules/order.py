@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from operator import attrgetter
 
-from ..state.tree import WINDOW_MARK, Division, Tree
+from ..state.tree import Division, Tree
 from ..state.work import Work
 from .windows import Windows
 
@@ -15,34 +15,18 @@ Rank = tuple[bool, int, int, int]
 
 
 class JobOrder:
-    """The order of jobs in a queue: a window of the class is owed, class and number, age, name.
+    """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
 
-    A window is owed to a job of its class that may have its type, as long as it has room for what the minimum lacks.
-    """
-
-    def __init__(self, tree: Tree, windows: Windows) -> None:
-        self.tree = tree
-        self.windows = windows
-        self.rooms: dict[tuple[int | None, int], int] = {}  # by class and quota type
-        self.look()
-
-    def look(self) -> bool:
-        """Take note of the room in the windows of classes; whether it is another than before."""
-        before, self.rooms = self.rooms, {}
-        for window in self.windows.of_classes:
-            key = window.class_rank, self.windows.type_of(window)
-            room = window.gpus - self.tree.divisions[self.tree.division_of[key[1]]].used[self.tree.position[WINDOW_MARK + window.name]]
-            self.rooms[key] = max(room, self.rooms.get(key, 0))
-        return self.rooms != before
+    def __init__(self, windows: Windows) -> None:
+        self.owed = {window.class_rank for window in windows.of_classes}  # classes
 
     def rank(self, work: Work) -> Rank:
-        kind, rooms = work.kind, self.rooms
-        owed = rooms and any(max(1, work.missing_milli(one)) <= rooms.get((kind.class_rank, one), 0) for one in work.open_types)
-        return (not owed, -kind.class_rank, -kind.priority, work.order)
+        kind = work.kind
+        return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
 
     def sort(self, queue: list[Work]) -> None:
-        """The same for a whole queue, without a tuple for each job where there are no windows of classes."""
-        if self.rooms:
+        """The same for a whole queue, without a tuple for each job where no window is owed."""
+        if self.owed:
             queue.sort(key=self.rank)
         else:
             queue.sort(key=attrgetter("order"))
@@ -50,7 +34,7 @@ class JobOrder:
 
     def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
         """Those of them that come behind a job."""
-        if self.rooms:
+        if self.owed:
             rank = self.rank(work)
             return [one for one in others if self.rank(one) > rank]
         level, place = work.form.level, work.order
@@ -58,7 +42,7 @@ class JobOrder:
 
     def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
         """Those of a queue above a class and number."""
-        if self.rooms:
+        if self.owed:
             return [work for work in queue if work.form.level > level]
         if queue and queue[-1].form.level > level:
             return queue

@@ -111,7 +111,7 @@ class Windows:
         self._find_blocks()
         for window in self.promised:
             if now < window.start <= horizon:
-                quota_type = self.type_of(window)
+                quota_type = self._type(window)
                 where = self.spans[window.name], self._beside(window), self.capacities[quota_type], self.whole[quota_type]
                 self.upcoming.append(Upcoming(window, quota_type, regions_around(*where)))
 
@@ -137,7 +137,7 @@ class Windows:
 
     def _claims(self, window: Window, job: Job) -> bool:
         """Whether it stands on GPUs of a window's type, or would run there: on no more than there are, in service or not."""
-        grid, quota_type = self.grid, self.type_of(window)
+        grid, quota_type = self.grid, self._type(window)
         if places := job.run.workers or job.run.leaving:
             return any(grid.type_of[grid.index[worker.node]] == quota_type for worker in places)
         asked = [role for role in job.kind.roles if role.gpus or role.parted]
@@ -161,7 +161,7 @@ class Windows:
 
     # Where they keep GPUs clear
 
-    def type_of(self, window: Window) -> int:
+    def _type(self, window: Window) -> int:
         return self.grid.type_index.get(window.gpu_type or "", 0)
 
     def _beside(self, window: Window) -> list[tuple[Window, Span]]:
@@ -171,10 +171,10 @@ class Windows:
 
     def _find_blocks(self) -> None:
         """Where each window has its GPUs: on all of its type, or in a block of its level, so that there is room for all of them if there can be."""
-        for quota_type in sorted({self.type_of(window) for window in self.promised}):
+        for quota_type in sorted({self._type(window) for window in self.promised}):
             whole = self.whole[quota_type] = self._with_capacity((0, self.grid.size), quota_type)
             self.capacities[quota_type] = {whole: self.grid.capacity[quota_type] if self.grid.capacity else 0}
-        on_all = {window.name: self.whole[self.type_of(window)] for window in self.promised if window.level is None}
+        on_all = {window.name: self.whole[self._type(window)] for window in self.promised if window.level is None}
         self.spans = {**on_all}
         in_blocks = sorted(
             (window for window in self.promised if window.level is not None), key=lambda window: (window.start, -window.gpus, window.name)
@@ -205,7 +205,7 @@ class Windows:
         """The domains of a window's level: first those that hold it beside the windows before it and what runs there and can't be gone, the
         smallest in front, ties by path; then those in which that lacks least, first of those that would hold it if nobody were there."""
         assert window.level is not None
-        quota_type, level = self.type_of(window), self.grid.levels[self.grid.level_index[window.level]]
+        quota_type, level = self._type(window), self.grid.levels[self.grid.level_index[window.level]]
         capacities, beside = self.capacities[quota_type], self._beside(window)
         found: list[tuple[tuple[int, int], int, Span]] = []
         for domain in range(len(level)):
@@ -236,7 +236,7 @@ class Windows:
         found: Holders = {}
         if window.start <= self.now:
             return found
-        quota_type = self.type_of(window)
+        quota_type = self._type(window)
         index, type_of = self.grid.index, self.grid.type_of
         for job in self.scenario.jobs:
             here = job.run.workers and job.run.state != "stopping"

@@ -22,7 +22,7 @@ class Waiting:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.tree = cluster.tree
-        self.order = JobOrder(cluster.tree, cluster.windows)
+        self.order = JobOrder(cluster.windows)
         self.verdicts = Verdicts(cluster)
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
         self.served_in_line = False  # whether in the last walk nobody was served behind somebody who was not
@@ -131,14 +131,6 @@ class Waiting:
             if types != work.types:
                 work.types, others = types, True
         return others
-
-    def reorder(self) -> None:
-        """Put the queues into their order again if a window of a class has room for more than before, or for less."""
-        if self.order.rooms and self.order.look():
-            for queue in self.queues.by_leaf.values():
-                self.order.sort(queue)
-            self._here.clear()
-            self._all = None
 
     # By leaf
 

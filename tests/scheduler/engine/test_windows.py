@@ -445,27 +445,6 @@ def test_a_window_that_nobody_claims_yet_is_not_released_before_its_time() -> No
         assert promised["a"] == (0 if released else 8)
 
 
-@pytest.mark.parametrize(
-    ("window", "held", "first"),
-    [
-        ({}, 0, "batch"),
-        ({}, 4, "serving"),  # it is full
-        ({"gpus": 2}, 0, "serving"),  # it has no room for a minimum
-        ({"gpu_type": A100}, 0, "serving"),  # the job does not accept its type
-    ],
-)
-def test_a_class_window_is_owed_as_long_as_it_has_room_for_a_minimum(window: dict, held: int, first: str) -> None:
-    """In one queue it puts even a lower class first."""
-    floor = {"name": "floor", "class": "batch", "gpus": 4, "gpu_type": H100, "start": -3600, "end": None, **window}
-    roles = [{"min": 1, "gpus": 4, "gpu_types": [H100]}]
-    waiting = [job("serving") | {"class": "inference", "roles": roles}, job("batch", preemptible=False) | {"roles": roles}]
-    others = [running("held", [at("n0", *range(held))], "b")] if held else []
-    nodes = [node("n0", held + 4), node("m0", gpu_type=A100, gpu_memory_gb=40)]
-    plan = plan_of(scene(nodes, [quota("q", {H100: 4}), quota("b", {})], [*others, *waiting], reservations=[floor]))
-
-    assert actions(plan) == {first: "start"}
-
-
 def on_a_floor(gpus: int, standing: int, *more: dict, **fields: Any) -> dict:
     """An inference job that stands with so many workers on the floor of its class, and may use what is idle beside it."""
     floor = {"name": "floor", "class": "inference", "gpus": gpus, "start": -3600, "end": None}
