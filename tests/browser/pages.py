@@ -15,6 +15,8 @@ from django.urls import Resolver404, URLPattern, URLResolver, get_resolver, reso
 
 # The first page of a kind may lack a link that the next one has: the top of the tree, for one, can't be archived.
 EXAMPLES = 2
+# Home begins with the jobs that wait longest; what a running or ended job leads to is behind these.
+EXAMPLES_OF = {"jobs/<slug:public_id>/": 20}
 # What is asked of an address that answers nothing without a parameter.
 ASKED = {"api/v1/quota-tree": "at=2026-01-01T00:00:00Z"}
 _HREF = re.compile(r'<a\b[^>]*?\bhref="([^"#]+)', re.IGNORECASE)
@@ -61,7 +63,7 @@ def crawl(origin: str, cookies: dict[str, str]) -> Pages:
         while waiting:
             address = waiting.pop(0)
             route = _route_of(urlsplit(address).path)
-            if route is None or address in asked or examples[route] == EXAMPLES:
+            if route is None or address in asked or examples[route] == EXAMPLES_OF.get(route, EXAMPLES):
                 continue
             asked.add(address)
             examples[route] += 1

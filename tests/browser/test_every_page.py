@@ -27,6 +27,7 @@ REACHED_OTHERWISE = {
     "quotas/<str:public_id>/restore/": "a button on an archived node, of which the demo has none (tests/scheduler/test_undo.py restores one)",
     "scheduler/plans/": "a plan, and the demo is seeded without one",
     "static/": "assets",
+    "clusters/<slug:name>/give-up/": "a button on a cluster that does not answer, and the demo has none",
     "inventory/import/<slug:public_id>/": "the preview of a file that was sent",
     "telemetry/<": "a button on a telemetry server, and the demo has none",
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",

@@ -294,13 +294,8 @@ def take_units(
     """
     if not ranked:
         return NOTHING
-    found: list[Found] | None = cycle.memo(("found", alike)) if alike is not None and not work.seats else None
-    if found is None:
-        found = _sets(cycle, work, quota_type, ranked, legal, more)
-        if alike is not None and not work.seats:
-            cycle.remember(("found", alike), found)
     refused: Reason | None = NOTHING
-    for one in found:
+    for one in _known_sets(cycle, work, quota_type, ranked, legal, alike, more):
         refused = try_set(cycle, work, quota_type, one, why, guard, claim)
         if refused is None:
             return None
@@ -309,14 +304,28 @@ def take_units(
     # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
     milli = work.missing_milli(quota_type)
     off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
-    kept = off_limits(cycle.book, work, quota_type, milli) if refused is not NOTHING or fits_already(cycle, work, quota_type) else 0
-    for one in _sets(cycle, work, quota_type, ranked, legal, more, off | kept) if off | kept else ():
+    is_held = bool(cycle.book.entries) and (refused is not NOTHING or fits_already(cycle, work, quota_type))
+    kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
+    for one in _known_sets(cycle, work, quota_type, ranked, legal, alike, more, off | kept) if off | kept else ():
         again = try_set(cycle, work, quota_type, one, why, guard, claim, off | kept)
         if again is None:
             return None
         if not kept:
             refused = again
     return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused
+
+
+def _known_sets(
+    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, alike: tuple[object, ...] | None, more: Short, off: int = 0
+) -> list[Found]:
+    """The same for all whose search depends on the same."""
+    key = None if alike is None or work.seats else ("found", alike, off)
+    found: list[Found] | None = None if key is None else cycle.memo(key)
+    if found is None:
+        found = _sets(cycle, work, quota_type, ranked, legal, more, off)
+        if key is not None:
+            cycle.remember(key, found)
+    return found
 
 
 def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:

@@ -20,6 +20,7 @@ from .units import Unit, Units
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 FEW = 10  # units of which every set is looked at
+ROUNDS = 16  # in each an elastic job is left out whose other workers could not go along
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
@@ -146,7 +147,7 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
-    while True:
+    for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
         taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
         if taken is None:
@@ -162,6 +163,7 @@ def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs:
             return _found(whole, ranked, legal, target)
         worst = next(unit for unit in reversed(needed) if _takes_others_along(unit, needed, jobs))
         useful = [pair for pair in useful if pair[1] is not worst]  # with what goes along it is illegal, or makes no room
+    return None
 
 
 def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool:
