@@ -166,6 +166,7 @@ def test_an_exit_code_of_srun_itself_is_not_the_jobs(site, monkeypatch, said, co
     assert (missed.exit_code, missed.node_lost) == (None, True)
 
 
+@pytest.mark.soak
 def test_what_was_cancelled_because_slurm_forgot_another_part_is_not_why_a_gang_ended(site):
     site.start(on=[seat(0, "gpu001", 2), seat(1, "gpu002", 3)], launch=shell(STAYS))
     site.until(RunState.RUNNING)

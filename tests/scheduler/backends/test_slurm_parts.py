@@ -187,7 +187,7 @@ def test_an_instance_that_the_driver_does_not_have_is_refused_by_the_node(consol
         ("shard=2", {"SLURM_JOB_GPUS": "1,2"}, "devices: A share of one GPU is promised, Slurm gave 2 GPUs."),
         ("shard=2", {"SLURM_JOB_GPUS": "2"}, "mig: Slurm gave a MIG instance; whole GPUs are promised."),
         ("shard=2", {"SLURM_JOB_GPUS": "11"}, "devices: Slurm gave GPUs 11; the node has 11."),
-        ("shard=2", {"SLURM_CONF": "/nowhere"}, "check: sinfo does not tell the GPUs of the node."),
+        pytest.param("shard=2", {"SLURM_CONF": "/nowhere"}, "check: sinfo does not tell the GPUs of the node.", marks=pytest.mark.soak),
         ("shard=2", {}, ""),
         ("mps=$(id)", {}, "promise: "),
     ],

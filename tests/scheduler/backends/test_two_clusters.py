@@ -31,7 +31,7 @@ def second_slurm() -> Iterator[Slurm]:
     server.stop()
 
 
-@pytest.fixture(params=["local", "slurm"])
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.soak)])
 def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Console]:  # noqa: F811
     here = builders.cluster("here", backend=request.param)
     builders.node("gpu001", of=here, gpus=2)  # the other cluster has a node of that name too
