@@ -42,4 +42,4 @@ def _effect(one: Left, after: str) -> Effect:
         return Effect("Ends as asked before")
     if one.waits_again(after):
         return Effect("Queued again")
-    return Effect("Fails", note="No other cluster has the GPUs that it needs." if after == After.REQUEUE else "")
+    return Effect("Fails", note="no other cluster has the GPUs that it needs" if after == After.REQUEUE else "")

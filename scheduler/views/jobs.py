@@ -1,6 +1,6 @@
 """Jobs: the list, one job, and what its people do with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
-from scheduler.models import ENDED, HOLDING, Job, JobState, Node
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, Node
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
@@ -305,12 +305,6 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     kinds = {one.kind for one in nodes.values()}
     steers = may_steer(access, job)
-    ranges = job_ranges(attempts, now=moment)
-    chosen = job_range(request.GET.get("range", ""), ranges)
-    measure = measure_of(request.GET, JOB_MEASURES)
-    chart = job_chart(job, attempts, now=moment, chosen=chosen, measure=measure)
-    is_whole = chosen == ranges[-1] and measure == JOB_MEASURES[0]
-    whole = job_chart(job, attempts, now=moment) if chart.is_empty and not is_whole else chart
     foreseen = foreseen_start(job, row.outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
@@ -346,12 +340,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "shown_attempt": shown,
         "usage": usage,
         "stragglers": job_stragglers(job) if running else [],
-        # With nothing in the chosen range or measure, but something in another one, it stays, with what chooses.
-        "chart": None if whole.is_empty or len(whole.rows) <= 2 else chart,
-        "range": chosen,
-        "measures": JOB_MEASURES,
-        "measure": measure,
-        "ranges": ranges,
+        **_course(request, job, attempts, moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, kinds), job.estimate_seconds, None),
@@ -373,6 +362,18 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         **extra,
     }
     return render(request, "scheduler/job.html", context, status=status)
+
+
+def _course(request: HttpRequest, job: Job, attempts: Sequence[Attempt], now: datetime) -> dict[str, Any]:
+    """The chart of a job, and what it may show instead. With nothing in the chosen range or measure, but something in another one, it stays."""
+    ranges = job_ranges(attempts, now=now)
+    chosen = job_range(request.GET.get("range", ""), ranges)
+    measure = measure_of(request.GET, JOB_MEASURES)
+    chart = job_chart(job, attempts, now=now, chosen=chosen, measure=measure)
+    is_whole = chosen == ranges[-1] and measure == JOB_MEASURES[0]
+    whole = job_chart(job, attempts, now=now) if chart.is_empty and not is_whole else chart
+    shown = None if whole.is_empty or len(whole.rows) <= 2 else chart
+    return {"chart": shown, "range": chosen, "ranges": ranges, "measure": measure, "measures": JOB_MEASURES}
 
 
 class _NodeTold(NamedTuple):

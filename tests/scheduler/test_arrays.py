@@ -342,6 +342,9 @@ def test_a_change_of_a_whole_array_is_planned_shown_as_one_begun_and_called_off(
     assert sorted(plan.jobs.count() for plan in PlannedJobChange.objects.all()) == [1, 2, 2]
     client.post(address, sent)
     assert PlannedJobChange.objects.count() == 3, "the form that was sent twice plans once"
+    Job.objects.filter(pk=jobs[1].pk).update(state=JobState.COMPLETED, ended_at=now())
+    assert client.post(address, sent).status_code == 302 and PlannedJobChange.objects.count() == 3, "also where a job has ended since"
+    Job.objects.filter(pk=jobs[1].pk).update(state=JobState.QUEUED, ended_at=None)
     for page in (done, client.get("/jobs/planned/")):
         html = page.content.decode()
         assert html.count("<strong>Hold 5 jobs</strong>") == 1 and html.count("Call off") == 1
