@@ -298,9 +298,18 @@ def listeners() -> list[Listener]:
     return [listener for hub in list(hubs.values()) for listener in list(hub.listeners)]
 
 
-def wait_until_followed(page: Page, topic: str) -> None:
-    """Until the server tells the only open page of this topic. What happens before is no change to that page, but part of what it fetches next."""
-    wait_for(page, lambda: [topic in listener.topics for listener in listeners()] == [True])
+def wait_until_followed(page: Page, topic: str, gone: list[Listener] | None = None) -> None:
+    """
+    Until the server tells the only open page of this topic. What happens before is no change to that page, but part of what it fetches next.
+    After a reload, name the sockets of before as `gone`: the server may hear of their end later than of the new page.
+    """
+
+    def followed() -> bool:
+        open_now = listeners()
+        ended = all(listener not in (gone or []) for listener in open_now)
+        return ended and [topic in listener.topics for listener in open_now] == [True]
+
+    wait_for(page, followed)
 
 
 def wait_for(page: Page, check: Callable[[], Any], seconds: float = PATIENCE_MS / 1000) -> None:

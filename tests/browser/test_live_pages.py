@@ -265,8 +265,9 @@ def test_a_lost_change_is_noticed_at_the_next_one_and_the_snapshot_heals_it(visi
     page = visitor.page
     losing = {"on": False}
     lost = relayed(visitor, lambda message: not (losing["on"] and '"rows"' in message))
+    before = listeners()
     page.reload()
-    wait_until_followed(page, "overview")
+    wait_until_followed(page, "overview", gone=before)
     losing["on"] = True
     live_console.do(fall_ill, fleet[0].node)
     wait_for(page, lambda: lost)
