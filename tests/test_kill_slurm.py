@@ -28,7 +28,8 @@ from tests.test_production import PROXIED
 
 pytestmark = [pytest.mark.soak, pytest.mark.postgres, pytest.mark.redis, pytest.mark.slurm, pytest.mark.xdist_group("production")]
 KILLS = int(os.environ.get("TEST_KILLS", "20"))
-NODES = 4
+NODES = 8
+AWAY_S = 60.0
 VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
 AT_ONCE = 10  # jobs that wait or run
 SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
@@ -75,6 +76,15 @@ class OnSlurm(Served):
             self.slurm.start_node(name.removeprefix("slurmd."))
         else:
             super().strike(name)
+
+    def submit(self, name: str, shell: str, **fields: object) -> None:
+        body = {"name": name, "quota": "org/team", "grace_s": 1, "launch": {"shell": shell}, **fields}
+        headers = {"Authorization": f"Bearer {self.token}", "Idempotency-Key": name, **PROXIED}
+        answer = httpx.post(f"{self.origin}/api/v1/jobs", json=body, headers=headers, timeout=60, trust_env=False)
+        assert answer.status_code == 201, answer.text
+
+    def states(self) -> dict[str, str]:
+        return {str(name): str(state) for name, state in self.ask("SELECT name, state FROM job")}
 
     @property
     def controller_killed(self) -> list[float]:
@@ -182,6 +192,38 @@ def site(tmp_path: Path) -> Iterator[OnSlurm]:
 def test_whoever_is_killed_each_job_on_slurm_runs_whole_and_once(site: OnSlurm, tmp_path: Path) -> None:
     with site.evidence(tmp_path / "evidence"):
         strike_and_compare(site)
+
+
+def test_a_console_that_is_killed_for_a_minute_loses_no_run_and_no_second(site: OnSlurm, tmp_path: Path) -> None:
+    """All of it but its database: what runs goes on, ends as it would have, and is charged for as long as Slurm accounts."""
+    with site.evidence(tmp_path / "evidence"):
+        gate = site.shared / "gate"
+        until_open = f"until [ -e {gate} ]; do sleep 0.1; done"
+        site.submit("completes", until_open, gpus=2)
+        site.submit("fails", f"{until_open}; exit 4", gpus=2, retries=0)
+        site.submit("gang", until_open, gpus=8, workers=4)
+        site.submit("stays", "sleep 600", gpus=8)
+        wait_until(lambda: set(site.states().values()) == {"running"}, seconds=120, what="all four to run")
+        site.submit("waits", "true", gpus=8, workers=4)  # for the end of the gang
+        wait_until(lambda: site.states().get("waits") == "queued", seconds=30, what="the fifth to wait")
+
+        for name in site.programs:
+            site.kill(name)
+        back = time.monotonic() + AWAY_S
+        gate.touch()
+        wait_until(lambda: time.monotonic() >= back, seconds=2 * AWAY_S, what="the minute to be over")
+        for name in site.programs:
+            site.start_again(name)
+        expected = {"completes": "completed", "fails": "failed", "gang": "completed", "stays": "running", "waits": "completed"}
+        wait_until(lambda: site.states() == expected, seconds=120, what="all to be as they would have been")
+
+        attempts = site.ask("SELECT name, count(*) FROM attempt JOIN job ON job.id = attempt.job_id GROUP BY name ORDER BY name")
+        assert attempts == [(name, 1) for name in sorted(expected)]
+        took = {line.split("|")[0]: int(line.split("|")[2]) for line in site.accounts().splitlines()}
+        charged = {str(key): float(str(seconds)) for key, seconds, ended in site.ask(LEDGER) if ended is not None}
+        assert len(charged) == 4
+        assert {key: (seconds, took[key]) for key, seconds in charged.items() if abs(seconds - took[key]) > WITHIN_S} == {}
+        assert (site.ask(DOUBLE), site.ask(PARTIAL), site.given_twice()) == ([], [], [])
 
 
 def strike_and_compare(site: OnSlurm) -> None:
