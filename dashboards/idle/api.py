@@ -80,10 +80,10 @@ class IdleDetailOut(IdleOut):
 class HoarderOut(Schema):
     owner: str
     quota: str
-    episodes: int = Field(description="How many episodes began in the last seven days.", examples=[3])
-    wasted_gpu_hours_milli: int = Field(description="GPU hours wasted in them, in thousandths.", examples=[41800])
+    episodes: int = Field(description="How many episodes were idle in the last seven days.", examples=[3])
+    wasted_gpu_hours_milli: int = Field(description="GPU hours wasted by them in the last seven days, in thousandths.", examples=[41800])
     cost_micros: int | None = Field(
-        description="What they cost, in millionths of the currency; null where the caller may not see costs.", examples=[None]
+        description="What these hours cost, in millionths of the currency; null where the caller may not see costs.", examples=[None]
     )
 
 

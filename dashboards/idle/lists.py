@@ -71,7 +71,7 @@ EPISODES = Table(
         Choice("class", "Class", JobClass.choices, "job__job_class"),
         Text("team", "Team", apply=within),
         Text("owner", "Owner", "owner__username", lookup="iexact"),
-        Moment("from", "Idle from", "started_at"),
+        Moment("from", "Idle from", "ended_at", open_ended=True),
         Moment("until", "Until", "started_at", until=True),
     ),
     search=("job__name", "job__public_id", "public_id", "owner__username"),
