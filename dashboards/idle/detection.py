@@ -3,7 +3,7 @@
 A GPU is idle when nearly all of its minutes lie below the threshold; then a short burst does not end it. Missing readings never make a GPU idle.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,16 +47,43 @@ def _mean(values: Floats, read: Mask) -> Floats:
     return np.where(read, values, 0.0).sum(axis=1) / np.maximum(read.sum(axis=1), 1)
 
 
-def lying_clusters(window: Window, *, gpus: Whole, clusters: Whole, jobs: Whole) -> set[int]:
-    """Clusters whose source reads zero on nearly every held GPU of several jobs. (GPU, cluster, job) of each hold."""
-    places = window.places(gpus)
-    found = set()
-    for cluster in np.unique(clusters).tolist():
-        mine = (clusters == cluster) & (places >= 0)
-        if mine.sum() < LYING_GPUS or len(np.unique(jobs[mine])) < LYING_JOBS:
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Of each held GPU: the GPU, its cluster, the job, and for how many minutes it has been held."""
+
+    gpus: Whole
+    clusters: Whole
+    jobs: Whole
+    minutes: Whole
+
+
+def believed(window: Window, holds: Holds) -> tuple[Window, frozenset[int]]:
+    """The window without the minutes of held GPUs in which their cluster's source lied, and the clusters that lie in the newest minute.
+
+    A source lies in a minute when it reads zero on nearly every GPU that is at work, of several jobs.
+    """
+    places = window.places(holds.gpus)
+    lying, sm, memory = set(), window.sm, window.memory
+    for cluster in np.unique(holds.clusters[places >= 0]).tolist():
+        mine = (holds.clusters == cluster) & (places >= 0)
+        rows = places[mine]
+        lied = _lied(window.sm[rows], holds.jobs[mine], holds.minutes[mine])
+        if not lied.any():
             continue
-        newest = window.sm[places[mine]][:, -3:]
-        zero = (np.nan_to_num(newest, nan=0.0) == 0).all(axis=1)
-        if zero.mean() >= LYING_SHARE:
-            found.add(cluster)
-    return found
+        if sm is window.sm:
+            sm, memory = sm.copy(), memory.copy()
+        sm[np.ix_(rows, lied)] = memory[np.ix_(rows, lied)] = np.nan
+        if lied[-1]:
+            lying.add(cluster)
+    return replace(window, sm=sm, memory=memory), frozenset(lying)
+
+
+def _lied(sm: Floats, jobs: Whole, minutes: Whole) -> Mask:
+    """Of each minute whether the source lied. A GPU counts for the minutes in which the job has held it."""
+    ages = np.arange(sm.shape[1], 0, -1)
+    held = minutes[:, None] >= ages
+    longest = [minutes[jobs == job].max() for job in np.unique(jobs)]
+    at_work = (np.array(longest)[:, None] >= ages).sum(axis=0)
+    gpus = held.sum(axis=0)
+    zero = (held & (np.nan_to_num(sm, nan=0.0) == 0)).sum(axis=0)
+    return (gpus >= LYING_GPUS) & (at_work >= LYING_JOBS) & (zero >= LYING_SHARE * gpus)

@@ -2,10 +2,8 @@
 
 from datetime import datetime, timedelta
 
-import numpy as np
-
-from dashboards.idle.detection import idleness, lying_clusters
-from dashboards.idle.episodes import Holding, holdings_open
+from dashboards.idle.detection import believed, idleness
+from dashboards.idle.episodes import Holding, holdings_open, holds_of
 from dashboards.signals import Window, activity_window
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.faults import Conflict
@@ -28,10 +26,8 @@ def idle_ends(*, now: datetime) -> int:
     if not asked:
         return 0
     holdings, clusters = holdings_open()
-    window = activity_window(minutes=max(minutes for _, minutes in asked.values()), now=now)
-    held = [(gpu, clusters[gpu], one.job) for one in holdings.values() for gpu in one.gpus]
-    gpus, of_cluster, jobs = np.array(held, np.int64).reshape(-1, 3).T
-    lying = lying_clusters(window, gpus=gpus, clusters=of_cluster, jobs=jobs)
+    longest = max(minutes for _, minutes in asked.values())
+    window, lying = believed(activity_window(minutes=longest, now=now), holds_of(holdings, clusters, now))
     ended = 0
     for key, (job, minutes) in sorted(asked.items()):
         one = holdings.get(key)

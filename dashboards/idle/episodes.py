@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import transaction
 
-from dashboards.idle.detection import Idleness, idleness, lying_clusters
+from dashboards.idle.detection import Holds, Idleness, believed, idleness
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
 from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
 from dashboards.idle.steps import Act, act_take
@@ -86,8 +86,7 @@ def idle_round(*, now: datetime) -> Round:
     episodes = {episode.attempt_id: episode for episode in IdleEpisode.objects.filter(ended_at__isnull=True).select_related("job", "quota", "owner")}
     if not longest and not episodes:
         return Round()
-    window = activity_window(minutes=max(longest, 5), now=now)
-    lying = _lying(window, holdings, clusters)
+    window, lying = believed(activity_window(minutes=max(longest, 5), now=now), holds_of(holdings, clusters, now))
     at_work = frozenset(key for key, count in hardware_now(now=now).processes.items() if count)
     judged = {key: _judge(holdings[key], found, now, rules, lying, clusters, at_work) for key, rules, found in _idleness(window, watched)}
     return _write(holdings, watched, judged, episodes, exempt, tuple(sorted(lying)), now)
@@ -121,10 +120,9 @@ def holdings_open() -> tuple[dict[int, Holding], dict[int, int]]:
     return found, clusters
 
 
-def _lying(window: Window, holdings: Mapping[int, Holding], clusters: Mapping[int, int]) -> set[int]:
-    held = [(gpu, clusters[gpu], one.job) for one in holdings.values() for gpu in one.gpus]
-    gpus, of_cluster, jobs = np.array(held, np.int64).reshape(-1, 3).T
-    return lying_clusters(window, gpus=gpus, clusters=of_cluster, jobs=jobs)
+def holds_of(holdings: Mapping[int, Holding], clusters: Mapping[int, int], now: datetime) -> Holds:
+    rows = [(gpu, clusters[gpu], one.job, (now - since) // MINUTE) for one in holdings.values() for gpu, since in one.since.items()]
+    return Holds(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def _idleness(window: Window, watched: Mapping[int, Rules]) -> Iterable[tuple[int, Rules, tuple[Window, Idleness]]]:
@@ -143,7 +141,7 @@ def _judge(
     seen: tuple[Window, Idleness],
     now: datetime,
     rules: Rules,
-    lying: set[int],
+    lying: frozenset[int],
     clusters: Mapping[int, int],
     at_work: frozenset[int],
 ) -> Found:

@@ -49,3 +49,18 @@ def test_one_that_has_just_begun_and_one_that_did_not_ask_go_on(notebook):
     job.attempts.update(running_at=NOON - 30 * MINUTE)
     type(job).objects.update(launch={"shell": "jupyter lab"})
     assert idle_ends(now=NOON) == 0
+
+
+@pytest.mark.parametrize("later", [0, 1, 3, 5])
+def test_zeros_of_a_source_that_lied_end_nobody(notebook, later):
+    _, gpus = notebook
+    others = [builders.job(state=JobState.RUNNING, gpus_milli=8000) for _ in range(2)]
+    for other in others:
+        for gpu in gpus_of(builders.node(gpus=8)):
+            builders.placement(other, gpu, since=NOON - timedelta(hours=1))
+            gpus.append(gpu)
+    figures = [80] * 30 + [0] * 20 + [80] * later
+
+    watched(dict.fromkeys(gpus, figures[-30:]), until=NOON)
+
+    assert idle_ends(now=NOON) == 0

@@ -19,7 +19,7 @@ from dashboards.models import ActivityEntry
 from dashboards.signals import Window
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
-from scheduler.models import Delivery, Job, JobState, Notice, Order, OrderKind
+from scheduler.models import Delivery, Job, JobState, Node, Notice, Order, OrderKind, Placement
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.signals import watched
@@ -146,6 +146,41 @@ def test_a_source_that_reads_zero_everywhere_is_not_believed():
 
     look(gpus, [0] * 16 + [70] * 8, at=NOON + MINUTE)
     assert IdleEpisode.objects.count() == 2
+
+
+@pytest.fixture
+def three_jobs():
+    """Three jobs of eight GPUs each, at work for hours, whose team loses what is idle for half an hour."""
+    team = builders.quota("nlp", parent=builders.quota())
+    policy(team, notify_minutes=0, warn_minutes=0, reclaim_minutes=30)
+    for _ in range(3):
+        job = builders.job(state=JobState.RUNNING, on=team, gpus_milli=8000)
+        for gpu in gpus_of(builders.node(gpus=8)):
+            builders.placement(job, gpu, since=NOON - timedelta(hours=5))
+    return [gpu for node in Node.objects.order_by("pk") for gpu in gpus_of(node)]
+
+
+@pytest.mark.parametrize("length", [2, 5, 17, 20, 29])
+def test_minutes_in_which_a_source_lied_are_not_believed_once_it_tells_the_truth_again(three_jobs, length):
+    for later in range(0, 30, 2):
+        figures = [80] * 30 + [0] * length + [80] * later
+        found = look(three_jobs, [figures[-30:]] * 24, at=NOON + later * MINUTE)
+        assert len(found.lying) == (later == 0)
+
+    assert not IdleEpisode.objects.exists()
+    assert set(Job.objects.values_list("state", flat=True)) == {JobState.RUNNING}
+
+
+def test_a_lie_hides_neither_the_idle_minutes_before_it_nor_those_after_it(three_jobs):
+    idle, lied = [0] * 25 + [0] * 3 + [0] * 2, [80] * 25 + [0] * 3 + [80] * 2
+
+    assert look(three_jobs, [idle] * 8 + [lied] * 16).opened == 1
+
+
+def test_gpus_that_are_free_through_the_night_make_no_lie_of_it(three_jobs):
+    Placement.objects.filter(gpu__in=three_jobs[8:]).update(since=NOON - 6 * MINUTE)
+
+    assert look(three_jobs, [[0] * 30] * 8 + [[0] * 24 + [80] * 6] * 16).opened == 1
 
 
 def test_a_fresh_allocation_has_its_window_first(gang):
