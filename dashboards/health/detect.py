@@ -16,6 +16,7 @@ LOOKS = 6  # of the last looks
 AGREE = 5  # so many must say the same
 STAYS = 2  # and so many, of a rank that was named already
 LEAST_RANKS = 4
+READ = 0.8  # a look that reads fewer of the ranks is left out
 # So far off the median, in the gang's own spread (median absolute deviation, as a standard deviation), and in percent.
 SPREADS, LEAST_PERCENT = 6.0, 8.0
 # Ranks of a quiet gang differ by less than can be told from noise.
@@ -55,14 +56,23 @@ def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, least: float = L
     return sorted(found, key=lambda one: (-one.percent, one.rank))
 
 
+def is_enough(figures: Floats) -> bool:
+    """Whether so many of the last looks read so many ranks that one could be named."""
+    recent = figures[-LOOKS:]
+    return recent.shape[1] >= LEAST_RANKS and int(_is_read(recent).sum()) >= AGREE
+
+
+def _is_read(looks: Floats) -> NDArray[np.bool_]:
+    return np.asarray((~np.isnan(looks)).sum(axis=1) >= max(LEAST_RANKS, READ * looks.shape[1]))
+
+
 def _off(looks: Floats, below: float | None) -> Floats:
     """By look and rank the percent that it is above the look's median, or with `below` that much below it, where that is too far; else 0.
     Looks that read too few ranks are left out.
 
     The spread is that of all looks together: a single look at the eight GPUs of a node may show three times as much.
     """
-    read = (~np.isnan(looks)).sum(axis=1)
-    looks = looks[read >= max(LEAST_RANKS, 0.8 * looks.shape[1])]
+    looks = looks[_is_read(looks)]
     medians = np.nanmedian(looks, axis=1, keepdims=True)
     looks, medians = looks[medians[:, 0] > 0], medians[medians[:, 0] > 0]
     if not len(looks):

@@ -1,7 +1,7 @@
 """Stragglers (HLT-8): the slow rank of a gang, its node and the likely cause, before the job's mean shows it.
 
-Reported step times are looked at where there are any, SM activity and NVLink traffic by the minute where there are none. A rank that has been named
-stays named until it keeps up again.
+Reported step times are looked at where the whole gang reports them, a rank a GPU; else SM activity and NVLink traffic by the minute. A rank that has
+been named stays named until it keeps up again.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import transaction
 
-from dashboards.health.detect import LEAST_MIB, LEAST_RANKS, LOOKS, Slow, slow_ranks
+from dashboards.health.detect import LEAST_MIB, LEAST_RANKS, LOOKS, Slow, is_enough, slow_ranks
 from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
 from dashboards.health.round import rule_of
 from dashboards.health.rules import Hit, said
@@ -111,17 +111,17 @@ def _found(gangs: Mapping[int, Gang], open_ones: set[tuple[int, int]], now: date
     """Who is slow, and of which gangs enough is known to say so."""
     found: list[Named] = []
     judged: set[int] = set()
-    looks = {row.attempt_id: row for row in StepLook.objects.filter(attempt__in=list(gangs), at__gte=now - FRESH_STEPS)}
-    for key, row in looks.items():
-        gang, figures = gangs[key], looks_of(row).astype(np.float64)
+    for row in StepLook.objects.filter(attempt__in=list(gangs), at__gte=now - FRESH_STEPS).order_by("pk"):
+        gang, figures = gangs[row.attempt_id], looks_of(row).astype(np.float64)
         # The newest look may be half told yet.
         settled = figures if now - row.at >= LOOK / 2 else figures[:-1]
-        if row.ranks == len(gang.ranks) and len(settled) >= LOOKS:
-            judged.add(key)
+        # Often the first rank alone reports, for MFU, or one a node: that says nothing about who is slow.
+        if row.ranks == len(gang.ranks) and len(settled) >= LOOKS and is_enough(settled):
+            judged.add(gang.attempt)
             found += [Named(gang, one, "step") for one in slow_ranks(settled, named=_named(gang, open_ones))]
     # What its GPUs did before it ran was the work of others.
     began = minute_of(now - SETTLE) - MINUTE * LOOKS
-    rest = [gang for key, gang in gangs.items() if key not in looks and gang.since <= began]
+    rest = [gang for key, gang in gangs.items() if key not in judged and gang.since <= began]
     window = activity_window(minutes=MINUTES, now=now) if rest else None
     traffic = nvlink_window(gpus=window.gpus, now=now) if window is not None else None
     for gang in rest:

@@ -80,6 +80,21 @@ def test_without_step_times_the_activity_of_the_gang_tells():
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("ranks", "telling"), [(16, range(1)), (16, range(12)), (2, range(2)), (16, range(16))])
+def test_only_step_times_of_the_whole_gang_count_instead_of_its_activity(ranks, telling):
+    """The first rank alone reports for MFU, as docs/job-processes.md shows; and a rank may be a node. Each says nothing about who is slow."""
+    job, nodes = gang(2)
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    watched({gpu: (55 if gpu == gpus[11] else 80) for gpu in gpus}, until=NOON)
+    for step in range(8):
+        steps_report(attempt=job.attempts.get().pk, ranks=ranks, seconds=dict.fromkeys(telling, 1.27), at=NOON - (8 - step) * LOOK, flops=1e15)
+
+    whole = len(telling) == 16
+    assert stragglers_round(now=NOON) == (0 if whole else 1)
+    assert list(Straggler.objects.values_list("rank", "measure")) == ([] if whole else [(11, "sm")])
+
+
+@pytest.mark.django_db
 def test_a_link_that_is_15_percent_slower_is_named_within_six_minutes_at_64_ranks():
     """All compute alike, as they wait for each other busily; NVLink tells. Looks of a source come each fifteen seconds, and some are missed."""
     _, nodes = gang(8)
