@@ -1,6 +1,7 @@
 """Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Max
@@ -90,6 +91,24 @@ def incident_open(*, node: Node, title: str, at: datetime, rule: HealthRule | No
         now=at,
     )
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """Who brought a node to where it is: by name who set its present health, and who took it out of service; empty: it is in service."""
+
+    last: str
+    out: str
+
+
+def hands() -> dict[int, Hand]:
+    """Of each node with an open incident, as its steps tell. One query."""
+    found: dict[int, Hand] = {}
+    steps = IncidentStep.objects.filter(incident__closed_at__isnull=True).exclude(health="").order_by("incident_id", "at", "pk")
+    for node, health, by in steps.values_list("incident__node_id", "health", "by"):
+        before = found.get(node)
+        found[node] = Hand(by, "" if health in IN_SERVICE else before.out if before and before.out else by)
+    return found
 
 
 def incident_note(*, incident: Incident, text: str, at: datetime, by: str = "gpufleet") -> None:

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboards.health.incidents import incident_note, incident_open, incidents_follow, measure
-from dashboards.health.lifecycle import RULES_ACT, go_on
+from dashboards.health.incidents import hands, incident_note, incident_open, incidents_follow, measure
+from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
 from dashboards.health.state import ages_write, device_of_node
@@ -266,10 +266,10 @@ def _is_worse(health: str, target: str) -> bool:
 
 
 def _room(machines: Mapping[int, Machine], settings: HealthSettings) -> dict[tuple[int, int | None], int]:
-    """How many nodes of each pool rules may still take out of service. One node may always go."""
+    """How many nodes of each pool rules may still take out of service, whoever opened their incidents. One node may always go."""
     size: dict[tuple[int, int | None], int] = defaultdict(int)
     out: dict[tuple[int, int | None], int] = defaultdict(int)
-    ours = set(Incident.objects.filter(closed_at__isnull=True, by_rule=True).values_list("node_id", flat=True))
+    ours = {node for node, hand in hands().items() if hand.out == RULES.name}
     for machine in machines.values():
         size[machine.cluster, machine.pool] += 1
         out[machine.cluster, machine.pool] += machine.key in ours and machine.health not in IN_SERVICE
@@ -286,7 +286,9 @@ def _withheld(finding: HealthFinding, settings: HealthSettings, now: datetime) -
 def _turn(machine: Machine, target: str, reason: str, now: datetime) -> bool:
     node = Node.objects.get(pk=machine.key)
     try:
-        node_health_change(access=RULES_ACT, node=node, to=target, reason=reason[:300], now=now, seen=machine.health)
+        with transaction.atomic():
+            node_health_change(access=RULES_ACT, node=node, to=target, reason=reason[:300], now=now, seen=machine.health)
+            Incident.objects.filter(node=node, closed_at__isnull=True).update(by_rule=True)
     except (Conflict, ValidationError) as fault:
         log.info("health rules left %s as it is: %s", machine.name, fault)
         return False
