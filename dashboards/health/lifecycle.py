@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboards.health.incidents import incident_note
+from dashboards.health.incidents import hands, incident_note
 from dashboards.health.models import HealthFinding, HealthSettings, Incident
 from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
@@ -48,15 +48,18 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
     for finding in findings:
         if finding.rule.action != "note":
             sick[finding.node_id].append(finding)
+    by = hands()
     for incident in Incident.objects.filter(closed_at__isnull=True, by_rule=True).select_related("node", "rule", "burn_in").order_by("pk"):
         if incident.node.removed_at is None:
-            _go_on(incident, settings, bool(sick[incident.node_id]), now)
+            hand = by.get(incident.node_id)
+            _go_on(incident, settings, bool(sick[incident.node_id]), hand is not None and hand.last == RULES.name, now)
 
 
-def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, now: datetime) -> None:
+def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, is_ours: bool, now: datetime) -> None:
+    """`is_ours`: rules set its present health, so they may take it back."""
     node = incident.node
     match node.health:
-        case Health.SUSPECT:
+        case Health.SUSPECT if is_ours:
             _suspect(incident, is_sick, now)
         case Health.HEALTHY if not is_sick:
             # It was made healthy by somebody, or never left it: nothing is left to tell.
@@ -69,7 +72,7 @@ def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, now: dat
             _step(node, Health.BURN_IN, f"In repair for {settings.repair_minutes} min; burn-in begins.", now)
         case Health.BURN_IN:
             _burn_in(incident, settings, is_sick, now)
-        case Health.DOWN if not is_sick:
+        case Health.DOWN if is_ours and not is_sick:
             _step(node, Health.SUSPECT, "It answers again.", now)
 
 

@@ -199,6 +199,24 @@ def test_a_node_that_a_person_took_out_is_not_in_the_rules_share(fleet, personas
     assert [health_of(node) for node in nodes[:2]] == [Health.DOWN, Health.DRAINED]
 
 
+@pytest.mark.parametrize("to", [Health.DOWN, Health.SUSPECT])
+def test_what_a_person_sets_while_a_rule_looks_after_the_node_stays(fleet, personas: Personas, to):
+    nodes, gpus = fleet
+    rule(action="drain")
+    job = builders.job(state=JobState.RUNNING, on=builders.quota(), gpus_milli=1000)
+    builders.placement(job, gpus[0])
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    assert health_of(nodes[0]) == Health.DRAINING
+    looks(gpus, {}, start=NOON + MINUTE + LOOK, end=NOON + 25 * MINUTE)
+    node_health_change(access=personas.access("operator"), node=nodes[0], to=to, reason="Board is out.", now=NOON + 25 * MINUTE)
+    for minute in range(26, 60):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+
+    assert (health_of(nodes[0]), HealthFinding.objects.filter(cleared_at=None).count()) == (to, 0)
+
+
 def test_silence_of_a_whole_pool_is_the_sources_fault_and_one_silent_node_is_down(fleet):
     nodes, _ = fleet
     rule(signal="heartbeat", threshold=180, clear_below=60, action="down", name="Silent")
