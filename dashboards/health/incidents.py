@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef
 
-from dashboards.health.models import HealthFinding, HealthRule, Incident, IncidentStep
+from dashboards.health.models import Action, HealthFinding, HealthRule, Incident, IncidentStep
 from dashboards.telling import event_tell
 from gpufleet.core.ids import public_id
 from scheduler.models import IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Node, Placement
@@ -128,6 +128,15 @@ def incident_close(*, incident: Incident, at: datetime) -> None:
         subject={"incident": incident.public_id, "node": incident.node.public_id},
         now=at,
     )
+
+
+def incidents_end(*, now: datetime) -> None:
+    """Close those of nodes that are healthy, all of their GPUs too, as soon as no finding is left: where rules note alone, no step of health does."""
+    findings = HealthFinding.objects.filter(node=OuterRef("node"), cleared_at__isnull=True).exclude(rule__action=Action.NOTE)
+    sick = Gpu.objects.filter(node=OuterRef("node"), removed_at__isnull=True).exclude(health=Health.HEALTHY)
+    healthy = Incident.objects.filter(closed_at__isnull=True, node__health=Health.HEALTHY, node__removed_at__isnull=True)
+    for incident in healthy.filter(~Exists(findings), ~Exists(sick)).select_related("node").order_by("pk"):
+        incident_close(incident=incident, at=now)
 
 
 def measure(incident: Incident, *, now: datetime) -> None:

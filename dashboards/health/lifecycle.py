@@ -61,9 +61,6 @@ def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, is_ours:
     match node.health:
         case Health.SUSPECT if is_ours:
             _suspect(incident, is_sick, now)
-        case Health.HEALTHY if not is_sick:
-            # It was made healthy by somebody, or never left it: nothing is left to tell.
-            pass
         case Health.DRAINING:
             _draining(incident, settings, now)
         case Health.DRAINED:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboards.health.incidents import hands, incident_note, incident_open, incidents_follow, measure
+from dashboards.health.incidents import hands, incident_note, incident_open, incidents_end, incidents_follow, measure
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
@@ -113,6 +113,7 @@ def health_round(*, now: datetime) -> Round:
         go_on(now=now, settings=settings, findings=fresh)
     with transaction.atomic():
         incidents_follow()
+        incidents_end(now=now)
         for incident in Incident.objects.filter(closed_at__isnull=True).select_related("node"):
             measure(incident, now=now)
             incident.save(update_fields=["out_milli_millis", "lost_milli_millis", "jobs"])

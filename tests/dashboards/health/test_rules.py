@@ -217,6 +217,26 @@ def test_what_a_person_sets_while_a_rule_looks_after_the_node_stays(fleet, perso
     assert (health_of(nodes[0]), HealthFinding.objects.filter(cleared_at=None).count()) == (to, 0)
 
 
+@pytest.mark.parametrize("gpu_is_sick", [False, True])
+def test_an_incident_of_a_node_that_stayed_healthy_ends_with_its_findings(fleet, personas: Personas, gpu_is_sick):
+    """So it is where rules change nothing; unless a GPU of the node is not healthy, which a person said."""
+    nodes, gpus = fleet
+    rule()
+    HealthSettings.objects.create(pk=1, acts=False)
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+    health_round(now=NOON + 2 * MINUTE)
+    assert Incident.objects.get().closed_at is None
+    if gpu_is_sick:
+        gpu_health_change(access=personas.access("operator"), gpu=gpus[1], to=Health.SUSPECT, reason="Odd.", now=NOON + 2 * MINUTE)
+    for minute in range(3, 20):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+
+    incident, finding = Incident.objects.get(), HealthFinding.objects.get()
+    assert finding.cleared_at is not None
+    assert (incident.closed_at, health_of(nodes[0])) == (None if gpu_is_sick else finding.cleared_at, Health.HEALTHY)
+
+
 def test_silence_of_a_whole_pool_is_the_sources_fault_and_one_silent_node_is_down(fleet):
     nodes, _ = fleet
     rule(signal="heartbeat", threshold=180, clear_below=60, action="down", name="Silent")
