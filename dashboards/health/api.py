@@ -194,7 +194,7 @@ class LimitsOut(Schema):
     patience_minutes: int = Field(description="How long work on a draining node may go on.", examples=[30])
     repair_minutes: int | None = Field(description="Burn-in begins after so long in repair; null: when a person says so.", examples=[None])
     burn_in_minutes: int = Field(description="How long the test job runs; 0: none.", examples=[10])
-    burn_in_command: list[str] = Field(description="What the test job runs.", examples=[["dcgmi", "diag", "-r", "3"]])
+    burn_in_command: list[str] = Field(description="What the test job runs; empty: a person decides.", examples=[["dcgmi", "diag", "-r", "3"]])
     revision: int
 
 
@@ -206,7 +206,7 @@ class LimitsIn(Taken):
     patience_minutes: int | None = Field(None, ge=0, le=10_080, description="How long work on a draining node may go on.")
     repair_minutes: int | None = Field(None, ge=0, le=43_200, description="Null: when a person says so.")
     burn_in_minutes: int | None = Field(None, ge=0, le=1440, description="0: no test job.")
-    burn_in_command: list[str] | None = Field(None, max_length=50, description="What the test job runs.")
+    burn_in_command: list[str] | None = Field(None, max_length=50, description="What the test job runs; empty: a person decides.")
     reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
 
 

@@ -35,7 +35,7 @@ class LimitsForm(forms.Form):
         min_value=0, required=False, label="Burn-in after, minutes in repair", help_text="Empty: when someone says so."
     )
     burn_in_minutes = forms.IntegerField(min_value=0, label="Test job runs for, minutes", help_text="0: no test job.")
-    burn_in_command = forms.CharField(max_length=2000, required=False, label="Test command", help_text="Runs on all GPUs of the node.")
+    burn_in_command = forms.CharField(max_length=2000, required=False, label="Test command", help_text="Runs on all GPUs. Empty: a person decides.")
     reason = forms.CharField(max_length=300, required=False, help_text="Kept in the audit log with your name.")
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 

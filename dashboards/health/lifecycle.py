@@ -15,8 +15,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
+from scheduler.backends.registry import SIMULATED
 from scheduler.models import ENDED, GpuMode, Health, JobClass, JobState, Node, Placement
-from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.hardware import node_health_change, node_reason_change
 from scheduler.services.hardware.replacing import node_replace
 from scheduler.services.jobs.jobs import job_create, job_stop
 from scheduler.services.loop.holds import Seat
@@ -49,7 +50,7 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
         if finding.rule.action != "note":
             sick[finding.node_id].append(finding)
     by = hands()
-    for incident in Incident.objects.filter(closed_at__isnull=True, by_rule=True).select_related("node", "rule", "burn_in").order_by("pk"):
+    for incident in Incident.objects.filter(closed_at__isnull=True, by_rule=True).select_related("node__cluster", "rule", "burn_in").order_by("pk"):
         if incident.node.removed_at is None:
             hand = by.get(incident.node_id)
             _go_on(incident, settings, bool(sick[incident.node_id]), hand is not None and hand.last == RULES.name, now)
@@ -114,7 +115,11 @@ def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: d
     if job is None or job.submitted_at < node.health_since:
         _start_test(incident, settings, now)
     elif job.state == JobState.COMPLETED:
-        _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.", now)
+        tested, gpus = job.gpus_milli // 1000, node.gpus.filter(removed_at__isnull=True).count()
+        if tested < gpus:
+            _wait(node, f"Burn-in passed on {tested} of {gpus} GPUs; the others are not whole. Mark it healthy once they are checked.", now)
+        else:
+            _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.", now)
     elif job.state in ENDED or is_sick:
         if job.state not in ENDED:
             _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="A health rule holds.", now=now, actor=RULES))
@@ -129,12 +134,13 @@ def _start_test(incident: Incident, settings: HealthSettings, now: datetime) -> 
     node = incident.node
     top = QuotaNode.objects.filter(parent__isnull=True, archived_at__isnull=True).order_by("pk").first()
     gpus = list(node.gpus.filter(removed_at__isnull=True, mode=GpuMode.WHOLE).order_by("index").values_list("pk", flat=True))
-    if top is None or not gpus:
-        _step(node, Health.HEALTHY, "There is nothing to test.", now)
+    if untested := _untested(settings, node, top, gpus):
+        _wait(node, f"Not tested: {untested} Mark it healthy once it is checked.", now)
         return
+    assert top is not None
     seconds = settings.burn_in_minutes * 60
     spec = {"roles": [{"name": "worker", "min": 1, "gpus": len(gpus), "gpu_types": [node.gpu_type_id]}], "work_s": seconds, "grace_s": 5}
-    launch = {"command": settings.burn_in_command or ["sleep", str(seconds)], "simulated": {"load_s": 5, "busy": [0.95, 0.99]}}
+    launch = {"simulated": {"load_s": 5, "busy": [0.95, 0.99]}} | ({"command": settings.burn_in_command} if settings.burn_in_command else {})
     with transaction.atomic():
         job = job_create(
             name=f"burn-in-{node.name}",
@@ -161,6 +167,23 @@ def _start_test(incident: Incident, settings: HealthSettings, now: datetime) -> 
         incident.burn_in = job
         incident.save(update_fields=["burn_in"])
         incident_note(incident=incident, text=f"Burn-in runs as {job.public_id} for {settings.burn_in_minutes} min.", at=now)
+
+
+def _untested(settings: HealthSettings, node: Node, top: QuotaNode | None, gpus: Sequence[int]) -> str:
+    """Why no test job can say anything about a node; empty: it can."""
+    if not gpus:
+        return "none of its GPUs is whole."
+    if top is None:
+        return "no quota is there to run a test job in."
+    if not settings.burn_in_command and node.cluster.backend != SIMULATED:
+        return "no test command is set."
+    return ""
+
+
+def _wait(node: Node, reason: str, now: datetime) -> None:
+    """Leave the next step to a person, and say so once."""
+    if node.health_reason != reason:
+        _try(lambda: node_reason_change(access=RULES_ACT, node=node, reason=reason, now=now))
 
 
 def _step(node: Node, to: str, reason: str, now: datetime) -> bool:

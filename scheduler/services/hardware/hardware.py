@@ -75,6 +75,20 @@ def node_health_change(
     return node
 
 
+def node_reason_change(*, access: Access, node: Node, reason: str, now: datetime) -> Node:
+    """Say why a node still has the health that it had: its page and its history tell it. A newer health than the caller saw is a conflict."""
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        seen, node = node.health, locked_node(node)
+        unseen_or_conflict(node, seen)
+        check_reason(reason)
+        before = {"health": node.health, "reason": node.health_reason}
+        node.health_reason = reason.strip()
+        node.save(update_fields=["health_reason"])
+        hardware_record(access.actor, "node.health", node, None, "health", before, {"health": node.health, "reason": node.health_reason}, reason, now)
+    return node
+
+
 def health_checked(*, node: Node, to: str, reason: str, seen: str | None = None) -> None:
     """What `node_health_change` refuses now, refused before anything is done."""
     _check_step(node, to, reason, seen, Q(node=node))

@@ -1,5 +1,6 @@
 """The life cycle of a node that falls ill (HLT-7), played through: raw state, rules, the running loop and a simulated back-end, minute by minute."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -7,12 +8,15 @@ import pytest
 from dashboards.health.models import HealthRule, HealthSettings, Incident
 from dashboards.health.round import health_round
 from scheduler.backends.simulated import MemoryStore, SimulatedBackend
-from scheduler.models import IN_SERVICE, Cluster, Job, JobState, Node
+from scheduler.models import IN_SERVICE, Cluster, Gpu, GpuMode, Health, Job, JobState, Node
+from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.loop.runs import Ended, attempts_ended
 from scheduler.services.loop.tick import Memory, tick_run
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.health_worlds import look
 from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
 from tests.scheduler.loop.worlds import leaf, state, submit
 
 pytestmark = pytest.mark.django_db
@@ -87,3 +91,65 @@ def test_a_node_that_falls_ill_has_its_gang_moved_to_a_spare_and_is_repaired_tes
     assert incident.steps.filter(text="1 job was asked to save and moves to n9, a spare.").count() == 1
     assert set(Node.objects.filter(spare=True).values_list("name", flat=True)) == spares.keys(), "it serves as a replacement and stays a spare"
     assert nodes_of(waiting) == {sick.name}, "no job that waits comes in between; it has the node that came back"
+
+
+def in_burn_in(personas: Personas, *, modes: Sequence[GpuMode] = (GpuMode.WHOLE,) * 2, backend: str = "simulated") -> Node:
+    """A node that a rule drained, and that a person has repaired since."""
+    HealthRule.objects.all().delete()
+    builders.quota()
+    node = builders.node(gpus=len(modes), of=builders.cluster(backend=backend))
+    gpus = gpus_of(node)
+    for gpu, mode in zip(gpus, modes, strict=True):
+        Gpu.objects.filter(pk=gpu.pk).update(mode=mode)
+    facts = {"signal": "xid", "group": "support", "threshold": 1, "window_minutes": 5, "clear_below": 1, "clear_minutes": 5, "action": "drain"}
+    HealthRule.objects.create(public_id="hr-1", name="XID", **facts)
+    look(gpus, {}, at=NOON, xids=[(gpus[0], 79)])
+    for minute in range(3):
+        health_round(now=NOON + minute * MINUTE)
+    node_health_change(access=personas.access("operator"), node=node, to=Health.BURN_IN, reason="A new board.", now=NOON + 30 * MINUTE)
+    rounds(gpus, 30, 32)
+    return Node.objects.get(pk=node.pk)
+
+
+def rounds(gpus: Sequence[Gpu], first: int, last: int) -> None:
+    for minute in range(first, last):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+
+
+@pytest.mark.parametrize("backend", ["local", "slurm"])
+def test_without_a_test_command_a_node_in_burn_in_waits_for_a_person(personas: Personas, backend: str) -> None:
+    node = in_burn_in(personas, backend=backend)
+    rounds(gpus_of(node), 32, 60)
+
+    incident = Incident.objects.get()
+    node.refresh_from_db()
+    assert (node.health, incident.burn_in, Job.objects.count()) == (Health.BURN_IN, None, 0)
+    for place in (f"/incidents/{incident.public_id}/", f"/nodes/{node.public_id}/"):
+        assert "Not tested: no test command is set." in personas.client("operator").get(place).content.decode()
+    assert incident.steps.filter(text__contains="Not tested").count() == 1
+
+    HealthSettings.objects.create(pk=1, burn_in_command=["dcgmi", "diag", "-r", "2"])
+    rounds(gpus_of(node), 60, 61)
+    incident.refresh_from_db()
+    assert incident.burn_in is not None
+    assert incident.burn_in.launch["command"] == ["dcgmi", "diag", "-r", "2"]
+
+
+def test_gpus_that_no_test_job_runs_on_have_not_passed(personas: Personas) -> None:
+    node = in_burn_in(personas, modes=(GpuMode.MIG, GpuMode.MIG))
+    rounds(gpus_of(node), 32, 60)
+    node.refresh_from_db()
+    assert (node.health, node.health_reason) == (Health.BURN_IN, "Not tested: none of its GPUs is whole. Mark it healthy once it is checked.")
+
+
+def test_a_test_of_some_gpus_of_a_node_leaves_the_others_to_a_person(personas: Personas) -> None:
+    node = in_burn_in(personas, modes=(GpuMode.WHOLE, GpuMode.MIG))
+    test = Incident.objects.get().burn_in
+    assert test is not None and test.placements.count() == 1
+    attempts_ended(ends=[Ended(test.attempts.get().pk, 0)], now=NOON + 40 * MINUTE)
+    rounds(gpus_of(node), 40, 60)
+
+    node.refresh_from_db()
+    assert node.health == Health.BURN_IN
+    assert node.health_reason == "Burn-in passed on 1 of 2 GPUs; the others are not whole. Mark it healthy once they are checked."
