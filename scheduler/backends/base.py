@@ -169,6 +169,7 @@ class SeenRun:
     ended_at: datetime | None = None
     exit_code: int | None = None  # 0 only if every worker ended with 0
     why: str = ""  # for the job's owner: which worker, which signal, which node
+    waited_for: str = ""  # of one that ended before it was started: what kept it from that
     is_one_start: bool = False  # its workers start together: where it is later than was told before, that start did not hold
     node_lost: bool = False  # it ended by the hardware's fault, not by its own
     refusals: tuple[Refusal, ...] = ()  # nodes that are not to be placed on until somebody has looked at them

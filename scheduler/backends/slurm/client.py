@@ -129,6 +129,12 @@ class SlurmNode:
     version: str = ""  # of slurmd
 
 
+class Partition(NamedTuple):
+    state: str  # up, down, or drained or inactive (drain, inact)
+    minutes: int | None  # the longest time limit of its jobs; None: any
+    is_default: bool = False
+
+
 class Config(NamedTuple):
     """How a controller is configured, and what time it had when it said so."""
 
@@ -340,10 +346,12 @@ class SlurmClient:
         document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")
         return [_node(one) for one in document.get("nodes", ())]
 
-    def partitions(self) -> dict[str, str]:
-        """By name, whether it is up, down, drained or inactive (drain, inact)."""
-        lines = self.run("sinfo", "--noheader", "--format=%R|%a").splitlines()
-        return {name: state for name, _, state in (line.strip().partition("|") for line in lines)}
+    def partitions(self) -> dict[str, Partition]:
+        found = {}
+        for line in self.run("sinfo", "--all", "--noheader", "--format=%P|%a|%l").splitlines():
+            name, state, limit = line.strip().rsplit("|", 2)
+            found[name.removesuffix("*")] = Partition(state, _minutes(limit), name.endswith("*"))
+        return found
 
     def config(self) -> Config:
         """What the controller is configured with, by name, and what time it has."""
@@ -497,6 +505,16 @@ def _allocated(text: str) -> dict[str, int]:
         "memory_mib": int(float(memory[1]) * UNITS_MIB[memory[2]]) if memory else 0,
         "gpu_count": _whole(stated.get("gres/gpu", "")),
     }
+
+
+def _minutes(text: str) -> int | None:
+    """`2-12:00:00` and `30:00` as Slurm prints time limits; nothing of `infinite`."""
+    days, _, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":") if part.isdigit()]
+    if len(parts) < 2:
+        return None
+    hours, minutes = parts[-3] if len(parts) > 2 else 0, parts[-2]
+    return 1440 * _whole(days) + 60 * hours + minutes
 
 
 def _whole(text: str) -> int:

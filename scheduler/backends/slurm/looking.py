@@ -28,10 +28,13 @@ from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
     GIVEN_UP,
     SIGKILLED,
+    UNTOLD,
     began,
     completed_at,
     left_at,
     left_since,
+    never_starts,
+    not_started,
     outcome,
     refusals_of,
 )
@@ -231,10 +234,12 @@ class Looking(Site):
         return RunState.RUNNING if job.running else RunState.STARTING
 
     def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]], now: datetime) -> str:
-        """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost."""
+        """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost, or for what no time brings."""
         since = datetime.fromisoformat(part.get("at") or run.at)
         if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - since < AGREED:
             return ""
+        if never_starts(job):
+            return not_started(job)
         for name in part["nodes"]:
             try:
                 node = nodes().get(name)
@@ -335,6 +340,7 @@ class Gathered:
     ends: list[datetime] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     wrong: list[Wrong] = field(default_factory=list)
+    waited_for: str = ""  # of a part that was cancelled before Slurm started it
     forgotten: bool = False  # when one of its parts ended nobody knows
     starts_are_slurms: bool = True
 
@@ -345,6 +351,8 @@ class Gathered:
         self.ends.append(known or left_at(run, part) or now)
         self.refusals += refused
         code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
+        if job is not None and job.state == "CANCELLED" and not job.nodes and job.reason not in UNTOLD:
+            self.waited_for = self.waited_for or not_started(job)
         if code != 0:
             cancelled = job is not None and job.state == "CANCELLED" and not run.stopping and not run.killed
             victim = is_victim(part, code, lost=lost, cancelled=cancelled)
@@ -385,6 +393,7 @@ class Gathered:
             ended_at=max(self.ends) if is_over else None,
             exit_code=None if not is_over else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
+            waited_for=self.waited_for if is_over else "",
             is_one_start=self.starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
             node_lost=bad is not None and (bad[3] or (run.in_place and is_over and is_for_a_loss(run, bad, self.wrong))),
             refusals=tuple(self.refusals),

@@ -26,7 +26,7 @@ from scheduler.backends.slurm.client import SlurmSilent
 from scheduler.backends.slurm.outcomes import log_name
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
-from scheduler.backends.slurm.site import Site
+from scheduler.backends.slurm.site import Site, time_argument
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
@@ -166,6 +166,7 @@ class Orders(Site):
                     raise fault
                 return
             parts = parts_of(order, self._gres)
+            self._minutes(order.limit_seconds, order.grace_seconds)  # what is longer than Slurm allows never begins
             run, fresh = self._begun(order, parts, now)
             if run is None:
                 return
@@ -236,7 +237,7 @@ class Orders(Site):
             f"--chdir={places.run}",
             f"--output={log_file}",
             "--open-mode=append",
-            f"--time={-(-order.limit_seconds // 60) + 1 + -(-order.grace_seconds // 60) if order.limit_seconds else 'UNLIMITED'}",
+            time_argument(self._minutes(order.limit_seconds, order.grace_seconds)),
         ]
         if part.gres:
             arguments.append(f"--gres={part.gres}")

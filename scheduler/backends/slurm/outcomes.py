@@ -23,6 +23,14 @@ AT_ITS_START = timedelta(seconds=2)
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
 GIVEN_UP = LOST | {"CANCELLED"}
+# Why a job waits that no time ends, beside limits that a single job is above (AssocMaxWallDurationPerJobLimit).
+NEVER_STARTS = frozenset(
+    {
+        "PartitionTimeLimit", "PartitionNodeLimit", "PartitionDown", "PartitionInactive", "BadConstraints", "InvalidAccount", "InvalidQOS",
+        "AccountNotAllowed", "QOSNotAllowed", "DeadLine",
+    }
+)  # fmt: skip
+UNTOLD = frozenset({"", "None", "(null)", "JobHeldUser"})  # reasons that say nothing
 LOCAL = re.compile(r"(?P<node>\S+) (?P<folder>/[^\n]*/gpufleet-[A-Za-z0-9]{8})\n")
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
@@ -54,6 +62,14 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
     what = words.get(job.state, f"exit code {job.exit_code}")
     return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
+
+
+def never_starts(job: SlurmJob) -> bool:
+    return job.reason in NEVER_STARTS or "PerJob" in job.reason
+
+
+def not_started(job: SlurmJob) -> str:
+    return f"Slurm did not start job {job.id}: {job.reason}."
 
 
 def _not_started(run: Run, part: Mapping[str, Any], job: SlurmJob) -> str:

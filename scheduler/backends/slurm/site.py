@@ -3,7 +3,7 @@
 import os
 import pwd
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf
@@ -17,12 +17,23 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
-from scheduler.backends.slurm.client import KnownGpus, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
 from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
 from scheduler.backends.slurm.script import Places
 from scheduler.models import SlurmRun
 
-NODES_FOR = 60.0  # seconds that addresses of nodes are remembered
+NODES_FOR = 60.0  # seconds that addresses of nodes are remembered, and the longest time limit of a job
+
+
+def partition_of(settings: Settings, partitions: Mapping[str, Partition]) -> tuple[str, Partition] | None:
+    """Where jobs of a cluster run; nothing where Slurm has no such partition, or no default one."""
+    wanted = settings.partition
+    return next(((name, one) for name, one in partitions.items() if (name == wanted if wanted else one.is_default)), None)
+
+
+def time_argument(minutes: int | None) -> str:
+    """Stated always: a job without a time limit would be given the default one of its partition."""
+    return f"--time={'UNLIMITED' if minutes is None else minutes}"
 
 
 class Site:
@@ -42,6 +53,7 @@ class Site:
         self.secrets, self.report_url = secrets, report_url
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
+        self._partition: tuple[float, tuple[str, Partition] | None] = (-inf, None)
         self._gpus: KnownGpus = {}
         self._looker, self._deleter = Looker(), Deleter()
         self._waits_left = 0.0
@@ -188,6 +200,23 @@ class Site:
                 raise BackendRefused(f"There is no secret {str(name)!r} for {order.team or 'this job'}.")
             found[str(variable)] = value
         return found
+
+    def _minutes(self, limit_seconds: int | None, grace_seconds: int) -> int | None:
+        """For how long Slurm is to let a job run; None: as long as it likes. The console ends what is past its limit, and Slurm where it does not:
+        later, but never past what the partition allows, where a job without a limit ends."""
+        read, known = self._partition
+        if monotonic() - read > NODES_FOR:
+            if silent := getattr(self._held, "silent", None):
+                raise SlurmSilent(str(silent))
+            known = partition_of(self.settings, self.client.partitions())
+            self._partition = (monotonic(), known)
+        name, longest = (known[0], known[1].minutes) if known is not None else ("", None)
+        if limit_seconds is None:
+            return longest
+        if longest is not None and limit_seconds > 60 * longest:
+            raise BackendRefused(f"Its time limit of {limit_seconds} s is longer than Slurm's partition {name} allows: {60 * longest} s.")
+        wanted = -(-limit_seconds // 60) + 1 + -(-grace_seconds // 60)
+        return wanted if longest is None else min(wanted, longest)
 
     def _address(self, node: str) -> str:
         """Where the first rank is reached: the name of a node need not resolve."""

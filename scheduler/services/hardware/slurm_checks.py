@@ -14,9 +14,10 @@ from pathlib import Path
 from gpufleet.core.findings import Finding, some
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, BackendRefused
-from scheduler.backends.slurm.client import Config, Settings, SlurmClient, SlurmDenied, SlurmNode
+from scheduler.backends.slurm.client import Config, Partition, Settings, SlurmClient, SlurmDenied, SlurmNode
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
+from scheduler.backends.slurm.site import partition_of, time_argument
 from scheduler.services.hardware.checks import MEANS, Check, Step, in_time, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]
@@ -54,6 +55,10 @@ class Site:
     @property
     def config(self) -> Config:
         return self.heard[1]
+
+    @cached_property
+    def partitions(self) -> dict[str, Partition]:
+        return self.client.partitions()
 
     @cached_property
     def nodes(self) -> list[SlurmNode]:
@@ -166,12 +171,15 @@ def _answers(site: Site) -> Seen:
 
 
 def _partition(site: Site) -> Seen:
-    wanted, found = site.settings.partition, site.client.partitions()
+    wanted, found = site.settings.partition, site.partitions
     yield wanted or f"the default of {some(sorted(found))}"
+    chosen = partition_of(site.settings, found)
+    if chosen is not None and (longest := chosen[1].minutes) is not None:
+        yield f"jobs end after {longest} min"
     if wanted and wanted not in found:
         yield Finding(f"There is no partition {wanted}; Slurm has {some(sorted(found))}.", MEANS, "Name one of these.")
-    elif wanted and found[wanted] != "up":
-        yield Finding(f"Partition {wanted} is {found[wanted]}.", MEANS, f"scontrol update PartitionName={wanted} State=UP.")
+    elif wanted and found[wanted].state != "up":
+        yield Finding(f"Partition {wanted} is {found[wanted].state}.", MEANS, f"scontrol update PartitionName={wanted} State=UP.")
 
 
 def _account(site: Site) -> Seen:
@@ -247,7 +255,7 @@ def _clock(site: Site) -> Seen:
 def _submission(site: Site) -> Seen:
     name = f"gpufleet-check-{secrets.token_hex(4)}"
     try:
-        number = site.client.submit(_held(site.settings, name), "#!/bin/sh\ntrue\n")
+        number = site.client.submit(_held(site, name), "#!/bin/sh\ntrue\n")
     except BackendRefused:
         raise
     except (BackendError, ValueError) as fault:  # it may have been accepted all the same
@@ -267,8 +275,11 @@ def _must_cancel(cancel: Callable[[], object], otherwise: str) -> None:
         raise BackendError(f"{otherwise} {fault}") from fault
 
 
-def _held(settings: Settings, name: str) -> list[str]:
-    arguments = ["--hold", "--no-requeue", f"--job-name={name}", "--comment=gpufleet check", "--nodes=1", "--output=/dev/null", "--chdir=/"]
+def _held(site: Site, name: str) -> list[str]:
+    """As a job without a time limit is submitted."""
+    settings, chosen = site.settings, partition_of(site.settings, site.partitions)
+    arguments = ["--hold", "--no-requeue", f"--job-name={name}", "--comment=gpufleet check", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    arguments += ["--chdir=/", "--output=/dev/null", time_argument(chosen[1].minutes if chosen is not None else None)]
     arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))]
     if os.getuid() == 0 and settings.user:
         account = pwd.getpwnam(settings.user)

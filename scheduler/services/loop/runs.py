@@ -66,6 +66,7 @@ class Ended:
     node_lost: bool = False
     started_at: datetime | None = None  # both as the back-end says, by its clock
     ended_at: datetime | None = None
+    waited_for: str = ""  # what kept it from starting
     is_last: bool = False  # should it fail, it is not tried again
 
 
@@ -349,7 +350,7 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
         if to == JobState.PREEMPTED and outcome == "moved":
             to, outcome = (JobState.RESERVED, "moved") if promised else (JobState.PREEMPTED, "preempted")
         if to == JobState.QUEUED and outcome == "lost":
-            _lose(steps, job, attempt, held, attempt.stop_cause, promised, in_a_row)
+            _lose(steps, job, attempt, held, f"{attempt.stop_cause} {end.waited_for}".rstrip(), promised, in_a_row)
         else:
             _finish(steps, job, attempt, held, to, outcome, attempt.stop_cause, promised and to != JobState.RESERVED)
     elif end.node_lost:
