@@ -47,7 +47,7 @@ HELD_ON = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 # What `squeue` is asked to print of a job. Its JSON costs fifteen times as much, with all jobs of the last minutes in each.
 FIELDS = (
     "jobid", "state", "reason", "prioritylong", "exit_code", "starttime", "endtime", "tres-alloc", "nodelist", "username", "partition",
-    "name", "comment",
+    "name", "comment", "userid",
 )  # fmt: skip
 
 
@@ -100,6 +100,7 @@ class SlurmJob:
     reason: str
     started_at: datetime | None
     ended_at: datetime | None
+    uid: int | None = None
     name: str = ""
     partition: str = ""
     cpus: int = 0  # on all its nodes
@@ -146,8 +147,17 @@ class Config(NamedTuple):
 KnownGpus = dict[tuple[int, datetime | None, tuple[str, ...], int], Mapping[str, tuple[int, ...]]]
 
 
+def uid_of(settings: Settings) -> int | None:
+    """Whom jobs run as. None: there is no such user on this machine."""
+    try:
+        return pwd.getpwnam(settings.user).pw_uid if settings.user else os.getuid()
+    except KeyError:
+        return None
+
+
 def mark_of(comment: str, tag: str) -> tuple[str, int]:
-    """The run and the number of its part that a job of this console says in its comment; nothing of anybody else's."""
+    """The run and the number of its part that a comment names with this console's tag. Anybody can read the tag and write such a comment: it counts
+    only of a job that runs as the run's account."""
     words = comment.split(" ")
     if len(words) in (5, 6) and words[:2] == ["gpufleet", tag] and words[3].isdigit():
         return words[2], int(words[3])
@@ -459,6 +469,7 @@ def _job(one: Mapping[str, Any]) -> SlurmJob:
         reason=reason,
         started_at=_moment(one.get("start_time")) if state in RUNNING or state in ENDED else None,
         ended_at=_moment(one.get("end_time")) if state in ENDED else None,
+        uid=_number(one.get("user_id")),
         name=str(one.get("name") or ""),
         partition=str(one.get("partition") or ""),
         **_allocated(str(one.get("tres_alloc_str") or "")),
@@ -483,6 +494,7 @@ def _printed_job(values: Sequence[str]) -> SlurmJob:
         reason=told["reason"],
         started_at=_moment(_whole(told["starttime"])) if state in RUNNING or state in ENDED else None,
         ended_at=_moment(_whole(told["endtime"])) if state in ENDED else None,
+        uid=int(told["userid"]),
         name=told["name"],
         partition=told["partition"],
         **_allocated(told["tres-alloc"] if told["nodelist"] else ""),  # before it has nodes this is what it asks for

@@ -17,7 +17,7 @@ from scheduler.backends.slurm.outcomes import (
     kept_on_node,
     opened,
 )
-from scheduler.backends.slurm.runs import Numbered, Run
+from scheduler.backends.slurm.runs import Run
 from scheduler.backends.slurm.script import GATHER
 from scheduler.backends.slurm.site import Site
 from scheduler.models import SlurmRun
@@ -35,7 +35,7 @@ class Logs(Site):
             return None
         first = run.parts[0]
         with self.together():
-            by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+            by_id = self._numbered()
         if by_id.of(key, first) is None:
             raise NotFound(f"Slurm no longer knows job {first['id']} as this run.")
         return Reach(self._address(first["seats"][0]["node"]), f"srun --jobid={first['id']} --overlap --pty bash -i", self._account().pw_name)

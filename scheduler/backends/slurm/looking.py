@@ -61,14 +61,16 @@ class Looking(Site):
         with self.together():
             jobs = self._with_gpus(self._jobs())
         self._ask_for_boot()
-        by_id = Numbered({job.id: job for job in jobs}, self.settings.tag)
+        uid = self._uid
+        by_id = Numbered({job.id: job for job in jobs}, self.settings.tag, uid)
+        rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
+        runs = [self._of_row(row) for row in rows]
+        users = {run.key: {uid, *run.uids} for run in runs}
         ours: dict[tuple[str, int], list[SlurmJob]] = {}
         for job in sorted(jobs, key=lambda job: job.id):
             key, number = self._mark(job)
-            if key and not job.ended:
+            if key and not job.ended and job.uid in users.get(key, (uid,)):
                 ours.setdefault((key, number), []).append(job)
-        rows = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=True).order_by("attempt_key")
-        runs = [self._of_row(row) for row in rows]
         found: list[SeenRun] = []
         began = monotonic()
         self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)

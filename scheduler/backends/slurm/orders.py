@@ -171,8 +171,8 @@ class Orders(Site):
             if run is None:
                 return
             places = self._places(order, run)
-            known = {} if fresh else self._submitted(order.key)
-            by_id = Numbered({} if fresh else {job.id: job for job in self._jobs()}, self.settings.tag)
+            known = {} if fresh else self._submitted(order.key, run.uids)
+            by_id = Numbered({}, self.settings.tag, None) if fresh else self._numbered()
             due = []
             if run.in_place:  # it may have grown since it was written down: those who join are told by the resize
                 by_seat = {(part.seats[0].role, part.seats[0].index): part for part in parts}
@@ -204,7 +204,8 @@ class Orders(Site):
 
     def _new(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> Run:
         run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))
-        run.parts = [part_of(order, part) for part in parts]
+        uid = self._account().pw_uid
+        run.parts = [part_of(order, part, uid=uid) for part in parts]
         run.single = len(parts) == 1 and is_single(order, parts[0])
         run.folder, run.checkpoints = (str(path) for path in self._folders(order))
         return run
@@ -274,7 +275,7 @@ class Orders(Site):
                 seat = seats.get(seat_of(kept))
                 if kept.get("id") or kept.get("leaving") or seat is None:
                     continue
-                known = self._submitted(key) if known is None else known
+                known = self._submitted(key, run.uids) if known is None else known
                 part = parts_of(replace(order, workers=(seat,)), self._gres, first=kept["number"])[0]
                 kept["id"] = known.get(part.number) or self._submit(order, part, self._places(order, run))
                 if key not in self._keep_numbers([run]):
@@ -329,18 +330,18 @@ class Orders(Site):
         gone = [part for part in run.parts if not part.get("leaving")]
         gone = [part for part in gone if seat_of(part) in joining or nodes.get(seat_of(part)) != part["nodes"][0]]
         self._cancel([part["id"] for part in gone if part.get("id")], named(run.key))
-        lost = {seat_of(part): part.get("lost", 0) + 1 for part in gone}
+        uid, lost = self._account().pw_uid, {seat_of(part): part.get("lost", 0) + 1 for part in gone}
         run.parts = [part for part in run.parts if part not in gone]
         for place, seat in enumerate(sorted(add, key=lambda seat: (seat.role, seat.index))):
             name = (seat.role, seat.index)
             part = parts_of(replace(order, workers=(seat,)), self._gres, first=sequence * NUMBERS + place)[0]
-            run.parts.append(part_of(order, part) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
+            run.parts.append(part_of(order, part, uid=uid) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
         run.parts.sort(key=seat_of)
 
     def _stands(self, run: Run, part: Mapping[str, Any]) -> bool:
         if part.get("leaving") or not part.get("id"):
             return not part.get("leaving")
-        job = Numbered({job.id: job for job in self._jobs()}, self.settings.tag).of(run.key, part)
+        job = self._numbered().of(run.key, part)
         return job is not None and not job.ended
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:

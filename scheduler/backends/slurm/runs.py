@@ -40,19 +40,27 @@ class Run:
     def ids(self) -> list[int]:
         return [part["id"] for part in self.parts if part.get("id")]
 
+    @property
+    def uids(self) -> set[int]:
+        """Users that its jobs were submitted as. A run of an older version does not tell."""
+        return {part["uid"] for part in self.parts if "uid" in part}
+
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
     """Slurm's jobs by number. A controller that was killed may have forgotten its last jobs, and then gives their numbers to others.
 
-    Plugins of a site may write comments of their own: then the job's name says whose it is.
+    Plugins of a site may write comments of their own: then the job's name says whose it is. Anybody may write either, so the job's user counts.
     """
 
     jobs: Mapping[int, SlurmJob]
     tag: str
+    uid: int | None  # whom the jobs of the cluster run as now
 
     def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
         job = self.jobs.get(part.get("id") or 0)
+        if job is not None and "uid" in part and job.uid not in (part["uid"], self.uid):
+            return None
         if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
             return job
         marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
@@ -74,10 +82,10 @@ def state_of(run: Run) -> dict[str, Any]:
     return state | {"parts": [{name: value for name, value in part.items() if name != "stuck"} for part in run.parts]}
 
 
-def part_of(order: StartOrder, part: Part) -> dict[str, Any]:
+def part_of(order: StartOrder, part: Part, *, uid: int) -> dict[str, Any]:
     """A part as its run keeps it."""
     stated = {"in_place": True} if order.launch.get("in_place") else {}
-    return asdict(part) | {"id": None, "single": is_single(order, part)} | stated
+    return asdict(part) | {"id": None, "uid": uid, "single": is_single(order, part)} | stated
 
 
 def seat_of(part: Mapping[str, Any]) -> tuple[str, int]:

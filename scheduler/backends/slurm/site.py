@@ -3,7 +3,7 @@
 import os
 import pwd
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from math import inf
@@ -17,7 +17,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
-from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of
+from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
 from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
 from scheduler.backends.slurm.script import Places
 from scheduler.models import SlurmRun
@@ -90,29 +90,38 @@ class Site:
     def _mark(self, job: SlurmJob) -> tuple[str, int]:
         return mark_of(job.comment, self.settings.tag)
 
-    def _submitted(self, key: str) -> dict[int, int]:
-        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost."""
+    @property
+    def _uid(self) -> int | None:
+        return uid_of(self.settings)
+
+    def _numbered(self) -> Numbered:
+        return Numbered({job.id: job for job in self._jobs()}, self.settings.tag, self._uid)
+
+    def _submitted(self, key: str, uids: Collection[int] = ()) -> dict[int, int]:
+        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost. `uids`: whom the run
+        was submitted as, besides whom jobs run as now."""
         found: dict[int, int] = {}
+        users = {self._uid, *uids}
         for job in sorted(self._jobs(), key=lambda job: job.id):
             whose, number = self._mark(job)
-            if whose == key and not job.ended:
+            if whose == key and job.uid in users and not job.ended:
                 found.setdefault(number, job.id)
         return found
 
-    def _submitted_now(self, key: str) -> dict[int, int]:
+    def _submitted_now(self, key: str, uids: Collection[int] = ()) -> dict[int, int]:
         with self.together():
-            return self._submitted(key)
+            return self._submitted(key, uids)
 
     def _all_ids(self, run: Run) -> list[int]:
         """Those written down, and those whose number was lost on its way."""
         unknown = any(not part.get("id") for part in run.parts)
-        return sorted({*run.ids, *(self._submitted_now(run.key).values() if unknown else ())})
+        return sorted({*run.ids, *(self._submitted_now(run.key, run.uids).values() if unknown else ())})
 
     def _ask_to_save(self, run: Run) -> None:
         """Those that run: scancel waits for seconds on one that does not yet, and that has nothing to save."""
         if run.saves:
             with self.together():
-                by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+                by_id = self._numbered()
             self._send(run, "USR1", [job.id for part in run.parts if (job := by_id.of(run.key, part)) is not None and job.running])
 
     def _send(self, run: Run, name: str, ids: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """A Slurm of four nodes with a back-end on it, for the tests of one subject each."""
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -61,6 +62,11 @@ class Site:
 
     def log(self, index: int = 0, key: str = "j-1.1") -> str:
         return self.backend.logs(key=key, role="worker", index=index, offset=0, limit=1 << 16).text
+
+    def as_account(self) -> list[str]:
+        """For `sbatch`: as the user that the jobs of the site run as."""
+        account = pwd.getpwnam(self.settings.user) if self.settings.user else None
+        return [] if account is None else [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
 
     def mine(self) -> list[str]:
         return [f"{job.id} {job.state} {job.comment} {job.reason}" for job in self.client.jobs() if self.settings.tag in job.comment]

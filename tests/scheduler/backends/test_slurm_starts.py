@@ -121,6 +121,7 @@ def test_what_another_leader_wrote_while_starts_were_submitted_together_stays(si
         stopped.sequence, stopped.state["stopping"], stopped.state["term_at"] = 7, now().isoformat(), now().isoformat()
         (mine,) = (job for job in site.client.jobs() if "j-2.1" in job.comment and site.settings.tag in job.comment)
         arguments = ["--hold", f"--comment={mine.comment}", "--job-name=gpufleet-j-2.1", "--nodes=1", "--output=/dev/null", "--chdir=/"]
+        arguments += site.as_account()
         doubled.state["parts"][0]["id"] = theirs["j-2.1"] = submit(arguments, "#!/bin/sh\nsleep 300\n")
         stopped.save()
         doubled.save()
@@ -172,7 +173,8 @@ def test_a_double_that_came_late_is_cancelled_unstarted(site):
     site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING)
     (mine,) = (job for job in site.client.jobs() if site.settings.tag in job.comment)
-    late = site.client.submit(["--hold", f"--comment={mine.comment}", "--nodes=1", "--output=/dev/null", "--chdir=/"], "#!/bin/sh\nsleep 300\n")
+    arguments = ["--hold", f"--comment={mine.comment}", "--nodes=1", "--output=/dev/null", "--chdir=/", *site.as_account()]
+    late = site.client.submit(arguments, "#!/bin/sh\nsleep 300\n")
 
     site.backend.observe(now=now())
 
