@@ -17,7 +17,7 @@ from dashboards.health.incidents import hands, incident_note, incident_open, inc
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
-from dashboards.health.state import ages_write, device_of_node
+from dashboards.health.state import ages_write, device_of_node, gpus_read
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
@@ -195,11 +195,16 @@ def _findings_write(
         else:
             finding.value, finding.code, finding.seen_at = hit.value, hit.code, now
             finding.save(update_fields=["value", "code", "seen_at"])
+    read = _gpus_read({machines[there[place].node_id].cluster for place in found.calm if there[place].gpu_id and there[place].node_id in machines})
     for place in sorted(found.calm):
         finding = there[place]
         machine = machines.get(finding.node_id)
-        if machine is not None and finding.rule.signal != "heartbeat" and (machine.cluster in stale or _unread(machine, now)):
-            continue
+        if machine is not None and finding.rule.signal != "heartbeat":
+            if machine.cluster in stale or _unread(machine, now):
+                continue
+            # A GPU that fell off the bus is silent, not well.
+            if finding.gpu is not None and finding.gpu.removed_at is None and finding.gpu_id not in read.get(machine.cluster, (finding.gpu_id,)):
+                continue
         finding.cleared_at = now
         finding.save(update_fields=["cleared_at"])
         done.cleared += 1
@@ -210,6 +215,12 @@ def _findings_write(
 def _unread(machine: Machine, now: datetime) -> bool:
     """Whether no source tells of this node, while one may tell of others in its cluster."""
     return machine.heartbeat_at is not None and abs(now - machine.heartbeat_at) > FRESH
+
+
+def _gpus_read(clusters: set[int]) -> dict[int, set[int]]:
+    """By cluster the GPUs that are read. Of a cluster without raw state nothing is said."""
+    frames = HealthFrame.objects.filter(cluster__in=clusters) if clusters else ()
+    return {frame.cluster_id: gpus_read(frame, within=FRESH) for frame in frames}
 
 
 def _tell_finding(finding: HealthFinding, hit: Hit, now: datetime) -> None:

@@ -79,6 +79,7 @@ STORED = (
 PLACE = {key: place for place, key in enumerate(STORED)}
 _BY_MINUTE = slice(PLACE[BY_MINUTE[0]], PLACE[BY_MINUTE[-1]] + 1)
 _XIDS = slice(PLACE[OF_XIDS[0]], PLACE[OF_XIDS[-1]] + 1)
+OF_MOMENT = [PLACE[key] for key in (*(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level")), *MOMENTARY)]
 STAYS = np.array([key in COUNTED or key in OF_COUNTERS or key in OF_XIDS for key in STORED])
 
 
@@ -181,6 +182,16 @@ def _new_in_log(frame: HealthFrame, log: Logged, since: datetime) -> list[tuple[
     before = ends.pop(log.boot, -1 if log.booted > since else log.newest)
     frame.logs = [*ends.items(), (log.boot, max(before, log.newest))][-MOST_LOGS:]
     return [(gpu, code) for gpu, code, number in log.xids if number > before]
+
+
+def gpus_read(frame: HealthFrame, *, within: timedelta) -> set[int]:
+    """GPUs of which the newest look told anything, or of which a counter was told so shortly before."""
+    keys = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
+    last = unpacked(frame.last, len(keys), UNREAD)
+    told = last[[PLACE[key + TOLD] for key in COUNTED]]
+    since = int(frame.at.timestamp()) - told.astype(np.int64)
+    read = (last[OF_MOMENT] != UNREAD).any(axis=0) | ((told != UNREAD) & (since <= within.total_seconds())).any(axis=0)
+    return set((keys[read & (keys % 2 == 0)] // 2).tolist())
 
 
 def sources_followed(frame: HealthFrame) -> dict[str, dict[int, int]]:

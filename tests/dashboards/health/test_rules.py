@@ -19,7 +19,7 @@ from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
-from scheduler.models import IN_SERVICE, Attempt, DrainWay, Health, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.models import IN_SERVICE, Attempt, DrainWay, Gpu, Health, Job, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
 from scheduler.services.loop.runs import Ended, attempts_ended
@@ -143,6 +143,34 @@ def test_a_stale_source_neither_finds_nor_clears(fleet):
         health_round(now=NOON + minute * MINUTE)
     assert HealthFinding.objects.get().cleared_at is None
     assert health_of(nodes[0]) == Health.SUSPECT
+
+
+def test_a_finding_of_a_gpu_that_is_not_read_does_not_end(fleet):
+    """Its neighbours are: a GPU that has fallen off the bus has no reading, and the node it is in has."""
+    nodes, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+    health_round(now=NOON + 2 * MINUTE)
+    for minute in range(3, 40):
+        look(gpus[1:], {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+    assert (health_of(nodes[0]), HealthFinding.objects.get().cleared_at) == (Health.SUSPECT, None)
+
+    look(gpus, {}, at=NOON + 40 * MINUTE)
+    health_round(now=NOON + 40 * MINUTE)
+    assert HealthFinding.objects.get().cleared_at == NOON + 40 * MINUTE
+
+
+def test_a_finding_of_a_gpu_that_was_removed_ends(fleet):
+    _, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+    health_round(now=NOON + 2 * MINUTE)
+    Gpu.objects.filter(pk=gpus[0].pk).update(removed_at=NOON + 3 * MINUTE)
+    look(gpus[1:], {}, at=NOON + 30 * MINUTE)
+    health_round(now=NOON + 30 * MINUTE)
+
+    assert HealthFinding.objects.get().cleared_at == NOON + 30 * MINUTE
 
 
 def test_rules_never_take_more_than_their_share_of_a_pool(fleet):
