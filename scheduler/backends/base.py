@@ -169,6 +169,7 @@ class SeenRun:
     ended_at: datetime | None = None
     exit_code: int | None = None  # 0 only if every worker ended with 0
     why: str = ""  # for the job's owner: which worker, which signal, which node
+    limit_over: bool = False  # its back-end ended it because its time was over
     waited_for: str = ""  # of one that ended before it was started: what kept it from that
     is_one_start: bool = False  # its workers start together: where it is later than was told before, that start did not hold
     node_lost: bool = False  # it ended by the hardware's fault, not by its own
@@ -259,6 +260,13 @@ class Backend(Protocol):
         order which comes late does not begin it."""
         ...
 
+    def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
+        """The time limit of its job is another one now. The scheduler ends what is past it: this is for a back-end that would end it by itself.
+
+        `BackendRefused`: it will end the run at a time of its own.
+        """
+        ...
+
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None: ...
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
@@ -304,6 +312,7 @@ class Backend(Protocol):
 #   resize       {"add": [[role, index], …], "leave": [[role, index], …]}
 #   signal       {"signal": one of Signal}
 #   stop         {"force": true or false}
+#   limit        {"seconds": the time limit, or null}
 #   repartition  {"node": name, "gpu": index, "instances": [[profile, start], …]}
 
 

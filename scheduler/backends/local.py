@@ -253,6 +253,11 @@ class LocalBackend:
         write(place, run)
         self._begin(place, run, order, add, program)
 
+    def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
+        """It ends no run because of its limit."""
+        with self._told(key, sequence):
+            pass
+
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The local back-end does not split GPUs. Split them with nvidia-smi, then discover the machine again.")
 

@@ -225,6 +225,10 @@ class SimulatedBackend:
 
         self._told("stop", key, sequence, now, end)
 
+    def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
+        """It ends no run because of its limit."""
+        self._told("limit", key, sequence, now, lambda _, life: life)
+
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         """Its GPUs are split as the inventory says, so there is nothing to do."""
         if self.faults.strikes("refuse", self.faults.refuses, now, "repartition", node, gpu, sequence):

@@ -14,6 +14,7 @@ class OrderKind(models.TextChoices):
     RESIZE = "resize", "Resize"
     SIGNAL = "signal", "Signal"
     STOP = "stop", "Stop"
+    LIMIT = "limit", "Limit"
     REPARTITION = "repartition", "Repartition"
 
 

@@ -281,6 +281,17 @@ class SlurmClient:
         for one in ids:
             self._unless_over("scancel", *flags, str(one))
 
+    def set_time_limit(self, job: int, minutes: int | None) -> None:
+        """`BackendRefused` where Slurm lets its operators alone do that, or allows no job so long a time."""
+        try:
+            self._unless_over("scontrol", "update", f"JobId={job}", f"TimeLimit={'UNLIMITED' if minutes is None else minutes}")
+        except SlurmSilent:
+            raise
+        except BackendError as fault:
+            if any(one in str(fault).lower() for one in NEVER):
+                raise BackendRefused(f"Slurm did not take the new time limit of job {job}: {fault}") from fault
+            raise
+
     def _unless_over(self, *command: str) -> None:
         """An order for a job that has ended meanwhile has nothing left to do."""
         try:

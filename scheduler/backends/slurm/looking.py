@@ -36,6 +36,7 @@ from scheduler.backends.slurm.outcomes import (
     never_starts,
     not_started,
     outcome,
+    ran_out_of_time,
     refusals_of,
 )
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named
@@ -51,7 +52,8 @@ BOOT_EACH = 15.0  # seconds at least between two questions for when the controll
 SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
 WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
-Wrong = tuple[datetime, int | None, str, bool, bool]  # when a part ended, its code, why, whether hardware is to blame, whether it is only a victim
+# When a part ended, its code, why, whether hardware is to blame, whether it is only a victim, and whether its time was over.
+Wrong = tuple[datetime, int | None, str, bool, bool, bool]
 
 
 class Looking(Site):
@@ -180,7 +182,7 @@ class Looking(Site):
         if look == RunState.ENDED:
             code, lost = found.end(run, part, job, refusals_of(part, job, nodes), now)
         elif why:
-            found.wrong.append((now, None, why, True, True))
+            found.wrong.append((now, None, why, True, True, False))
         if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
             part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
             self._keep(run)
@@ -360,7 +362,7 @@ class Gathered:
             victim = is_victim(part, code, lost=lost, cancelled=cancelled)
             # One that Slurm has forgotten ended before those that were cancelled because of it, of which Slurm says the second.
             at = self.ends[-1] if job is not None else datetime.fromisoformat(run.at) - timedelta(seconds=1)
-            self.wrong.append((at, code, why, lost, victim))
+            self.wrong.append((at, code, why, lost, victim, ran_out_of_time(job)))
         return code, lost and (job is None or bool(refused) or not began(run, part, job))
 
     def start(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, look: RunState, code: int | None, *, lost: bool) -> None:
@@ -395,6 +397,7 @@ class Gathered:
             ended_at=max(self.ends) if is_over else None,
             exit_code=None if not is_over else bad[1] if bad is not None else 0,
             why="" if bad is None else bad[2],
+            limit_over=is_over and bad is not None and bad[5],
             waited_for=self.waited_for if is_over else "",
             is_one_start=self.starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
             node_lost=bad is not None and (bad[3] or (run.in_place and is_over and is_for_a_loss(run, bad, self.wrong))),
@@ -423,7 +426,7 @@ def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool, cancelle
 
 def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:
     """Whether those who stayed failed only because they could not re-form without one that was lost."""
-    at, code, _, _, is_lost = bad
+    at, code, _, _, is_lost, _ = bad
     if is_lost:
         return not all(one[4] for one in wrong)
     joined = [datetime.fromisoformat(part["at"]) for part in run.parts if part.get("lost")]

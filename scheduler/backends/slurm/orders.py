@@ -26,7 +26,7 @@ from scheduler.backends.slurm.client import SlurmSilent
 from scheduler.backends.slurm.outcomes import log_name
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
-from scheduler.backends.slurm.site import Site, time_argument
+from scheduler.backends.slurm.site import Site, minutes_of, time_argument
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)
@@ -166,7 +166,8 @@ class Orders(Site):
                     raise fault
                 return
             parts = parts_of(order, self._gres)
-            self._minutes(order.limit_seconds, order.grace_seconds)  # what is longer than Slurm allows never begins
+            if fault := self._too_long(order.limit_seconds):
+                raise BackendRefused(fault)
             run, fresh = self._begun(order, parts, now)
             if run is None:
                 return
@@ -221,6 +222,8 @@ class Orders(Site):
 
     def _submission(self, order: StartOrder, part: Part, places: Places) -> Submission:
         """Arguments of `sbatch`, and the script."""
+        if fault := self._too_long(order.limit_seconds):
+            raise BackendRefused(fault)
         secrets = self._secret_values(order)
         script = script_of(order, part, places=places, master=self._address(order.workers[0].node), secrets=secrets)
         single, first = is_single(order, part), part.seats[0]
@@ -343,6 +346,36 @@ class Orders(Site):
             return not part.get("leaving")
         job = self._numbered().of(run.key, part)
         return job is not None and not job.ended
+
+    def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
+        """Slurm ends a run later than the console, if the console does not. Workers that join later are submitted with the limit of then."""
+        faults = []
+
+        def send(run: Run) -> None:
+            try:
+                self._set_limits(run, seconds, now)
+            except BackendRefused as fault:
+                faults.append(str(fault))
+
+        if not self._tell(key, sequence, lambda run: None, send):
+            raise NotFound(f"No run {key}.")
+        if fault := self._too_long(seconds) or next(iter(faults), ""):
+            raise BackendRefused(fault)
+
+    def _set_limits(self, run: Run, seconds: int | None, now: datetime) -> None:
+        """Never so short that Slurm ends at once what the console is about to ask to leave."""
+        if run.stopping or run.killed:
+            return
+        with self.together():
+            by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+        for part in run.parts:
+            job = by_id.of(run.key, part)
+            if job is None or job.ended:
+                continue
+            minutes = self._minutes(seconds, run.grace)
+            if minutes is not None and job.started_at is not None:
+                minutes = max(minutes, minutes_of((now - job.started_at).total_seconds()) + 1 + minutes_of(run.grace))
+            self.client.set_time_limit(job.id, minutes)
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")

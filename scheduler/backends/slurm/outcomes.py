@@ -64,6 +64,10 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
     return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
 
 
+def ran_out_of_time(job: SlurmJob | None) -> bool:
+    return job is not None and job.state == "TIMEOUT"
+
+
 def never_starts(job: SlurmJob) -> bool:
     return job.reason in NEVER_STARTS or "PerJob" in job.reason
 

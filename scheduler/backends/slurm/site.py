@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 
@@ -29,6 +29,11 @@ def partition_of(settings: Settings, partitions: Mapping[str, Partition]) -> tup
     """Where jobs of a cluster run; nothing where Slurm has no such partition, or no default one."""
     wanted = settings.partition
     return next(((name, one) for name, one in partitions.items() if (name == wanted if wanted else one.is_default)), None)
+
+
+def minutes_of(seconds: float) -> int:
+    """Whole minutes, as Slurm has them, that are no shorter."""
+    return ceil(seconds / 60)
 
 
 def time_argument(minutes: int | None) -> str:
@@ -213,19 +218,27 @@ class Site:
     def _minutes(self, limit_seconds: int | None, grace_seconds: int) -> int | None:
         """For how long Slurm is to let a job run; None: as long as it likes. The console ends what is past its limit, and Slurm where it does not:
         later, but never past what the partition allows, where a job without a limit ends."""
+        _, longest = self._partition_now()
+        if limit_seconds is None:
+            return longest
+        wanted = minutes_of(limit_seconds) + 1 + minutes_of(grace_seconds)
+        return wanted if longest is None else min(wanted, longest)
+
+    def _too_long(self, limit_seconds: int | None) -> str:
+        name, longest = self._partition_now()
+        if limit_seconds is None or longest is None or limit_seconds <= 60 * longest:
+            return ""
+        return f"Its time limit of {limit_seconds} s is longer than Slurm's partition {name} allows: {60 * longest} s."
+
+    def _partition_now(self) -> tuple[str, int | None]:
+        """Its name, and the longest time of a job there in minutes."""
         read, known = self._partition
         if monotonic() - read > NODES_FOR:
             if silent := getattr(self._held, "silent", None):
                 raise SlurmSilent(str(silent))
             known = partition_of(self.settings, self.client.partitions())
             self._partition = (monotonic(), known)
-        name, longest = (known[0], known[1].minutes) if known is not None else ("", None)
-        if limit_seconds is None:
-            return longest
-        if longest is not None and limit_seconds > 60 * longest:
-            raise BackendRefused(f"Its time limit of {limit_seconds} s is longer than Slurm's partition {name} allows: {60 * longest} s.")
-        wanted = -(-limit_seconds // 60) + 1 + -(-grace_seconds // 60)
-        return wanted if longest is None else min(wanted, longest)
+        return (known[0], known[1].minutes) if known is not None else ("", None)
 
     def _address(self, node: str) -> str:
         """Where the first rank is reached: the name of a node need not resolve."""

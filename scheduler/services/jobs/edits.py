@@ -63,6 +63,8 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         before = {column: getattr(fresh, column) for column in after}
         plain = {column: value for column, value in after.items() if column not in ("spec", "labels")}
         steps.note(fresh, cause, detail={"changed": sorted(given)}, **plain)
+        if "limit_seconds" in after and after["limit_seconds"] != before["limit_seconds"]:
+            _tell_limit(steps, fresh)
         if documents := {column: value for column, value in after.items() if column in ("spec", "labels")}:
             Job.objects.filter(pk=fresh.pk).update(**documents)
         if "labels" in documents:
@@ -82,6 +84,16 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         news.publish()
         lease_want()
     return fresh
+
+
+def _tell_limit(steps: Steps, job: Job) -> None:
+    """A back-end may end by itself what is past its limit. And before the end of the new one there is a warning again."""
+    attempt: Attempt | None = open_attempts([job.pk]).get(job.pk)
+    if attempt is None or attempt.stop_to:
+        return
+    steps.attempt(attempt, warned_at=None)
+    for cluster in Clusters([attempt]).of(attempt):
+        steps.order(attempt, OrderKind.LIMIT, cluster, {"seconds": job.limit_seconds})
 
 
 def job_as_edited(*, access: Access, job: Job, change: JobChange, now: datetime) -> Job:

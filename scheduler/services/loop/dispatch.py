@@ -6,6 +6,7 @@ Killed anywhere here, some orders are told twice and none is lost; a back-end do
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from time import perf_counter
@@ -33,6 +34,7 @@ from scheduler.services.jobs.tokens import access_token, attempt_token, token_di
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop, grace_of
+from scheduler.services.loop.steps import Steps, jobs_locked
 from scheduler.services.loop.usage import usage_moment
 
 log = logging.getLogger(__name__)
@@ -240,6 +242,9 @@ def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime)
             _signal(backend, key, sequence, Signal(payload["signal"]), now)
         case OrderKind.STOP:
             backend.stop(key=key, sequence=sequence, force=bool(payload.get("force")), now=now)
+        case OrderKind.LIMIT:
+            with suppress(NotFound):  # it never came to be there, or is lost: then nothing is ended too early
+                backend.limit(key=key, sequence=sequence, seconds=payload["seconds"], now=now)
         case _:
             raise BackendRefused(f"There is no order {order.kind}.")
 
@@ -331,8 +336,16 @@ def _put_off(order: Order, fault: str, now: datetime) -> None:
     log.warning("order %s is put off by %s s: %s", order, pause.total_seconds(), fault)
 
 
+def _note(attempt: Attempt, fault: str, now: datetime) -> None:
+    steps, news = Steps(now=now), News()
+    steps.note(jobs_locked([attempt.job_id])[attempt.job_id], fault, attempt=attempt)
+    steps.write(news)
+    news.publish()
+
+
 def _give_up(order: Order, fault: str, now: datetime) -> None:
-    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words. One that was to be resized restarts.
+    """The back-end will never do it: a job that could not begin has failed, with the back-end's own words. One that was to be resized restarts. Where
+    it keeps a time limit of its own, the job says so.
 
     The order and what follows from it are one change: an order that is done is never looked at again.
     """
@@ -343,6 +356,8 @@ def _give_up(order: Order, fault: str, now: datetime) -> None:
         Order.objects.filter(pk=order.pk, done_at__isnull=True).update(done_at=now, tries=order.tries + 1, fault=fault[:FAULT_LENGTH])
         if order.kind == OrderKind.REPARTITION:
             split_refused(order=order, fault=fault, now=now)
+        if order.kind == OrderKind.LIMIT and attempt is not None:
+            _note(attempt, fault, now)
         if order.kind == OrderKind.RESIZE and attempt is not None:
             attempts_stop(stops=[Stop(attempt.job_id, JobState.QUEUED, "lost", fault)], now=now)
         if order.kind == OrderKind.START and attempt is not None:

@@ -234,7 +234,7 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
         if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
     }
     ends = [
-        Ended(attempt.pk, run.exit_code, run.why, run.node_lost, run.started_at, run.ended_at, run.waited_for)
+        Ended(attempt.pk, run.exit_code, run.why, run.node_lost, run.started_at, run.ended_at, run.limit_over, run.waited_for)
         for run, attempt in known
         if run.state == RunState.ENDED
     ]

@@ -66,6 +66,7 @@ class Ended:
     node_lost: bool = False
     started_at: datetime | None = None  # both as the back-end says, by its clock
     ended_at: datetime | None = None
+    limit_over: bool = False  # its back-end ended it because its time was over
     waited_for: str = ""  # what kept it from starting
     is_last: bool = False  # should it fail, it is not tried again
 
@@ -83,6 +84,10 @@ class OfJob(Protocol):
 def grace_of(job: Job) -> float:
     stated = job.spec.get("grace_s", DEFAULT_GRACE_SECONDS)
     return float(stated) if isinstance(stated, int | float) else DEFAULT_GRACE_SECONDS
+
+
+def limit_told(limit_seconds: int) -> str:
+    return f"Its time limit of {limit_seconds} s is over."
 
 
 def by_attempt(placements: Iterable[Placement]) -> Mapping[int, list[Placement]]:
@@ -353,10 +358,18 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
             _lose(steps, job, attempt, held, f"{attempt.stop_cause} {end.waited_for}".rstrip(), promised, in_a_row)
         else:
             _finish(steps, job, attempt, held, to, outcome, attempt.stop_cause, promised and to != JobState.RESERVED)
+    elif end.limit_over:
+        _finish(steps, job, attempt, held, JobState.FAILED, "failed", _time_over(job, attempt, end, steps.now), promised)
     elif end.node_lost:
         _lose(steps, job, attempt, held, end.why or "Its node was lost.", promised, in_a_row)
     else:
         _fail(steps, job, attempt, end, held, promised)
+
+
+def _time_over(job: Job, attempt: Attempt, end: Ended, now: datetime) -> str:
+    """As the scheduler says it; in the back-end's words where it was another limit than the job's own."""
+    limit, began = job.limit_seconds, end.started_at or attempt.running_at or attempt.started_at
+    return limit_told(limit) if limit is not None and (end.ended_at or now) >= began + timedelta(seconds=limit) else end.why
 
 
 def _fail(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool) -> None:

@@ -23,7 +23,7 @@ from scheduler.services.hardware.draining import DRAINS_DUE, NEXT_DRAIN, drains_
 from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
-from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop, workers_lost
+from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop, limit_told, workers_lost
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
@@ -214,7 +214,7 @@ def limits_enforce(*, now: datetime, warning: timedelta, news: News) -> int:
     over, near = [], []
     for job, limit, end, warn_at in _limited(LIMITED(), warning):
         if end <= now:
-            over.append(Stop(job, JobState.FAILED, "failed", f"Its time limit of {limit} s is over."))
+            over.append(Stop(job, JobState.FAILED, "failed", limit_told(limit)))
         elif warn_at is not None and warn_at <= now:
             near.append(job)
     if near:

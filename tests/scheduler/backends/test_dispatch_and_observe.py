@@ -605,6 +605,46 @@ def test_whatever_is_wrong_with_one_run_concerns_that_run_alone() -> None:
     assert "RecursionError" in Order.objects.get(attempt=bad).fault
 
 
+def test_a_new_limit_is_taken_once_and_what_a_back_end_does_not_allow_is_told_to_the_owner() -> None:
+    attempt, all_of_them = started(workers=1), backends()
+    order(attempt, OrderKind.LIMIT, {"seconds": 600})
+    for _ in range(2):
+        orders_dispatch(backends=all_of_them, now=at(1))
+    runs_observe(backends=all_of_them, now=at(6))
+    assert state_of(attempt) == (JobState.RUNNING, "")
+    assert simulated().observe(now=at(6))[0].sequence == 2
+    gone = started(workers=1)
+    Order.objects.filter(attempt=gone).update(done_at=at(1))
+    order(gone, OrderKind.LIMIT, {"seconds": 600})
+
+    class Short(SimulatedBackend):
+        def limit(self, **_: Any) -> None:
+            raise BackendRefused("Its nights are short.")
+
+    assert orders_dispatch(backends=all_of_them, now=at(7)).sent == 1, "of a run that is lost nothing is ended too early"
+    order(attempt, OrderKind.LIMIT, {"seconds": 700})
+    assert orders_dispatch(backends=backends(Short(DatabaseStore(builders.cluster().pk))), now=at(8)).refused == 1
+    assert attempt.events.order_by("pk").last().cause == "Its nights are short."
+    assert state_of(attempt) == (JobState.RUNNING, "")
+
+
+def test_a_run_whose_back_end_ended_it_at_its_limit_is_not_tried_again() -> None:
+    attempt = started(workers=1)
+    Job.objects.filter(pk=attempt.job_id).update(limit_seconds=100, retry_limit=3)
+
+    class Strict(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            told = {"exit_code": 1, "why": "Ended by the machine.", "limit_over": True}
+            return (SeenRun(key_of(attempt), 1, RunState.ENDED, (), started_at=at(3), ended_at=at(110), **told),)
+
+    all_of_them = backends(Strict(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(1))
+    runs_observe(backends=all_of_them, now=at(112))
+
+    assert state_of(attempt) == (JobState.FAILED, "failed")
+    assert attempt.cause == "Its time limit of 100 s is over."
+
+
 def test_a_database_that_is_away_is_no_fault_of_a_back_end_s() -> None:
     class Away(SimulatedBackend):
         def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:

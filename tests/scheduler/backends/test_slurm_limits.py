@@ -5,13 +5,18 @@ from datetime import timedelta
 
 import pytest
 
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.live.news import News
 from gpufleet.core.times import now
-from scheduler.backends.base import BackendRefused, RunState
+from quotas.permissions import Access, Can, Grant
+from scheduler.backends.base import BackendRefused, NotFound, RunState
 from scheduler.backends.slurm.looking import AGREED
 from scheduler.backends.slurm.outcomes import UNTOLD
-from scheduler.models import Attempt, JobState, SlurmRun
+from scheduler.jobs.schema import JobChange
+from scheduler.models import Attempt, Job, JobState, Order, SlurmRun
 from scheduler.services.hardware.slurm_checks import slurm_check
+from scheduler.services.jobs.edits import job_edit
+from scheduler.services.loop.observe import runs_observe
 from scheduler.services.loop.timers import starts_give_up
 from tests.scheduler.backends.slurm_site import seat, shell
 from tests.scheduler.backends.test_slurm_end_to_end import console, job_on  # noqa: F401 - a fixture
@@ -34,8 +39,8 @@ def longest(slurm) -> Iterator[Callable[[object], None]]:
 
 def minutes(site, key: str = "j-1.1") -> list[str]:
     """The time limits that Slurm has of the jobs of a run."""
-    numbers = ",".join(str(part["id"]) for part in SlurmRun.objects.get(attempt_key=key).state["parts"])
-    return site.slurm.sh("squeue", "--noheader", f"--jobs={numbers}", "--format=%l").split()
+    numbers = [str(part["id"]) for part in SlurmRun.objects.get(attempt_key=key).state["parts"]]
+    return [site.slurm.sh("squeue", "--noheader", f"--jobs={number}", "--format=%l") for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,73 @@ def test_a_start_that_is_given_up_says_what_slurm_waited_for(console):  # noqa: 
         console.client.cancel([other])
 
     assert first.get().cause.startswith("It was not running 0 s after it got its GPUs. Slurm did not start job ")
+
+
+def test_a_changed_limit_is_told_to_slurm_for_every_part_once_it_runs_and_never_so_short_that_it_ends_at_once(site):
+    parts = [seat(0, "gpu001", 1), seat(1, "gpu002", 2)]
+    site.start(on=parts, launch=shell("sleep 300"), limit_seconds=60, grace_seconds=90)
+    site.until(RunState.RUNNING)
+    assert minutes(site) == ["4:00", "4:00"]
+
+    site.backend.limit(key="j-1.1", sequence=2, seconds=600, now=now())
+    assert minutes(site) == ["13:00", "13:00"]
+    site.backend.limit(key="j-1.1", sequence=2, seconds=60, now=now())
+    assert minutes(site) == ["13:00", "13:00"], "done already"
+    site.backend.limit(key="j-1.1", sequence=3, seconds=None, now=now())
+    assert minutes(site) == ["UNLIMITED", "UNLIMITED"]
+    site.backend.limit(key="j-1.1", sequence=4, seconds=60, now=now() + timedelta(minutes=30))
+    assert minutes(site) == ["34:00", "34:00"], "it has run for half an hour, and is to have its grace"
+    assert site.seen().sequence == 4
+    with pytest.raises(NotFound):
+        site.backend.limit(key="j-2.1", sequence=2, seconds=60, now=now())
+
+
+def test_a_limit_that_slurm_does_not_allow_is_told_as_far_as_it_goes(site, longest):
+    longest(60)
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"), limit_seconds=60)
+    site.until(RunState.RUNNING)
+
+    with pytest.raises(BackendRefused, match="7200 s is longer than Slurm's partition main allows: 3600 s"):
+        site.backend.limit(key="j-1.1", sequence=2, seconds=7200, now=now())
+
+    assert minutes(site) == ["1:00:00"]
+    assert site.seen().sequence == 2, "it is not told again"
+
+
+def test_an_owner_extends_a_job_that_runs(console, longest):  # noqa: F811
+    longest("30:00:00")
+    job = job_on("sleep 300", gpus=1, limit_seconds=60)
+    console.until(job, JobState.RUNNING)
+    everything = Access(SYSTEM, (Grant("", frozenset(Can)),))
+
+    job_edit(access=everything, job=job, change=JobChange(limit_s=24 * HOUR), now=now())
+    console.tick()
+    assert minutes(console, f"{job.public_id}.1") == ["1-00:02:00"]
+    job_edit(access=everything, job=job, change=JobChange(limit_s=48 * HOUR), now=now())
+    console.tick()
+
+    assert "partition main allows" in job.events.order_by("pk").last().cause
+    assert not Order.objects.filter(done_at__isnull=True).exists()
+    console.until(job, JobState.RUNNING)
+
+
+def test_a_job_that_slurm_ends_at_its_limit_has_failed_and_is_not_tried_again(console):  # noqa: F811
+    """With the words of the console where its own limit is over, with Slurm's where somebody has shortened it there."""
+    short, long = (job_on("sleep 300", gpus=1, limit_seconds=3000) for _ in range(2))
+    Job.objects.update(retry_limit=3)
+    for job in (short, long):
+        console.until(job, JobState.RUNNING)
+    for part in (row.state["parts"][0] for row in SlurmRun.objects.all()):
+        console.slurm.sh("scontrol", "update", f"JobId={part['id']}", "EndTime=now+1")
+    wait_until(lambda: [one.state for one in console.client.jobs()].count("TIMEOUT") == 2, seconds=90, what="Slurm to end them")
+    Job.objects.filter(pk=short.pk).update(limit_seconds=1)
+    runs_observe(backends=console.backends, now=now(), full=True)
+
+    causes = dict(Attempt.objects.filter(outcome="failed").values_list("job", "cause"))
+    assert causes[short.pk] == "Its time limit of 1 s is over."
+    assert causes[long.pk].endswith(": time limit reached.")
+    assert not Attempt.objects.exclude(number=1).exists()
+    assert set(Job.objects.values_list("state", flat=True)) == {JobState.FAILED}
 
 
 def test_the_steps_tell_the_longest_time_of_a_job_and_submit_one_without_a_limit(site, longest):
