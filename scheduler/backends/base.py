@@ -19,6 +19,10 @@ class BackendError(Exception):
 
 
 class BackendSilent(BackendError):
+    """It does not answer: whatever else it were told now would wait as long."""
+
+
+class FolderSilent(BackendSilent):
     """A folder hangs: whatever else is asked of it now would hang as well."""
 
     def __init__(self, words: str, folder: Path) -> None:
@@ -222,6 +226,11 @@ class Backend(Protocol):
 
     @property
     def facts(self) -> Facts: ...
+
+    def probe(self) -> None:
+        """Whether it answers again: asked now and then of one that was silent, before anything else. `BackendError` where it does not, within a
+        second or so."""
+        ...
 
     def together(self, keys: Sequence[str] = ()) -> AbstractContextManager[None]:
         """Calls inside belong together, which may be cheaper; `keys` are the runs that they are about, as far as is known.

@@ -365,6 +365,9 @@ class LocalBackend:
 
     # Being asked
 
+    def probe(self) -> None:
+        """It is this machine."""
+
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         found = []
         self._waits_left = LOOK_SECONDS

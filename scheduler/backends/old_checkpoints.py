@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from scheduler.backends.base import BackendError, BackendSilent, OldCheckpoint
+from scheduler.backends.base import BackendError, FolderSilent, OldCheckpoint
 from scheduler.backends.hostile_files import FOLDER
 from scheduler.backends.manifests import STEP, manifests_of
 
@@ -44,7 +44,7 @@ class Deleter:
         """Bytes that became free, also by a call for it that took too long. Where the folder `given_up` is gone, nothing is left to delete."""
         late = self._late.get(root)
         if late is not None and late.thread.is_alive():
-            raise BackendSilent(f"{root} does not answer: an earlier deletion has not come back.", root)
+            raise FolderSilent(f"{root} does not answer: an earlier deletion has not come back.", root)
         self._late.pop(root, None)
         before = late.answer.result() if late is not None and late.old == old and late.answer.exception() is None else 0
         return before + self._delete(root, old, given_up)
@@ -57,7 +57,7 @@ class Deleter:
             return answer.result(PATIENCE)
         except TimeoutError:
             self._late[root] = Call(old, answer, thread)
-            raise BackendSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.", root) from None
+            raise FolderSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.", root) from None
 
 
 def _answer(answer: Future[int], root: Path, old: OldCheckpoint, given_up: Path | None) -> None:

@@ -40,6 +40,7 @@ class Silence(NamedTuple):
 
     since: datetime
     last: datetime
+    hangs: str  # why, where any other call would wait as long; empty: only this one failed
 
 
 class Named(NamedTuple):

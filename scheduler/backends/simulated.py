@@ -249,6 +249,9 @@ class SimulatedBackend:
 
     # Being asked
 
+    def probe(self) -> None:
+        """`observe` says whether it answers."""
+
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
         with self._asked(now) as turn:
             seen = {life.key: seen_of(life) for life in self._moved(turn, now)}

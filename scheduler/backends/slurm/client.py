@@ -20,7 +20,7 @@ from http.client import HTTPException
 from time import monotonic
 from typing import Any, NamedTuple
 
-from scheduler.backends.base import BackendError, BackendRefused
+from scheduler.backends.base import BackendError, BackendRefused, BackendSilent
 
 log = logging.getLogger(__name__)
 SECONDS = 5.0  # of one call
@@ -62,7 +62,7 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 STRAIGHT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays)
 
 
-class SlurmSilent(BackendError):
+class SlurmSilent(BackendSilent):
     """The controller did not answer in time."""
 
 
@@ -366,6 +366,13 @@ class SlurmClient:
     def nodes(self) -> list[SlurmNode]:
         document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")
         return [_node(one) for one in document.get("nodes", ())]
+
+    def ping(self) -> None:
+        """Ask for little. `SlurmSilent` where nobody answers that."""
+        if self.settings.rest_url:
+            self._rest("partitions")
+        else:
+            self.partitions()
 
     def partitions(self) -> dict[str, Partition]:
         found = {}

@@ -13,15 +13,18 @@ from time import monotonic
 from scheduler.backends.base import (
     BackendError,
     BackendRefused,
+    BackendSilent,
     StartOrder,
 )
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
+from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
 from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
 from scheduler.backends.slurm.script import Places
 from scheduler.models import SlurmRun
 
+PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered, and the longest time limit of a job
 
 
@@ -61,10 +64,20 @@ class Site:
         self._partition: tuple[float, tuple[str, Partition] | None] = (-inf, None)
         self._gpus: KnownGpus = {}
         self._looker, self._deleter = Looker(), Deleter()
+        self._probing = Patient("slurm-probe")
         self._waits_left = 0.0
         self._boot: tuple[float, datetime | None] = (-inf, None)
         self._sweeps = False  # in this look
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
+
+    def probe(self) -> None:
+        """A controller that is slow has answered when it does so later than anybody waits for, which the next probe tells."""
+        if (late := self._probing.late_answer()) is not None:
+            return late.result()
+        try:
+            self._probing.call(self.client.ping, wait=PROBE_SECONDS)
+        except Late:
+            raise BackendSilent(f"Slurm did not answer within {PROBE_SECONDS:g} s.") from None
 
     @contextmanager
     def together(self, keys: Sequence[str] = ()) -> Iterator[None]:

@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from gpufleet.core.audit import SYSTEM, audit_record
-from scheduler.backends.base import Backend, BackendError, BackendSilent, OldCheckpoint
+from scheduler.backends.base import Backend, BackendError, FolderSilent, OldCheckpoint
 from scheduler.models import Attempt, Checkpoint, Placement
 from scheduler.services.jobs.checkpoints import TOLD_TO_A_RUN, checkpoints_prune
 
@@ -71,7 +71,7 @@ def _files_delete(rows: Sequence[Checkpoint], backends: Mapping[int, Backend], s
         old = OldCheckpoint(attempt.job.public_id, attempt.number, row.step, row.location)
         try:
             freed = sum(_backend(backends, cluster).delete_checkpoint(old) for cluster in clusters[attempt.pk])
-        except BackendSilent as fault:
+        except FolderSilent as fault:
             silent.add(fault.folder)
             log.warning("the files of step %d of %s, and others there, stay for now: %s", old.step, old.job, fault)
             continue

@@ -26,6 +26,7 @@ from scheduler.backends.base import (
     WorkerSeat,
     attempt_key,
 )
+from scheduler.backends.registry import Backends
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
@@ -93,6 +94,9 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
         if backend is None:
             failed += [(order, "This console has no such back-end.") for order in group]
             continue
+        if fault := _why_silent(backends, cluster):
+            failed += [(order, fault) for order in group]
+            continue
         done, not_now, never = _send_all(backend, group, orders, now)
         taken_at = clock() if clock is not None else now
         sent[taken_at] += done
@@ -145,6 +149,12 @@ def _whose_turn_it_is(due: Sequence[Order], now: datetime) -> list[Order]:
 
 def _ends(order: Order) -> bool:
     return order.kind == OrderKind.STOP or (order.kind == OrderKind.SIGNAL and order.payload.get("signal") == Signal.TERMINATE)
+
+
+def _why_silent(backends: Mapping[int, Backend], cluster: int) -> str:
+    """Each order would wait for a back-end that did not answer a moment ago, and all other clusters with it. Empty: it is told."""
+    silence = backends.silent.get(cluster) if isinstance(backends, Backends) else None
+    return silence.hangs if silence is not None else ""
 
 
 def _by_cluster(orders: Iterable[Order]) -> dict[int, list[Order]]:

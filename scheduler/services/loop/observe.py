@@ -20,7 +20,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import Seconds
 from quotas.services.ledger import LATE
-from scheduler.backends.base import Backend, BackendError, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
+from scheduler.backends.base import Backend, BackendError, BackendSilent, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, GpuMode, JobState, MigInstance, Node, Order, OrderKind, Placement
@@ -43,6 +43,7 @@ SILENT_FOR = timedelta(seconds=10)
 # Calls further apart than this are not one silence. Longer than a tick takes in which every call of all clusters runs into its time limit.
 STALE_AFTER = timedelta(seconds=60)
 STALE_AFTER_EACH = timedelta(seconds=20)
+PROBED_EACH = timedelta(seconds=10)  # once nothing new is placed there
 STRAY_SEQUENCE = 1 << 30
 # Faults that say nothing of a back-end or a run: the database is away, or another scheduler leads by now.
 OUR_OWN = (OperationalError, InterfaceError, Fenced)
@@ -128,12 +129,18 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     found = Observed()
     news = News()
     answered: list[int] = []
+    faults: dict[int, str] = {}
     told = set(TOLD_SILENT()) if isinstance(backends, Backends) else set()
     for cluster, backend in backends.items():
+        if cluster in told and not _probe_due(backends, cluster, now):
+            found.silent.append(cluster)
+            continue
         whole = full if full is not None else _full_look(backends, cluster, told, now)
         asked = "observe" if whole else "news"
         try:
             with tally.timing(CALL, cluster, asked):
+                if cluster in told:
+                    backend.probe()
                 seen = backend.observe(now=now) if whole else backend.news(now=now)
         except OUR_OWN:
             raise
@@ -141,6 +148,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             # What runs there goes on running; it is only not known how it does.
             log.warning("the back-end of cluster %s does not answer: %s", cluster, fault, exc_info=not isinstance(fault, BackendError))
             found.silent.append(cluster)
+            faults[cluster] = str(fault) if isinstance(fault, BackendSilent) else ""
             tally.count(CALL_FAULTS, cluster, asked)
             continue
         if whole or seen:  # else it may not have been asked at all
@@ -152,7 +160,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             if isinstance(backends, Backends):
                 backends.looked(cluster, now)
     if isinstance(backends, Backends):
-        _follow_silence(backends, told, found.silent, answered, now)
+        _follow_silence(backends, told, faults, answered, now)
     news.publish()
     due = [cluster for cluster in found.steps if not isinstance(backends, Backends) or backends.steps_due(cluster, now)]
     if due:
@@ -174,16 +182,23 @@ def _full_look(backends: Mapping[int, Backend], cluster: int, told: set[int], no
     return backends.full_look_due(cluster, now) or cluster in told or cluster in backends.silent
 
 
-def _follow_silence(backends: Backends, told: set[int], silent: Sequence[int], answered: Sequence[int], now: datetime) -> None:
-    """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down."""
+def _probe_due(backends: Mapping[int, Backend], cluster: int, now: datetime) -> bool:
+    """Whether a back-end of which it is written down that it is silent is asked again. Each time may cost the other clusters a second."""
+    last = backends.silent.get(cluster) if isinstance(backends, Backends) else None
+    return last is None or abs(now - last.last) >= PROBED_EACH
+
+
+def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, str], answered: Sequence[int], now: datetime) -> None:
+    """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down,
+    `silent` says of those that did not answer now why they hang."""
     stale = max(STALE_AFTER, STALE_AFTER_EACH * len(backends))
     for cluster in answered:
         backends.silent.pop(cluster, None)
-    for cluster in silent:
+    for cluster, hangs in silent.items():
         before = backends.silent.get(cluster)
         # Another process may have led since, and have had an answer: what is that long ago does not count.
         since = before.since if before is not None and now - before.last < stale else now
-        backends.silent[cluster] = Silence(since, now)
+        backends.silent[cluster] = Silence(since, now, hangs)
     gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told
     back = told & set(answered)
     if not gone and not back:
@@ -192,6 +207,8 @@ def _follow_silence(backends: Backends, told: set[int], silent: Sequence[int], a
         for cluster in sorted(gone):
             Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster].since)
         Cluster.objects.filter(pk__in=back).update(silent_since=None)
+        # What was put off because of the silence is sent now.
+        Order.objects.filter(cluster__in=back, done_at__isnull=True, tries__gt=0, due_at__gt=now).update(due_at=now)
         nodes = Node.objects.filter(cluster__in=gone | back, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True)
         there = Placement.objects.filter(node__cluster__in=gone | back, until__isnull=True).order_by("job_id").values_list("job_id", flat=True)
         keys = {"nodes": nodes, "jobs": there.distinct(), "overview": [1]}

@@ -12,7 +12,18 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.models import Change
-from scheduler.backends.base import Backend, BackendError, BackendRefused, RunState, SeenCheckpoint, SeenRun, SeenSteps, SeenWorker, WorkerSeat
+from scheduler.backends.base import (
+    Backend,
+    BackendError,
+    BackendRefused,
+    BackendSilent,
+    RunState,
+    SeenCheckpoint,
+    SeenRun,
+    SeenSteps,
+    SeenWorker,
+    WorkerSeat,
+)
 from scheduler.backends.faults import FaultPlan
 from scheduler.backends.memory import REMEMBERED, DatabaseStore
 from scheduler.backends.registry import Backends
@@ -354,6 +365,50 @@ def test_a_change_of_leader_neither_keeps_a_cluster_closed_nor_opens_it_in_the_d
     assert not closed(one, True, 160), "one call that failed, long after its own silence"
     assert closed(other, True, 160, 165, 170)
     assert closed(one, True, 171)
+
+
+def test_a_back_end_that_hangs_is_probed_each_ten_seconds_and_told_nothing_until_it_answers() -> None:
+    calls: list[str] = []
+    silent = True
+
+    class Hanging(SimulatedBackend):
+        def _ask(self, call: str) -> None:
+            calls.append(call)
+            if silent:
+                raise BackendSilent("Nobody answers.")
+
+        def probe(self) -> None:
+            self._ask("probe")
+
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            self._ask("observe")
+            return super().observe(now=now)
+
+        news = observe
+
+        def start(self, order: Any, *, now: datetime) -> None:
+            self._ask("start")
+            super().start(order, now=now)
+
+    def ticks(*seconds: int) -> list[str]:
+        calls.clear()
+        for second in seconds:
+            runs_observe(backends=all_of_them, now=at(second))
+            orders_dispatch(backends=all_of_them, now=at(second))
+        return list(calls)
+
+    all_of_them = backends(Hanging(DatabaseStore(builders.cluster().pk)))
+    attempt = started(workers=1)
+
+    assert ticks(0, 5, 10) == ["observe"] * 3
+    assert Cluster.objects.get(pk=builders.cluster().pk).silent_since == at(0)
+    assert ticks(*range(11, 31)) == ["probe"] * 2
+    assert Order.objects.get().fault == "Nobody answers."
+    silent = False
+    assert ticks(31, 39) == []
+    assert ticks(40, 41) == ["probe", "observe", "start", "observe"], "what was put off is due as soon as it answers"
+    assert Cluster.objects.get(pk=builders.cluster().pk).silent_since is None
+    assert SimulatedRun.objects.get().attempt_key == key_of(attempt)
 
 
 def test_the_start_and_the_end_of_a_silence_are_told_to_the_pages_of_jobs_there() -> None:

@@ -1,6 +1,8 @@
 """Two clusters at once, Slurm and this machine, or two of Slurm: one goes dark, and the other does not notice."""
 
+import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
 from scheduler.backends.registry import Backends
 from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import SECONDS
 from scheduler.models import HOLDING, Attempt, Cluster, Job, JobState, Placement
 from scheduler.services.loop.tick import Memory
 from tests import builders
@@ -45,6 +48,30 @@ def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> It
     yield console
     for run in other.observe(now=now()):
         other.stop(key=run.key, sequence=1 << 20, force=True, now=now())
+
+
+@pytest.mark.parametrize("both", ["local"], indirect=True)
+def test_a_controller_that_hangs_costs_the_other_cluster_little(both):
+    """With the seconds of production. SIGSTOP: its port still takes connections, and nobody answers."""
+    both.client.seconds = SECONDS
+    there = job_on("sleep 300", gpus=8, name="there")
+    both.until(there, JobState.RUNNING)
+    pid = int((both.slurm.dir / "run/slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: both.tick() or Cluster.objects.get(name="hpc").silent_since, seconds=60, what="its silence to be noticed")
+        took = []
+        for number in range(4):  # over more than one probe
+            began = time.monotonic()
+            both.until(job_on("sleep 4", gpus=1, name=f"here {number}"), JobState.RUNNING)
+            took.append(time.monotonic() - began)
+            wait_until(lambda: both.tick() or time.monotonic() > began + 4, what="a few seconds of ticks")  # noqa: B023 (called within the turn)
+        assert max(took) < 3, took
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: both.tick() or Cluster.objects.get(name="hpc").silent_since is None, seconds=60, what="it to be back")
+    assert Attempt.objects.filter(job=there, ended_at__isnull=True).count() == 1
+    assert not fleet_faults()
 
 
 def test_a_cluster_that_goes_dark_leaves_the_other_alone(both):
