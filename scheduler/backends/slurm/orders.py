@@ -367,7 +367,7 @@ class Orders(Site):
         if run.stopping or run.killed:
             return
         with self.together():
-            by_id = Numbered({job.id: job for job in self._jobs()}, self.settings.tag)
+            by_id = self._numbered()
         for part in run.parts:
             job = by_id.of(run.key, part)
             if job is None or job.ended:
