@@ -34,13 +34,13 @@ VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
 AT_ONCE = 10  # jobs that wait or run
 SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
 WITHIN_S = 1.0
-# By attempt that was not lost, the seconds for which its first worker is charged, and when it ended.
+# By attempt that was not lost, the seconds for which its first worker is charged, when it ended, and when it came up.
 LEDGER = """
     SELECT 'gpufleet-' || job.public_id || '.' || number, coalesce(extract(epoch FROM sum(until - since)), 0)::float,
-        extract(epoch FROM attempt.ended_at)::float
+        extract(epoch FROM attempt.ended_at)::float, coalesce(extract(epoch FROM attempt.running_at), 0)::float
     FROM attempt JOIN job ON job.id = attempt.job_id
     LEFT JOIN ledger_entry ON ledger_entry.attempt = attempt.id AND worker = 0 AND phase <> 'starting'
-    WHERE outcome <> 'lost' GROUP BY job.public_id, number, attempt.ended_at
+    WHERE outcome <> 'lost' GROUP BY job.public_id, number, attempt.ended_at, attempt.running_at
 """
 ACCOUNTS = "JobName,State,ElapsedRaw,JobID,Start,End"
 # What is kept of a run that failed. The newest lines of programs of the console are in the folder of the test already.
@@ -220,7 +220,7 @@ def test_a_console_that_is_killed_for_a_minute_loses_no_run_and_no_second(site: 
         attempts = site.ask("SELECT name, count(*) FROM attempt JOIN job ON job.id = attempt.job_id GROUP BY name ORDER BY name")
         assert attempts == [(name, 1) for name in sorted(expected)]
         took = {line.split("|")[0]: int(line.split("|")[2]) for line in site.accounts().splitlines()}
-        charged = {str(key): float(str(seconds)) for key, seconds, ended in site.ask(LEDGER) if ended is not None}
+        charged = {str(key): float(str(seconds)) for key, seconds, ended, _ in site.ask(LEDGER) if ended is not None}
         assert len(charged) == 4
         assert {key: (seconds, took[key]) for key, seconds in charged.items() if abs(seconds - took[key]) > WITHIN_S} == {}
         assert (site.ask(DOUBLE), site.ask(PARTIAL), site.given_twice()) == ([], [], [])
@@ -262,12 +262,14 @@ def strike_and_compare(site: OnSlurm) -> None:
             ran[name].add(number)
     twice = [name for name, numbers in ran.items() if len(numbers) > 1]
     assert [line for line in told if line.split("|")[0] in twice] == [], "ran twice in Slurm"
-    # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down.
-    charged, over = {}, {}
-    for key, seconds, ended in site.ask(LEDGER):
-        charged[str(key)], over[str(key)] = float(str(seconds)), float(str(ended))
+    # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down. A start that it had not
+    # saved it forgets, and is told to cancel what it would start again.
+    charged, over, up = {}, {}, {}
+    for key, *told_of_it in site.ask(LEDGER):
+        charged[str(key)], over[str(key)], up[str(key)] = (float(str(one)) for one in told_of_it)
     apart = {key: min(abs(charged[key] - seconds) for seconds in took[key]) for key in charged.keys() & took.keys()}
     anew = {key for key in apart if any(over[key] - WITHIN_S <= at <= ends[key] for at in site.controller_killed)}
+    anew |= {key for key in apart if took[key] == {0} and any(up[key] <= at <= over[key] for at in site.controller_killed)}
     differ = {key: (charged[key], took[key], over[key], ends[key]) for key, seconds in apart.items() if seconds > WITHIN_S and key not in anew}
     most = max(seconds for key, seconds in apart.items() if key not in anew)
     print(f"{len(apart)} of {len(charged)} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most")
