@@ -12,6 +12,7 @@ class ViewedList(models.TextChoices):
     """The lists of which views are kept, by the names of their tables and addresses."""
 
     JOBS = "jobs", "Jobs"
+    QUEUE = "queue", "Queue"
     NODES = "nodes", "Nodes"
     GPUS = "gpus", "GPUs"
     CLUSTERS = "clusters", "Clusters"

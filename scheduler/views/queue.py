@@ -24,6 +24,7 @@ from scheduler.selectors.queue import queue_part, turns_matching, turns_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, GROUNDS, Queue
 from scheduler.views.jobs import job_tabs
 from scheduler.views.queue_filters import queue_asked
+from scheduler.views.view_tabs import opened_with, views_shown
 
 BEHIND_MS = 2000  # a page that shows an older order than the last decision looks again so soon
 
@@ -33,11 +34,14 @@ BEHIND_MS = 2000  # a page that shows an older order than the last decision look
 def queue_page(request: HttpRequest) -> HttpResponseBase:
     """`job` names the page on which a job stands. While the fleet is being read the page says so and comes again by itself."""
     access, moment, version = access_of(request), now(), feed_revision()
+    if (opened := opened_with(access, request, QUEUE)) is not None:
+        return opened
     page = queue_asked(access, request.GET)
     queue = GROUNDS.queue(moment)
     as_file = request.GET.get("format") == "csv"
     context: dict[str, Any] = {
         "tabs": cache(lambda: job_tabs(access, [], queue=True)),
+        "views": cache(lambda: views_shown(access, request, QUEUE)),
         "pause": cache(lambda: standstill_now(moment)),
         "version": version,
         "page": page,
