@@ -51,6 +51,7 @@ class IdleOut(Schema):
     idle_milli: int
     activity_percent: float = Field(description="Mean SM activity of the idle GPUs over the window.", examples=[0.4])
     started_at: datetime
+    idle_minutes: int = Field(description="Minutes that readings show it idle. Steps of the policy go by them.", examples=[60])
     ended_at: datetime | None
     end_reason: str = Field(description="Why it ended; empty while it goes on.", examples=[""])
     snoozed_until: datetime | None = Field(description="No policy acts before then; null where it was not snoozed.", examples=[None])
@@ -335,6 +336,7 @@ def _facts(row: IdleRow) -> dict[str, Any]:
         "owner": one.owner.username if one.owner else None,
         **{name: getattr(one, name) for name in plain},
         "activity_percent": one.activity_centi / 100,
+        "idle_minutes": one.idle_millis // 60_000,
         "wasted_gpu_hours_milli": row.hours_milli,
         "won_gpu_hours_milli": round(one.won_milli_millis / 3_600_000),
         "cost_micros": row.cost_micros,

@@ -23,7 +23,7 @@ from scheduler.models import HOLDING, Placement
 
 TURN = "idle"
 PACE = timedelta(seconds=50)  # beat asks each minute, give or take
-MINUTE = timedelta(minutes=1)
+MINUTE, MILLISECOND = timedelta(minutes=1), timedelta(milliseconds=1)
 # Of a round so much is counted at most: while the console was down nobody looked.
 MOST_COUNTED = timedelta(minutes=5)
 # What came before a reclaim must be told so long before it.
@@ -227,6 +227,7 @@ def _open(
                 activity_centi=round(found.activity * 100),
                 started_at=started,
                 seen_at=now,
+                idle_millis=rules.window_minutes * 60_000,
                 wasted_milli_millis=milli * rules.window_minutes * 60_000,
                 stage_at=now,
             )
@@ -241,15 +242,16 @@ def _open(
 
 def _go_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> None:
     # What was idle at the last round has been so until now. Nobody looked at more than a few minutes.
-    gone = min(now - episode.seen_at, MOST_COUNTED)
-    episode.wasted_milli_millis += episode.idle_milli * max(0, int(gone / timedelta(milliseconds=1)))
+    gone = max(0, int(min(now - episode.seen_at, MOST_COUNTED) / MILLISECOND))
+    episode.idle_millis += gone
+    episode.wasted_milli_millis += episode.idle_milli * gone
     episode.gpus = list(found.stays)
     episode.idle_milli = sum(one.gpus[gpu] for gpu in found.stays)
     episode.held_milli = one.milli
     episode.waste = Waste.EMPTY if found.empty else Waste.LOW
     episode.activity_centi = round(found.activity * 100)
     episode.seen_at = now
-    episode.save(update_fields=["wasted_milli_millis", "gpus", "idle_milli", "held_milli", "waste", "activity_centi", "seen_at"])
+    episode.save(update_fields=["idle_millis", "wasted_milli_millis", "gpus", "idle_milli", "held_milli", "waste", "activity_centi", "seen_at"])
 
 
 def end_episode(episode: IdleEpisode, reason: str, now: datetime) -> None:
@@ -268,7 +270,7 @@ def _due(episode: IdleEpisode, rules: Rules, exempt: Exempt, now: datetime) -> l
     if episode.snoozed_until is not None and episode.snoozed_until > now:
         return []
     reached = STAGE_ORDER.index(episode.stage)
-    for name in steps_due(rules, now - episode.started_at):
+    for name in steps_due(rules, episode.idle_millis * MILLISECOND):
         stage = {"notify": Stage.NOTIFIED, "warn": Stage.WARNED, "warn_again": Stage.WARNED_AGAIN, "reclaim": Stage.RECLAIMING}[name]
         if STAGE_ORDER.index(stage) <= reached:
             continue

@@ -41,6 +41,7 @@ class IdleEpisode(models.Model):
     activity_centi = models.PositiveIntegerField(help_text="Mean SM activity of the idle GPUs over the window, in hundredths of a percent.")
     started_at = MomentField()
     seen_at = MomentField(help_text="Until when readings show it. What is later is not counted.")
+    idle_millis = models.BigIntegerField(default=0, help_text="Milliseconds that readings show it idle. The steps of a policy go by them.")
     ended_at = MomentField(null=True, blank=True)
     end_reason = models.CharField(max_length=200, blank=True)
     wasted_milli_millis = models.BigIntegerField(default=0, help_text="Milli-GPU times milliseconds.")
@@ -82,7 +83,7 @@ class IdleStep(models.Model):
 
 
 class IdlePolicy(models.Model):
-    """What happens to idle allocations below a node, unless a node nearer to the job says otherwise. Minutes count from the first idle one."""
+    """What happens to idle allocations below a node, unless a node nearer to the job says otherwise. Minutes are those that readings show idle."""
 
     node = models.OneToOneField(QuotaNode, primary_key=True, on_delete=models.CASCADE, related_name="idle_policy")
     enabled = models.BooleanField(default=True)

@@ -9,7 +9,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.http import Http404
 
 from dashboards.idle.models import IdleEpisode, IdleStep
-from dashboards.idle.steps import may_act, may_snooze
+from dashboards.idle.steps import idle_of, may_act, may_snooze
 from dashboards.selectors import rates_visible
 from gpufleet.core.money import cost_micros
 from quotas.permissions import Access, Can
@@ -47,6 +47,11 @@ class IdleRow:
     @property
     def hours_told(self) -> str:
         return hours_told(self.hours_milli)
+
+    @property
+    def idle(self) -> timedelta:
+        """For how long readings show it idle."""
+        return idle_of(self.episode)
 
     @property
     def won_told(self) -> str:

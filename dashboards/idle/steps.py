@@ -23,6 +23,9 @@ from scheduler.services.notify.notices import Kind, Word, notices_say
 REASON_LENGTH = 300
 LONGEST_SNOOZE = timedelta(hours=24)
 MOST_SNOOZES = 2
+MINUTE = timedelta(minutes=1)
+# A gap of so many minutes in the readings is told. Rounds come late by less.
+UNREAD_TOLD = 5 * MINUTE
 EVENTS = {
     Stage.NOTIFIED: FleetEvent.IDLE_NOTIFIED,
     Stage.WARNED: FleetEvent.IDLE_WARNED,
@@ -116,7 +119,7 @@ def _take(
 ) -> None:
     news = News()
     if stage == Stage.RECLAIMING:
-        cause = f"{_gpus(episode)} idle since {episode.started_at:%Y-%m-%d %H:%M} UTC: reclaimed." + (f" {reason}" if reason else "")
+        cause = f"{_gpus(episode)} {idle_told(episode)}: reclaimed." + (f" {reason}" if reason else "")
         if episode.job.state not in HOLDING:
             raise Conflict(f"{episode.job.public_id} holds no GPUs by now.")
         job_stop(job=episode.job, to=JobState.PREEMPTED, outcome="preempted", cause=cause, now=now, actor=actor, news=news, only_holding=True)
@@ -145,17 +148,31 @@ def _take(
 
 
 def _said(episode: IdleEpisode, stage: str, reason: str, hold: bool, reclaim_after: int | None) -> str:
-    since = f"idle since {episode.started_at:%Y-%m-%d %H:%M} UTC"
+    since = idle_told(episode)
     facts = f"{_gpus(episode)} {since}."
     if stage == Stage.RECLAIMING:
         then = "It is held until someone releases it." if hold else "It resumes from its checkpoint when GPUs are free."
         facts = f"{_gpus(episode)} {since}: reclaimed. The job saves its work first. {then}"
     elif reclaim_after is not None:
-        due = episode.started_at + timedelta(minutes=reclaim_after)
+        due = episode.seen_at + timedelta(minutes=reclaim_after) - idle_of(episode)
         facts += f" Use them or release them; they are reclaimed from {due:%H:%M} UTC on."
     else:
         facts += " Use them or release them."
     return f"{facts} {reason}".strip()[:300]
+
+
+def idle_of(episode: IdleEpisode) -> timedelta:
+    """For how long readings show it idle."""
+    return timedelta(milliseconds=episode.idle_millis)
+
+
+def idle_told(episode: IdleEpisode) -> str:
+    """In words: `idle since 2026-03-02 09:41 UTC`; where a part of that was not read, how much of it was and how much was not."""
+    idle, since = idle_of(episode), f"since {episode.started_at:%Y-%m-%d %H:%M} UTC"
+    unread = episode.seen_at - episode.started_at - idle
+    if unread < UNREAD_TOLD:
+        return f"idle {since}"
+    return f"idle for {idle // MINUTE} min {since}, not read for {unread // MINUTE} min"
 
 
 def _gpus(episode: IdleEpisode) -> str:

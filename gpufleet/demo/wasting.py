@@ -65,7 +65,8 @@ def _open_now(rng: random.Random, now: datetime) -> list[IdleEpisode]:
             episode.seen_at, episode.ended_at, episode.end_reason = now, None, ""
             episode.stage = next((stage for least, stage in REACHED if now - episode.started_at >= timedelta(minutes=least)), Stage.OPEN)
             episode.stage_at, episode.reclaimed_at, episode.won_milli_millis = now, None, 0
-            episode.wasted_milli_millis = episode.idle_milli * int((now - episode.started_at) / timedelta(milliseconds=1))
+            episode.idle_millis = int((now - episode.started_at) / timedelta(milliseconds=1))
+            episode.wasted_milli_millis = episode.idle_milli * episode.idle_millis
             found.append(episode)
     return found
 
@@ -91,7 +92,7 @@ def _episode(attempt: Attempt, seats: list[tuple[int, int, str]], public: str, r
     milli = sum(part for _, part, _ in idle)
     minutes = (ended - started) / timedelta(minutes=1)
     stage = Stage.RECLAIMED if reclaimed else next((stage for least, stage in REACHED if minutes >= least), Stage.OPEN)
-    wasted = milli * int((ended - started) / timedelta(milliseconds=1))
+    idle_millis = int((ended - started) / timedelta(milliseconds=1))
     return IdleEpisode(
         public_id=public,
         job=attempt.job,
@@ -108,7 +109,8 @@ def _episode(attempt: Attempt, seats: list[tuple[int, int, str]], public: str, r
         seen_at=ended,
         ended_at=ended,
         end_reason="The job left its GPUs." if reclaimed else "The GPUs compute again.",
-        wasted_milli_millis=wasted,
+        idle_millis=idle_millis,
+        wasted_milli_millis=milli * idle_millis,
         stage=stage,
         stage_at=ended,
         reclaimed_at=ended if reclaimed else None,

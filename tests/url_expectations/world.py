@@ -257,7 +257,7 @@ class World:
         """GPUs of the submitter's running job stay idle."""
         moment, job = now(), self.running_job
         facts = {"public_id": "e-1", "gpu_type": "H100-SXM-80GB", "waste": "empty", "held_milli": 1000, "idle_milli": 1000, "activity_centi": 0}
-        times = {"started_at": moment - timedelta(hours=1), "seen_at": moment, "stage_at": moment}
+        times = {"started_at": moment - timedelta(hours=1), "seen_at": moment, "stage_at": moment, "idle_millis": 3_600_000}
         run = job.attempts.get()
         return IdleEpisode.objects.create(job=job, attempt=run, quota=job.quota, owner=job.owner, gpus=[self.gpu.pk], **facts, **times)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dashboards.health.state import RawState, state_write
 from dashboards.idle.detection import idleness
 from dashboards.idle.episodes import idle_round
-from dashboards.idle.models import IdleEpisode, IdlePolicy, Stage
+from dashboards.idle.models import IdleEpisode, IdlePolicy, IdleStep, Stage
 from dashboards.idle.policies import Rules, exemption_create, policy_save, rules_faults, steps_due
 from dashboards.idle.steps import episode_notify, episode_reclaim, episode_snooze
 from dashboards.idle.winning import won_back_follow
@@ -213,6 +213,31 @@ def test_the_policy_of_the_nearest_node_notifies_warns_and_reclaims_in_turn(gang
     assert list(Delivery.objects.order_by("pk").values_list("kind", flat=True)) == ["idle.notified", "idle.warned", "idle.warned", "idle.reclaimed"]
     assert ActivityEntry.objects.filter(path=job.quota.path).count() == 4
     assert list(AuditEntry.objects.filter(object_kind="idle_episode").values_list("action", flat=True).order_by("pk"))[-1] == "idle.reclaiming"
+
+
+def test_hours_that_nobody_read_bring_no_step_nearer(gang):
+    """A warning, an outage of seven and a half hours, and then twenty idle minutes: 31 of 480 are read."""
+    job, gpus = gang
+    policy(job.quota, notify_minutes=20, warn_minutes=30, warn_again_minutes=40, reclaim_minutes=480)
+    for minute in (0, 5, 10):
+        look(gpus, [0] * 4, at=NOON + minute * MINUTE)
+    assert IdleEpisode.objects.get().stage == Stage.WARNED
+    for minute in range(20, 460, 20):
+        idle_round(now=NOON + minute * MINUTE)
+
+    back = NOON + 470 * MINUTE
+    watched(dict.fromkeys(gpus, 0), until=back, minutes=20)
+    idle_round(now=back)
+
+    episode = IdleEpisode.objects.get()
+    assert (episode.stage, episode.idle_millis) == (Stage.WARNED, 35 * 60_000)
+    watched(dict.fromkeys(gpus, 0), until=back + 5 * MINUTE, minutes=20)
+    idle_round(now=back + 5 * MINUTE)
+    assert IdleEpisode.objects.get().stage == Stage.WARNED_AGAIN
+    said = IdleStep.objects.latest("pk").text
+    assert said.startswith("4 GPUs idle for 40 min since 2026-11-20 11:40 UTC, not read for 455 min.")
+    assert "reclaimed from 03:15 UTC on" in said
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
 
 
 def test_outside_of_working_hours_nothing_is_done(gang):
