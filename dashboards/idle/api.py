@@ -123,6 +123,7 @@ class PolicyFields(Schema):
     warn_minutes: int | None = Field(description="Warn after so many idle minutes; null: never.", examples=[60])
     warn_again_minutes: int | None = Field(description="Warn again after so many idle minutes; null: never.", examples=[90])
     reclaim_minutes: int | None = Field(description="Reclaim after so many idle minutes; null: never.", examples=[None])
+    reclaim_share_percent: int = Field(description="Reclaim only while at least this share of the job's GPUs is idle.", examples=[50])
     hold_after: bool = Field(description="Whether a reclaimed job is held until someone releases it.", examples=[False])
     weekdays: list[int] = Field(description="Days on which steps are taken, 0 is Monday; empty: all.", examples=[[0, 1, 2, 3, 4]])
     hours_from: int | None = Field(description="Steps are taken from this minute of the day on; null: all day.", examples=[480])
@@ -158,6 +159,7 @@ class PolicyIn(Taken):
     warn_minutes: int | None = Field(None, ge=0, le=10_080, description="Null: never.")
     warn_again_minutes: int | None = Field(None, ge=0, le=10_080, description="Null: never.")
     reclaim_minutes: int | None = Field(None, ge=0, le=10_080, description="Null: never.")
+    reclaim_share_percent: int | None = Field(None, ge=1, le=100, description="Reclaim only while at least this share of the job's GPUs is idle.")
     hold_after: bool | None = Field(None, description="Hold a reclaimed job until someone releases it.")
     weekdays: list[int] | None = Field(None, max_length=7, description="0 is Monday; empty: all days.")
     hours_from: int | None = Field(None, ge=0, lt=1440, description="Minute of the day.")
@@ -241,7 +243,7 @@ def idle_policy_put(request: HttpRequest, quota_id: str, body: PolicyIn) -> Http
     """What is not named stays as it is, or as the node above has it."""
     node = _node(request, quota_id)
     values = {name: value for name, value in body.dict(exclude_unset=True).items() if name != "reason"}
-    always = {"enabled", "threshold_percent", "window_minutes", "classes", "hold_after", "weekdays", "zone"}
+    always = {"enabled", "threshold_percent", "window_minutes", "classes", "reclaim_share_percent", "hold_after", "weekdays", "zone"}
     values = {name: value for name, value in values.items() if value is not None or name not in always}
     policy_save(access=access_of(request), node=node, values=values, reason=body.reason, revision=revision_wanted(request), now=now())
     return _policy_answer(node)

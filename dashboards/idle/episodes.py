@@ -270,11 +270,12 @@ def _due(episode: IdleEpisode, rules: Rules, exempt: Exempt, now: datetime) -> l
     if episode.snoozed_until is not None and episode.snoozed_until > now:
         return []
     reached = STAGE_ORDER.index(episode.stage)
+    reclaims = rules.reclaims(idle_milli=episode.idle_milli, held_milli=episode.held_milli)
     for name in steps_due(rules, episode.idle_millis * MILLISECOND):
         stage = {"notify": Stage.NOTIFIED, "warn": Stage.WARNED, "warn_again": Stage.WARNED_AGAIN, "reclaim": Stage.RECLAIMING}[name]
         if STAGE_ORDER.index(stage) <= reached:
             continue
-        if stage == Stage.RECLAIMING and (reached < STAGE_ORDER.index(Stage.WARNED) or now - episode.stage_at < BETWEEN_STEPS):
+        if stage == Stage.RECLAIMING and (not reclaims or reached < STAGE_ORDER.index(Stage.WARNED) or now - episode.stage_at < BETWEEN_STEPS):
             return []
-        return [Act(episode.pk, stage, hold=rules.hold_after, reclaim_after=rules.reclaim_minutes)]
+        return [Act(episode.pk, stage, hold=rules.hold_after, reclaim_after=rules.reclaim_minutes if reclaims else None)]
     return []

@@ -55,6 +55,12 @@ class PolicyForm(forms.Form):
     reclaim_minutes = forms.IntegerField(
         min_value=0, required=False, label="Reclaim after, minutes", help_text="Empty: never. The job saves its work first."
     )
+    reclaim_share_percent = forms.IntegerField(
+        min_value=1,
+        max_value=100,
+        label="Reclaim from idle share, %",
+        help_text="A reclaim takes all GPUs of a job. With fewer idle it is warned only.",
+    )
     hold_after = forms.BooleanField(required=False, label="Hold reclaimed jobs until someone releases them")
     weekdays = forms.MultipleChoiceField(
         choices=list(enumerate(WEEKDAYS)), widget=forms.CheckboxSelectMultiple, required=False, label="Act on", help_text="None: on all days."

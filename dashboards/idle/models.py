@@ -94,6 +94,9 @@ class IdlePolicy(models.Model):
     warn_minutes = models.PositiveIntegerField(null=True, blank=True)
     warn_again_minutes = models.PositiveIntegerField(null=True, blank=True)
     reclaim_minutes = models.PositiveIntegerField(null=True, blank=True)
+    reclaim_share_percent = models.PositiveSmallIntegerField(
+        default=50, help_text="A job is reclaimed only while at least this share of its GPUs is idle."
+    )
     hold_after = models.BooleanField(default=False, help_text="A reclaimed job is held until its owner releases it.")
     weekdays = models.JSONField(default=list, help_text="0 is Monday. Steps are taken on these days; empty: on all.")
     hours_from = models.PositiveSmallIntegerField(null=True, blank=True, help_text="Minutes after midnight, in the zone.")

@@ -39,11 +39,16 @@ class Rules:
     warn_minutes: int | None = 60
     warn_again_minutes: int | None = 90
     reclaim_minutes: int | None = None
+    reclaim_share_percent: int = 50
     hold_after: bool = False
     weekdays: tuple[int, ...] = ()
     hours_from: int | None = None
     hours_until: int | None = None
     zone: str = "UTC"
+
+    def reclaims(self, *, idle_milli: int, held_milli: int) -> bool:
+        """Whether so much of what a job holds is idle that all of it may be reclaimed."""
+        return self.reclaim_minutes is not None and 100 * idle_milli >= self.reclaim_share_percent * held_milli
 
     def acts_at(self, now: datetime) -> bool:
         """Whether `now` lies in the hours in which steps are taken."""
@@ -211,6 +216,8 @@ def rules_faults(rules: Rules, reason: str = "-") -> dict[str, list[str]]:
     faults: dict[str, list[str]] = {}
     if not 1 <= rules.threshold_percent <= 50:
         faults["threshold_percent"] = ["Choose 1 to 50 percent."]
+    if not 1 <= rules.reclaim_share_percent <= 100:
+        faults["reclaim_share_percent"] = ["Choose 1 to 100 percent."]
     if not 5 <= rules.window_minutes <= A_DAY:
         faults["window_minutes"] = ["Choose 5 minutes to 24 hours."]
     if not rules.classes or not set(rules.classes) <= set(JobClass.values):

@@ -240,6 +240,19 @@ def test_hours_that_nobody_read_bring_no_step_nearer(gang):
     assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
 
 
+@pytest.mark.parametrize(("share", "idle", "reclaims"), [(50, 1, False), (50, 2, True), (25, 1, True), (100, 3, False), (100, 4, True)])
+def test_a_job_most_of_whose_gpus_compute_is_warned_and_not_reclaimed(gang, share, idle, reclaims):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=20, warn_minutes=20, reclaim_minutes=35, reclaim_share_percent=share)
+
+    for minute in (0, 5, 10, 15, 20):
+        look(gpus, [0] * idle + [95] * (4 - idle), at=NOON + minute * MINUTE)
+
+    assert IdleEpisode.objects.get().stage == (Stage.RECLAIMING if reclaims else Stage.WARNED)
+    assert Job.objects.get(pk=job.pk).state == (JobState.CHECKPOINTING if reclaims else JobState.RUNNING)
+    assert ("are reclaimed from" in IdleStep.objects.get(kind=Stage.WARNED).text) is reclaims
+
+
 def test_outside_of_working_hours_nothing_is_done(gang):
     job, gpus = gang
     policy(job.quota, notify_minutes=0, hours_from=8 * 60, hours_until=12 * 60)
@@ -326,6 +339,7 @@ def test_a_policy_is_stated_changed_and_audited(gang, personas: Personas):
         policy_save(access=personas.access("team_lead"), node=job.quota, values={}, reason="Test", now=NOON)
 
     assert AuditEntry.objects.get(action="idle.policy").after["reclaim_minutes"] == 120
+    assert rules_faults(Rules(reclaim_share_percent=0)).keys() == {"reclaim_share_percent"}
     assert rules_faults(Rules(warn_minutes=10, notify_minutes=20)).keys() == {"warn_minutes"}
     assert "reclaim_minutes" in rules_faults(Rules(warn_minutes=None, warn_again_minutes=None, reclaim_minutes=100))
 
