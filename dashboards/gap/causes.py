@@ -66,22 +66,37 @@ class Device:
     sm: int | None
     holds: Sequence[Hold] = ()
     promised: int = 0
+    spare: bool = False
+    domains: Mapping[str, str] = field(default_factory=dict)  # where it stands, by level
 
 
 UP, BROKEN, AWAY = "up", "broken", "away"
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a waiting job still needs: so many workers with so many GPUs each of one of the types; empty: any. `milli`: of a part of a GPU.
-
-    `behind`: a reservation's window that starts before the job could end keeps it waiting, so what it would take is kept for that.
-    """
+class Role:
+    """So many workers with so many GPUs each of one of the types; empty: any. `milli`: of a part of a GPU. All in one domain of `level`, if any."""
 
     workers: int
     gpus: int
     types: frozenset[str] = frozenset()
     milli: int = 0
+    level: str = ""
+
+    @property
+    def milli_in_all(self) -> int:
+        return self.workers * (self.milli or 1000 * self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a waiting job needs: all of its roles together, in one domain of `level`; empty: anywhere.
+
+    `behind`: a reservation's window that starts before the job could end keeps it waiting, so what it would take is kept for that.
+    """
+
+    roles: tuple[Role, ...]
+    level: str = ""
     behind: bool = False
 
 
@@ -177,52 +192,133 @@ def _free(free: list[_Free], asks: Iterable[Ask], reserved: Iterable[Reserved]) 
     for one in free:
         # A job has been promised it: it is about to be held.
         one.take(Cause.WANTED, one.device.promised)
+    usual = [one for one in free if not one.device.spare]
     for kept in reserved:
         left = kept.milli
-        for one in free:
+        for one in usual:
             if left and one.device.gpu_type == kept.gpu_type:
                 left -= one.take(Cause.RESERVED, left, kept.quota)
-    short = _serve(free, asks)
+    short = _serve(usual, asks)
     # What would serve the rest of the queue if it lay together is fragmented; nobody waits for what is left after that.
+    rest, none_left = usual, set[frozenset[str]]()
     for types, milli in short:
-        left = milli
-        for one in free:
+        if types in none_left:
+            continue
+        rest, left = [one for one in rest if one.left], milli
+        for one in rest:
             if left and (not types or one.device.gpu_type in types):
                 left -= one.take(Cause.FRAGMENTED, left)
+        if left:
+            none_left.add(types)
     for one in free:
         one.take(Cause.UNWANTED, one.left)
 
 
 def _serve(free: list[_Free], asks: Iterable[Ask]) -> list[tuple[frozenset[str], int]]:
     """Let each waiting job have what hardware alone would let it have, in their order. Returns what found no room."""
-    nodes: dict[int, list[_Free]] = defaultdict(list)
-    for one in free:
-        nodes[one.device.node].append(one)
+    rooms = _Rooms(free)
     short: list[tuple[frozenset[str], int]] = []
     hopeless: set[Ask] = set()
     for ask in asks:
-        if ask in hopeless or not _fits(nodes, ask):
+        if ask in hopeless or not rooms.seat(ask):
             hopeless.add(ask)
-            short.append((ask.types, ask.milli or ask.workers * ask.gpus * 1000))
+            short += [(role.types, role.milli_in_all) for role in ask.roles]
     return short
 
 
-def _fits(nodes: Mapping[int, list[_Free]], ask: Ask) -> bool:
-    each = ask.milli or 1000
-    count = 1 if ask.milli else ask.gpus
-    chosen: list[list[_Free]] = []
-    # The fullest first, as the scheduler packs.
-    rooms = {node: [one for one in mine if one.left >= each and (not ask.types or one.device.gpu_type in ask.types)] for node, mine in nodes.items()}
-    for node in sorted((node for node, room in rooms.items() if len(room) >= count), key=lambda node: (len(rooms[node]), node)):
-        room = sorted(rooms[node], key=lambda one: (one.left, one.device.key))
-        while len(room) >= count and len(chosen) < ask.workers:
-            chosen.append(room[:count])
-            room = room[count:]
-        if len(chosen) == ask.workers:
-            break
-    if len(chosen) < ask.workers:
+class _Rooms:
+    """What is free by node and by domain. How many GPUs of a node a worker could have is counted once for each kind of worker."""
+
+    def __init__(self, free: Iterable[_Free]) -> None:
+        self._nodes: dict[int, list[_Free]] = defaultdict(list)
+        for one in free:
+            self._nodes[one.device.node].append(one)
+        self._counts: dict[tuple[int, frozenset[str]], dict[int, int]] = {}
+        self._levels: dict[str, dict[str, list[int]]] = {}
+
+    def seat(self, ask: Ask) -> bool:
+        """Let it have all that it asks for, or nothing."""
+        roles = sorted(ask.roles, key=lambda role: -role.gpus)
+        for nodes in self._domains(ask.level, roles, None):
+            found: list[tuple[_Free, int]] = []
+            fits = all(self._role(role, nodes, found) for role in roles)
+            for one, milli in found:
+                one.left += milli
+                if fits:
+                    one.take(Cause.RESERVED if ask.behind else Cause.WANTED, milli)
+            if fits:
+                return True
+            for node in {one.device.node for one, _ in found}:
+                self._count(node)
         return False
-    for group in chosen:
-        for one in group:
-            one.take(Cause.RESERVED if ask.behind else Cause.WANTED, each)
-    return True
+
+    def _role(self, role: Role, nodes: Sequence[int] | None, found: list[tuple[_Free, int]]) -> bool:
+        return any(self._workers(role, inner, found) for inner in self._domains(role.level, [role], nodes))
+
+    def _workers(self, role: Role, nodes: Sequence[int] | None, found: list[tuple[_Free, int]]) -> bool:
+        """Seats for all workers of a role on these nodes, or none. The fullest first, as the scheduler packs."""
+        each, size = role.milli or 1000, 1 if role.milli else role.gpus
+        if self._holds(role, nodes) < role.workers:
+            return False
+        counts, wanted = self._of(role), role.workers
+        for count, node in sorted((counts[node], node) for node in self._among(counts, nodes) if counts[node] >= size):
+            room = sorted((one for one in self._nodes[node] if _may_have(one, each, role.types)), key=lambda one: (one.left, one.device.key))
+            seats = [(one, each) for one in room[: size * min(wanted, count // size)]]
+            for one, milli in seats:
+                one.left -= milli
+            self._count(node)
+            found += seats
+            wanted -= len(seats) // size
+            if not wanted:
+                break
+        return True
+
+    def _domains(self, level: str, roles: Sequence[Role], nodes: Sequence[int] | None) -> list[Sequence[int] | None]:
+        """Nodes of each domain of a level that may hold these roles, the fullest domain first; None: all nodes there are."""
+        if not level:
+            return [nodes]
+        within = None if nodes is None else set(nodes)
+        found = []
+        for name, its in self._of_level(level).items():
+            inner = its if within is None else [node for node in its if node in within]
+            if all(self._holds(role, inner) >= role.workers for role in roles):
+                counts = self._of(roles[0])
+                found.append((sum(counts.get(node, 0) for node in inner), name, inner))
+        return [inner for _, _, inner in sorted(found)]
+
+    def _holds(self, role: Role, nodes: Sequence[int] | None) -> int:
+        """How many workers of a role these nodes have room for."""
+        counts, size = self._of(role), 1 if role.milli else role.gpus
+        return sum(counts[node] // size for node in self._among(counts, nodes))
+
+    @staticmethod
+    def _among(counts: Mapping[int, int], nodes: Sequence[int] | None) -> Iterable[int]:
+        return counts if nodes is None else [node for node in nodes if node in counts]
+
+    def _of(self, role: Role) -> dict[int, int]:
+        """By node the GPUs that a worker of this role could have."""
+        key = role.milli or 1000, role.types
+        if key not in self._counts:
+            counts = {node: sum(_may_have(one, *key) for one in mine) for node, mine in self._nodes.items()}
+            self._counts[key] = {node: count for node, count in counts.items() if count}
+        return self._counts[key]
+
+    def _count(self, node: int) -> None:
+        for key, counts in self._counts.items():
+            if count := sum(_may_have(one, *key) for one in self._nodes[node]):
+                counts[node] = count
+            else:
+                counts.pop(node, None)
+
+    def _of_level(self, level: str) -> dict[str, list[int]]:
+        if level not in self._levels:
+            domains: dict[str, list[int]] = defaultdict(list)
+            for node, mine in self._nodes.items():
+                if (name := mine[0].device.domains.get(level)) is not None:
+                    domains[name].append(node)
+            self._levels[level] = domains
+        return self._levels[level]
+
+
+def _may_have(one: _Free, milli: int, types: frozenset[str]) -> bool:
+    return one.left >= milli and (not types or one.device.gpu_type in types)

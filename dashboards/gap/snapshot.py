@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from django.db.models import Sum
 
-from dashboards.gap.causes import AWAY, BROKEN, UP, Ask, Device, Hold, Part, Piece, Reserved, pieces, summed
+from dashboards.gap.causes import AWAY, BROKEN, UP, Ask, Device, Hold, Part, Piece, Reserved, Role, pieces, summed
 from dashboards.models import NO_READING
 from dashboards.selectors import WAITING, frames_newest
 from gpufleet.core.moment import one_moment
@@ -18,10 +18,12 @@ from quotas.selectors.windows import lasting_at
 from scheduler.models import IN_SERVICE, Gpu, Health, Job, Placement, PromisedSeat
 from scheduler.selectors.holders import outside_seats
 from scheduler.services.loop.usage import phase_of
+from scheduler.snapshots.fleet import domains_of_nodes
 
 BROKEN_STATES = (Health.DOWN, Health.REPAIRING)
 # Further jobs of the queue change nothing: by then hardly anything is free.
 MOST_ASKS = 2_000
+WIDEST = "cluster"  # workers of one job stand together at least so far, unless it may span clusters
 
 
 def gap_now(*, now: datetime) -> dict[Part, int]:
@@ -58,10 +60,22 @@ def _devices(now: datetime) -> list[Device]:
     promised: dict[int, int] = dict(PromisedSeat.objects.filter(gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
     sm = _readings(now)
     gpus = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).order_by("pk")
-    facts = gpus.values_list("pk", "node_id", "gpu_type_id", "node__pool__name", "health", "node__health")
+    facts = gpus.values_list("pk", "node_id", "gpu_type_id", "node__pool__name", "health", "node__health", "node__spare")
+    places = domains_of_nodes()
     return [
-        Device(key, node, gpu_type, pool or "", health_state(health, above), sm.get(key), holds.get(key, ()), promised.get(key, 0))
-        for key, node, gpu_type, pool, health, above in facts
+        Device(
+            key,
+            node,
+            gpu_type,
+            pool or "",
+            health_state(health, above),
+            sm.get(key),
+            holds.get(key, ()),
+            promised.get(key, 0),
+            spare,
+            places.get(node, {}),
+        )
+        for key, node, gpu_type, pool, health, above, spare in facts
     ]
 
 
@@ -85,19 +99,28 @@ def _asks() -> Iterable[Ask]:
     """What waits, as the queue has it: higher numbers first, then who came first."""
     rows = Job.objects.filter(state__in=WAITING, held_at__isnull=True).order_by("-priority", "submitted_at", "pk")
     for spec, milli, codes in rows.values_list("spec", "gpus_milli", "outlook__codes")[:MOST_ASKS]:
-        yield from asks_of(spec, milli, behind=" window " in (codes or ""))
+        if ask := ask_of(spec, milli, behind=" window " in (codes or "")):
+            yield ask
 
 
-def asks_of(spec: Mapping[str, Any], milli: int, *, behind: bool = False) -> Iterable[Ask]:
-    """What a job asks for; `behind`: a window that is to come keeps it waiting."""
-    roles = spec.get("roles") or [{}]
-    for role in roles:
-        workers, gpus, types = int(role.get("min", 1)), int(role.get("gpus") or 0), frozenset(role.get("gpu_types") or ())
+def ask_of(spec: Mapping[str, Any], milli: int, *, behind: bool = False) -> Ask | None:
+    """What a job asks for; `behind`: a window that is to come keeps it waiting. Of several roles those with parts of GPUs are left out."""
+    forms = spec.get("roles") or [{}]
+    roles = []
+    for form in forms:
+        workers, gpus, types = int(form.get("min", 1)), int(form.get("gpus") or 0), frozenset(form.get("gpu_types") or ())
+        level = _level_of(form)
         if workers and gpus:
-            yield Ask(workers, gpus, types, behind=behind)
-        elif workers and milli and len(roles) == 1:
+            roles.append(Role(workers, gpus, types, level=level))
+        elif workers and milli and len(forms) == 1:
             # A slice or a share: a part of one GPU a worker.
-            yield Ask(workers, 1, types, milli=max(1, min(1000, milli // workers)), behind=behind)
+            roles.append(Role(workers, 1, types, max(1, min(1000, milli // workers)), level))
+    spans = (spec.get("topology") or {}).get("span_clusters")
+    return Ask(tuple(roles), _level_of(spec) or ("" if spans else WIDEST), behind) if roles else None
+
+
+def _level_of(form: Mapping[str, Any]) -> str:
+    return (form.get("topology") or {}).get("required") or ""
 
 
 def reserved_now(now: datetime) -> list[Reserved]:

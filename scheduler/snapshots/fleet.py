@@ -105,6 +105,20 @@ def topology_now(levels: Sequence[tuple[Any, ...]] | None = None) -> Topology:
     return _topology(LEVELS() if levels is None else levels)
 
 
+def domains_of_nodes() -> dict[int, dict[str, str]]:
+    """Of each node the domain that it stands in, by level, as jobs may name these: two nodes are together where the names are the same."""
+    levels, names = LEVELS(), {key: name for key, name, *_ in CLUSTERS()}
+    topology = _topology(levels)
+    trails = _Trails(DOMAINS(), levels, topology.levels)
+    found = {}
+    for key, cluster, name, domain in (
+        NodeRow.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "cluster_id", "name", "domain_id")
+    ):
+        path = (*trails.path(domain, names[cluster], name), name)
+        found[key] = {level: "/".join(path[: depth + 1]) for depth, level in enumerate(topology.all_levels)}
+    return found
+
+
 def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, outside_rows, splits = rows
     cluster_names = {key: name for key, name, _, _ in clusters}

@@ -1,6 +1,7 @@
 """The gap as it is kept and shown: out of one snapshot, adding up in every column, for each viewer what that person may see."""
 
 import itertools
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
@@ -14,7 +15,7 @@ from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, pieces_newest, spans_sum
 from dashboards.telemetry.spans import HOUR, QUARTER
 from gpufleet.core.times import now
-from scheduler.models import Health, JobState, Outlook
+from scheduler.models import Health, Job, JobState, Node, Outlook
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of, readings
@@ -75,6 +76,32 @@ def test_what_waits_behind_a_window_is_not_wanted_by_the_next_plan() -> None:
     sums = gap_now(now=NOON)
 
     assert {part.cause: milli for part, milli in sums.items() if part.cause in (Cause.RESERVED, Cause.WANTED)} == {Cause.RESERVED: 2000}
+
+
+def test_what_waits_for_one_leaf_is_served_by_one_leaf() -> None:
+    builders.cluster(levels=("spine", "leaf"))
+    nodes = [builders.node(gpus=8, at=f"spine-1/leaf-{number}") for number in (1, 2)]
+    builders.node(gpus=8, of=builders.cluster("south"))
+    roles = {"roles": [{"name": "worker", "min": 2, "gpus": 8}]}
+    waiting = builders.job(state=JobState.QUEUED, spec=roles | {"topology": {"required": "leaf"}}, gpus_milli=16_000)
+
+    def causes() -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for part, milli in gap_now(now=NOON).items():
+            found[part.cause.value] += milli
+        return dict(found)
+
+    def asks(spec: dict[str, object]) -> dict[str, int]:
+        Job.objects.filter(pk=waiting.pk).update(spec=spec)
+        return causes()
+
+    assert causes() == {"fragmented": 16_000, "unwanted": 8_000}
+    assert asks(roles | {"topology": {"required": "spine"}}) == {"wanted": 16_000, "unwanted": 8_000}
+    three = {"roles": [{"min": 3, "gpus": 8}]}
+    assert asks(three) == {"fragmented": 24_000}
+    assert asks(three | {"topology": {"span_clusters": True}}) == {"wanted": 24_000}
+    Node.objects.filter(pk=nodes[0].pk).update(spare=True)
+    assert asks(roles) == {"fragmented": 16_000, "unwanted": 8_000}
 
 
 def test_stale_telemetry_makes_nobody_idle() -> None:
