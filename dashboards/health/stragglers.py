@@ -195,14 +195,16 @@ def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[i
     for gpu, node, signal, value in HealthBucket.objects.filter(node__in=nodes, at__gte=now - LOOK_BACK).values_list(
         "gpu_id", "node_id", "signal", "value"
     ):
-        seen[gpu, node][signal] += value
+        known = seen[gpu, node][signal]
+        seen[gpu, node][signal] = max(known, value) if SIGNALS[signal].kind == "level" else known + value
     found = {}
     for gpu, node in devices:
-        known = holds.get((gpu, node)) or holds.get((None, node))
+        held = holds.get((gpu, node)) or holds.get((None, node))
         raw = {**seen[None, node], **seen[gpu, node]}
         stands_out = next((key for key in CAUSES if raw.get(key)), None)
-        if known is not None:
-            found[gpu, node] = known
+        if held is not None:
+            found[gpu, node] = held
         elif stands_out is not None:
-            found[gpu, node] = f"{CAUSES[stands_out]}: {raw[stands_out]:,} {SIGNALS[stands_out].unit} in 30 min."
+            joiner = "up to " if SIGNALS[stands_out].kind == "level" else ""
+            found[gpu, node] = f"{CAUSES[stands_out]}: {joiner}{raw[stands_out]:,} {SIGNALS[stands_out].unit} in 30 min."
     return found

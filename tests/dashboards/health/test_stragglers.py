@@ -14,7 +14,7 @@ from dashboards.health.detect import LOOKS, Slow, slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
 from dashboards.health.state import RawState, state_write
 from dashboards.health.steps import LOOK, looks_of, steps_report
-from dashboards.health.stragglers import slow_links, stragglers_round
+from dashboards.health.stragglers import causes_of, slow_links, stragglers_round
 from dashboards.models import ActivityEntry, StepLook
 from scheduler.models import JobState
 from scheduler.services.jobs.tokens import token_digest
@@ -92,6 +92,23 @@ def test_only_step_times_of_the_whole_gang_count_instead_of_its_activity(ranks, 
     whole = len(telling) == 16
     assert stragglers_round(now=NOON) == (0 if whole else 1)
     assert list(Straggler.objects.values_list("rank", "measure")) == ([] if whole else [(11, "sm")])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("signal", "value", "cause"),
+    [
+        ("temperature", 84, "Heat: up to 84 °C in 30 min."),
+        ("pcie_lost", 50, "PCIe downgrade: up to 50 % of bandwidth lost in 30 min."),
+        ("thermal", 60, "Thermal throttling: 360 s in 30 min."),
+    ],
+)
+def test_a_cause_tells_the_highest_level_and_the_sum_of_what_is_counted(signal, value, cause):
+    gpu = builders.gpu()
+    for number in range(6):
+        HealthBucket.objects.create(at=NOON - 5 * number * MINUTE, device=2 * gpu.pk, node=gpu.node, gpu=gpu, signal=signal, value=value)
+
+    assert causes_of([(gpu.pk, gpu.node_id)], NOON) == {(gpu.pk, gpu.node_id): cause}
 
 
 @pytest.mark.django_db
