@@ -9,15 +9,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Q
 
 from dashboards.health.incidents import hands, incident_note, incident_open, incidents_end, incidents_follow, measure
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
-from dashboards.health.state import ages_write, device_of_node, gpus_read
+from dashboards.health.state import BUCKET, ages_write, device_of_node, gpus_read
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
 from gpufleet.core.faults import Conflict
@@ -99,8 +102,7 @@ def health_round(*, now: datetime) -> Round:
     stale = stale_clusters(now)
     done.stale = tuple(sorted(stale))
     ages, unheard = heartbeat_ages(machines.values(), outages(now), now)
-    longest = max((max(rule.window, rule.clear_after) for rule in rules), default=timedelta(0))
-    sums = Sums(sums_stored(now - longest - timedelta(minutes=10)))
+    sums = Sums(sums_stored(spans_of(rules), now))
     open_ones = ((one.rule_id, one.device) for one in findings if not (one.rule.signal == "heartbeat" and one.device in unheard))
     found = judged(rules, sums, ages, open_ones, now)
     with transaction.atomic():
@@ -125,9 +127,25 @@ def machines_now() -> list[Machine]:
     return [Machine(*row) for row in rows.values_list("pk", "name", "pool_id", "cluster_id", "health", "heartbeat_at")]
 
 
-def sums_stored(start: datetime) -> list[Sum]:
-    rows = HealthBucket.objects.filter(at__gte=start).order_by("at", "pk").values_list("at", "device", "signal", "code", "value")
-    return [Sum(*row) for row in rows]
+def spans_of(rules: Iterable[Rule]) -> dict[str, timedelta]:
+    """How far back rules look, by signal."""
+    found: dict[str, timedelta] = {}
+    for rule in rules:
+        if rule.signal != "heartbeat":
+            found[rule.signal] = max(rule.window, rule.clear_after, found.get(rule.signal, timedelta(0)))
+    return found
+
+
+def sums_stored(spans: Mapping[str, timedelta], now: datetime) -> list[Sum]:
+    """What is stored of each signal in so long a time before now."""
+    by_start: dict[datetime, list[str]] = defaultdict(list)
+    for signal, span in spans.items():
+        by_start[now - span - 2 * BUCKET].append(signal)
+    if not by_start:
+        return []
+    wanted = reduce(or_, (Q(at__gte=start, signal__in=signals) for start, signals in sorted(by_start.items())))
+    rows = HealthBucket.objects.filter(wanted, at__gte=min(by_start)).order_by("at", "pk")
+    return [Sum(*row) for row in rows.values_list("at", "device", "signal", "code", "value")]
 
 
 def stale_clusters(now: datetime) -> set[int]:

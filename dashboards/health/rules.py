@@ -1,7 +1,7 @@
 """Health rules: what each finds in five-minute sums, now or in the past. No clock and no database: sums in, findings out."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -115,23 +115,27 @@ class Replayed:
     value: int
 
 
-def replay(rule: Rule, rows: Sequence[Sum], *, start: datetime, end: datetime) -> list[Replayed]:
+def replay(rule: Rule, rows: Iterable[Sum], *, start: datetime, end: datetime) -> list[Replayed]:
     """A dry run over stored sums, in steps of five minutes. The age of a heartbeat is of the moment, whatever window its rule has."""
-    sums = Sums(rows)
     of_moment = SIGNALS[rule.signal].kind == "age"
     window, clear_after = (timedelta(0), timedelta(0)) if of_moment else (rule.window, rule.clear_after)
+    by_device: dict[int, list[Sum]] = defaultdict(list)
+    for row in rows:
+        if row.signal == rule.signal and (not rule.group or xid_of(row.code).group == rule.group):
+            by_device[row.device].append(row)
     found: list[Replayed] = []
-    for device in sums.devices(rule.signal):
-        moments = sorted({row.at for row in rows if row.device == device and row.signal == rule.signal})
+    for device, its in by_device.items():
+        its.sort(key=lambda row: row.at)
+        held, calm = _Sliding(rule, its, window), _Sliding(rule, its, clear_after)
         since: datetime | None = None
         most = 0
-        for moment in _steps(moments, rule, start, end):
-            value, _ = sums.over(rule, device, moment, window)
+        for moment in _steps(its, rule, start, end):
+            value, low = held.until(moment), calm.until(moment)
             if since is None and value >= rule.threshold:
                 since, most = moment, value
             elif since is not None:
                 most = max(most, value)
-                if value < rule.threshold and sums.over(rule, device, moment, clear_after)[0] < rule.clear_below:
+                if value < rule.threshold and low < rule.clear_below:
                     found.append(Replayed(device, since, moment, most))
                     since = None
         if since is not None:
@@ -139,17 +143,41 @@ def replay(rule: Rule, rows: Sequence[Sum], *, start: datetime, end: datetime) -
     return sorted(found, key=lambda one: (one.since, one.device))
 
 
-def _steps(moments: Sequence[datetime], rule: Rule, start: datetime, end: datetime) -> list[datetime]:
-    """Only around figures that were kept does anything change."""
-    span = max(rule.window, rule.clear_after) + BUCKET
-    found: set[datetime] = set()
-    for moment in moments:
-        step = moment
-        while step <= min(moment + span + BUCKET, end):
+class _Sliding:
+    """The figure of a window as its end moves on. Each row comes in once and goes out once."""
+
+    def __init__(self, rule: Rule, rows: Sequence[Sum], span: timedelta) -> None:
+        self._rows, self._span = rows, span + BUCKET
+        self._highest = SIGNALS[rule.signal].kind in ("level", "age")
+        self._next = self._total = 0
+        self._inside: deque[Sum] = deque()  # of a level without those that a later one exceeds: the first is the highest
+
+    def until(self, now: datetime) -> int:
+        """The figure of the window that ends now; `now` never goes back."""
+        while self._next < len(self._rows) and self._rows[self._next].at <= now:
+            row = self._rows[self._next]
+            while self._highest and self._inside and self._inside[-1].value <= row.value:
+                self._inside.pop()
+            self._inside.append(row)
+            self._total += row.value
+            self._next += 1
+        while self._inside and self._inside[0].at <= now - self._span:
+            self._total -= self._inside.popleft().value
+        if not self._inside:
+            return 0
+        return self._inside[0].value if self._highest else self._total
+
+
+def _steps(rows: Sequence[Sum], rule: Rule, start: datetime, end: datetime) -> Iterator[datetime]:
+    """Only around figures that were kept does anything change. `rows` in their order, at whole five minutes."""
+    span = max(rule.window, rule.clear_after) + 2 * BUCKET
+    step: datetime | None = None
+    for row in rows:
+        step = row.at if step is None else max(step, row.at)
+        while step <= min(row.at + span, end):
             if step >= start:
-                found.add(step)
+                yield step
             step += BUCKET
-    return sorted(found)
 
 
 def said(hit: Hit) -> str:

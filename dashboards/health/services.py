@@ -1,7 +1,7 @@
 """Changes of health rules and of their limits by people, and the dry run of a rule against what was stored."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,9 +9,9 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboards.health.models import Action, HealthRule, HealthSettings
-from dashboards.health.round import AGES, rule_of, sums_stored
-from dashboards.health.rules import Replayed, Rule, replay
+from dashboards.health.models import Action, HealthBucket, HealthRule, HealthSettings
+from dashboards.health.round import AGES, rule_of
+from dashboards.health.rules import Replayed, Rule, Sum, replay
 from dashboards.health.state import KEPT_AGE, SIGNALS
 from dashboards.health.xids import GROUPS
 from gpufleet.core.audit import audit_record
@@ -162,10 +162,17 @@ def dry_run(rule: Rule, *, now: datetime, span: timedelta = DRY_RUN) -> DryRun:
             note = f"Ages below {KEPT_AGE} s are not kept: a node counts as heard of from there on. "
         if kept > start:
             start, note = kept, f"{note}Heartbeat ages are kept since {kept:%Y-%m-%d %H:%M} UTC: earlier days are not tried."
-    rows = [row for row in sums_stored(start - rule.window) if row.signal == rule.signal]
-    found = replay(rule, rows, start=start, end=now)
+    found = replay(rule, _sums(rule, start - rule.window), start=start, end=now)
     names = device_names({one.device for one in found})
     return DryRun(start, now, [(names.get(one.device, "removed"), one) for one in found], note.strip())
+
+
+def _sums(rule: Rule, start: datetime) -> Iterator[Sum]:
+    """What is stored that the rule could act on since then. A level below the one at which it ends changes nothing."""
+    rows = HealthBucket.objects.filter(signal=rule.signal, at__gte=start)
+    if SIGNALS[rule.signal].kind in ("level", "age"):
+        rows = rows.filter(value__gte=rule.clear_below)
+    yield from (Sum(*row) for row in rows.values_list("at", "device", "signal", "code", "value").iterator(chunk_size=10_000))
 
 
 def rule_asked(values: Mapping[str, Any], base: HealthRule | None = None, reason: str = "") -> Rule:

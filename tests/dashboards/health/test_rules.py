@@ -1,17 +1,21 @@
 """Health rules: raw state kept sparsely, findings with windows and hysteresis, what they do to nodes, and how far they may go."""
 
+import time
 import zlib
+from collections import Counter
 from datetime import timedelta
 
 import numpy as np
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.health.lifecycle import calm_needed
 from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
-from dashboards.health.round import health_round, rule_of
+from dashboards.health.round import health_round, rule_of, spans_of, sums_stored
 from dashboards.health.rules import Rule, Sum, Sums, judged, replay
 from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
 from dashboards.health.state import STORED, UNREAD, RawState, state_write
@@ -462,11 +466,17 @@ def test_a_rule_on_the_heartbeat_is_tried_against_the_silences_that_there_were(f
     assert "kept since" in page
 
 
-@given(st.lists(st.tuples(st.integers(0, 47), st.integers(0, 3), st.integers(1, 400)), max_size=40), st.integers(1, 500), st.integers(1, 12))
-def test_what_a_dry_run_finds_is_what_the_rounds_would_have_found(stored, threshold, windows):
+@given(
+    st.lists(st.tuples(st.integers(0, 47), st.integers(0, 3), st.integers(1, 400)), max_size=40),
+    st.integers(1, 500),
+    st.integers(1, 12),
+    st.sampled_from([5, 10, 90]),
+    st.sampled_from(["ecc_corrected", "temperature", "thermal"]),
+)
+def test_what_a_dry_run_finds_is_what_the_rounds_would_have_found(stored, threshold, windows, clear_minutes, signal):
     unique = {(slot, device): value for slot, device, value in stored}
-    rows = [Sum(NOON + 5 * slot * MINUTE, device, "ecc_corrected", 0, value) for (slot, device), value in sorted(unique.items())]
-    one = Rule(1, "r", "ecc_corrected", "", threshold, 5 * windows * MINUTE, max(1, threshold // 2), 10 * MINUTE, "note")
+    rows = [Sum(NOON + 5 * slot * MINUTE, device, signal, 0, value) for (slot, device), value in sorted(unique.items())]
+    one = Rule(1, "r", signal, "", threshold, 5 * windows * MINUTE, max(1, threshold // 2), clear_minutes * MINUTE, "note")
     end = NOON + 8 * 60 * MINUTE
     sums, open_ones, spans = Sums(rows), {}, []
     for slot in range(97):
@@ -484,9 +494,38 @@ def test_what_a_dry_run_finds_is_what_the_rounds_would_have_found(stored, thresh
     assert {r.device: r.until for r in tried if r.until is None}.keys() == {device for device, _, until in spans if until is None}
 
 
-def test_four_thousand_gpus_are_judged_within_a_second(db):
-    import time
+def test_a_dry_run_over_thirty_days_takes_a_moment():
+    """One GPU with an error each five minutes, and a hundred that had one each an hour."""
+    one = Rule(1, "r", "ecc_corrected", "", 10, 60 * MINUTE, 5, 60 * MINUTE, "note")
+    day = 24 * 12
+    rows = [Sum(NOON + 5 * slot * MINUTE, 2, "ecc_corrected", 0, 1) for slot in range(30 * day)]
+    rows += [Sum(NOON + 5 * slot * MINUTE, 2 * device, "ecc_corrected", 0, 1) for slot in range(0, 30 * day, 12) for device in range(2, 102)]
+    began = time.perf_counter()
 
+    assert [(held.device, held.value) for held in replay(one, rows, start=NOON, end=NOON + 30 * 1440 * MINUTE)] == [(2, 13)]
+    assert time.perf_counter() - began < 10
+
+
+def test_only_what_rules_look_at_is_read(fleet, personas: Personas):
+    """Of each signal the longest window of its own rules; a dry run reads its signal alone, of levels those that it could act on."""
+    _, gpus = fleet
+    made = [rule(signal="temperature", threshold=95, clear_below=90), rule(signal="row_remaps", window_minutes=1440, clear_minutes=1440)]
+    rule(signal="temperature", threshold=99, clear_below=98, clear_minutes=30)
+    gpu = gpus[0]
+    for signal, value in (("temperature", 96), ("temperature", 85), ("row_remaps", 1), ("nvlink_errors", 7)):
+        for minutes in (5, 30, 600, 2000):
+            at = NOON - minutes * MINUTE - (5 if value == 85 else 0) * MINUTE
+            HealthBucket.objects.create(at=at, device=2 * gpu.pk, node=gpu.node, gpu=gpu, signal=signal, value=value)
+    read = sums_stored(spans_of([rule_of(one) for one in HealthRule.objects.all()]), NOON)
+
+    assert Counter((one.signal, one.value) for one in read) == {("temperature", 96): 2, ("temperature", 85): 2, ("row_remaps", 1): 3}
+    with CaptureQueriesContext(connection) as queries:
+        dry_run(rule_of(made[0]), now=NOON)
+    (asked,) = [query["sql"] for query in queries if "health_bucket" in query["sql"]]
+    assert '"signal" = ' in asked and '"value" >= 90' in asked
+
+
+def test_four_thousand_gpus_are_judged_within_a_second(db):
     HealthRule.objects.all().delete()
     from dashboards.health.defaults import default_rules
 
