@@ -13,6 +13,7 @@ from django.db import Error
 
 from scheduler.backends.base import (
     BackendError,
+    BackendSilent,
     Refusal,
     RunState,
     SeenCheckpoint,
@@ -23,6 +24,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_runs import MOST_KILLED, REFORMS
+from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode, SlurmSilent
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
@@ -60,6 +62,7 @@ class Looking(Site):
     """What the scheduler is told."""
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+        shared.must_answer(self._tops())
         with self.together():
             jobs = self._with_gpus(self._jobs())
         self._ask_for_boot()
@@ -84,7 +87,7 @@ class Looking(Site):
                 if seen is None:
                     continue
                 self._see_to(run, seen, by_id, now)
-            except SlurmSilent:
+            except BackendSilent:
                 raise
             except BackendError as fault:
                 log.warning("%s: %s", run.key, fault)

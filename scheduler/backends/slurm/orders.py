@@ -15,6 +15,7 @@ from django.db import Error, IntegrityError, transaction
 from scheduler.backends.base import (
     BackendError,
     BackendRefused,
+    BackendSilent,
     NotFound,
     OldCheckpoint,
     Signal,
@@ -56,7 +57,7 @@ class Orders(Site):
                 run = self._new(order, parts, now)
                 places = self._places(order, run)
                 fresh.append((run, [self._submission(order, part, places) for part in parts]))
-            except SlurmSilent as fault:
+            except BackendSilent as fault:
                 self._held.silent = fault  # nothing is submitted yet, and each `start` of the block says so without asking again
                 return
             except BackendError:
@@ -191,6 +192,8 @@ class Orders(Site):
 
     def _begun(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> tuple[Run | None, bool]:
         """The run as it is written down before Slurm hears of it; None where it is not to begin (any more). And whether it is new."""
+        # Its folders are made before the transaction: they may be waited for.
+        new = None if SlurmRun.objects.filter(attempt_key=order.key).exists() else self._new(order, parts, now)
         with transaction.atomic():
             run = self._read(order.key)
             if run is not None and run.in_place and run.sequence == order.sequence:
@@ -199,9 +202,10 @@ class Orders(Site):
                 self._keep(run)
             if run is not None:
                 return (None if run.never_begun or run.stopping or run.killed or run.sequence > order.sequence else run), False
-            run = self._new(order, parts, now)
-            self._keep(run)
-            return run, True
+            if new is None:
+                raise BackendError(f"{order.key} was forgotten a moment ago.")
+            self._keep(new)
+            return new, True
 
     def _new(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> Run:
         run = Run(order.key, order.sequence, now.isoformat(), grace=order.grace_seconds, saves=saves(order))

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.backends.base import Refusal
+from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run
 from scheduler.backends.slurm.script import joins_later
 
+T = TypeVar("T")
 SIGKILLED = 128 + signal.SIGKILL
 AT_ITS_START = timedelta(seconds=2)
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
@@ -85,7 +87,7 @@ def _lost_by_srun(run: Run, part: Mapping[str, Any], job: SlurmJob) -> str:
     if part.get("single", run.single):
         return ""
     try:
-        said = text_of(Path(run.folder), f"lost.{job.id}").strip()
+        said = _asked(run, lambda: text_of(Path(run.folder), f"lost.{job.id}")).strip()
     except OSError:
         return ""
     return said if said in {f"{seat['role']}-{seat['index']}" for part in run.parts for seat in part["seats"]} else ""
@@ -112,7 +114,8 @@ def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
 def _left(run: Run, part: Mapping[str, Any], word: int) -> list[int] | None:
     """A number of what each of its workers left when it ended: its exit code and, in seconds since 1970, when its script began."""
     try:
-        return [int(text_of(Path(run.folder), exit_name(seat, part)).split()[word]) for seat in part["seats"]]
+        texts = _asked(run, lambda: [text_of(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
+        return [int(text.split()[word]) for text in texts]
     except (OSError, ValueError, IndexError):
         return None
 
@@ -133,13 +136,10 @@ def left_since(run: Run, part: Mapping[str, Any]) -> datetime | None:
 
 def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
     """When a part ended that Slurm has forgotten, by its last exit code; nothing where it left none."""
-    ends = []
-    for seat in part["seats"]:
-        try:
-            with opened(Path(run.folder), exit_name(seat, part)) as file:
-                ends.append(os.fstat(file).st_mtime)
-        except OSError:
-            return None
+    try:
+        ends = _asked(run, lambda: [_written_at(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
+    except OSError:
+        return None
     try:
         return datetime.fromtimestamp(max(ends), UTC) if ends else None
     except (OverflowError, ValueError):  # the job can give its files any date
@@ -179,23 +179,39 @@ def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
     seat = part["seats"][0]
     name = f"{seat['role']}-{seat['index']}"
     ways = (False,) if joins_later(part["number"]) else (True, False)
-    return any(os.path.lexists(Path(run.folder) / log_name(own=own, seat=name, part=part["number"])) for own in ways)
+    files = [Path(run.folder) / log_name(own=own, seat=name, part=part["number"]) for own in ways]
+    return _asked(run, lambda: any(map(os.path.lexists, files)))
 
 
 def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
     """Whether no process of a part ever ran, also where Slurm says that it was completed. A controller that has forgotten its last jobs gives their
     numbers to others, and a node tells of an end by number: its comment is then that of the other. Where the folder can't be read nobody knows."""
     try:
-        descriptor = os.open(run.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # which has a network file system look anew
+        _asked(run, lambda: _look_anew(Path(run.folder)))
     except OSError:
         return False
-    os.close(descriptor)
     return not _has_begun(run, part) and _left_code(run, part) is None
 
 
 def log_name(*, own: bool, seat: str, part: int) -> str:
     """The file that a node makes when it starts the script. `own`: it is the log of its worker."""
     return f"{seat}.log" if own else f"batch-{part}.log"
+
+
+def _asked(run: Run, call: Callable[[], T]) -> T:
+    """Of the run's folder, in the shared one of its time."""
+    folder = Path(run.folder)
+    return shared.asked(folder.parents[1] if len(folder.parents) > 1 else folder, call)
+
+
+def _look_anew(folder: Path) -> None:
+    """A network file system does so for who opens a folder."""
+    os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+
+
+def _written_at(folder: Path, name: str) -> float:
+    with opened(folder, name) as file:
+        return os.fstat(file).st_mtime
 
 
 @contextmanager
@@ -223,7 +239,7 @@ def kept_on_node(run: Run, part: Mapping[str, Any]) -> tuple[str, str] | None:
     """The node that has logs of a part which are not all copied yet, and the folder there. The script of the job says so, and can say anything: the
     folder is only ever read as the job's user."""
     try:
-        said = LOCAL.fullmatch(text_of(Path(run.folder), f"local-{part['number']}", most=500))
+        said = LOCAL.fullmatch(_asked(run, lambda: text_of(Path(run.folder), f"local-{part['number']}", most=500)))
     except OSError:
         return None
     return (said["node"], said["folder"]) if said is not None and said["node"] in part["nodes"] else None

@@ -19,6 +19,7 @@ from scheduler.backends.base import (
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
+from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
 from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
 from scheduler.backends.slurm.script import Places
@@ -72,6 +73,7 @@ class Site:
 
     def probe(self) -> None:
         """A controller that is slow has answered when it does so later than anybody waits for, which the next probe tells."""
+        shared.must_answer(self._tops())
         if (late := self._probing.late_answer()) is not None:
             return late.result()
         try:
@@ -193,27 +195,17 @@ class Site:
     def _top_in(self, folder: str) -> Path:
         return Path(folder) / f"gpufleet-{self.settings.tag}"
 
+    def _tops(self) -> list[Path]:
+        return [self._top, *map(self._top_in, self.settings.former)]
+
     def _folders(self, order: StartOrder) -> tuple[Path, Path]:
-        """Made by the console in folders that no job can write to, so that none can put a link in the way."""
         account, top = self._account(), self._top
-        made = []
+        names = Path("runs", order.key), Path("checkpoints", order.job, str(order.attempt))
         try:
-            for path in (top / "runs" / order.key, top / "checkpoints" / order.job / str(order.attempt)):
-                for parent in reversed(path.relative_to(top).parents):
-                    if not (top / parent).exists():
-                        (top / parent).mkdir(parents=True, exist_ok=True)
-                        (top / parent).chmod(0o755)  # whatever the umask: the job's user passes through
-                path.mkdir(mode=0o750, exist_ok=True)
-                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    if os.getuid() == 0:
-                        os.fchown(descriptor, account.pw_uid, account.pw_gid)
-                finally:
-                    os.close(descriptor)
-                made.append(path)
+            shared.asked(top, lambda: shared.folders_made(top, names, account))
         except OSError as fault:
             raise BackendError(f"The shared folder {self.settings.folder} cannot be used: {fault}") from fault
-        return made[0], made[1]
+        return top / names[0], top / names[1]
 
     def _places(self, order: StartOrder, run: Run) -> Places:
         account = self._account()
