@@ -3,7 +3,7 @@
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -293,6 +293,8 @@ class Orders(Site):
         self, key: str, sequence: int, add: Sequence[WorkerSeat], leave: set[tuple[str, int]], order: StartOrder | None, now: datetime
     ) -> Run | None:
         """The run as it is to be, written down before Slurm hears of those who join; None where there is nothing to do (any more)."""
+        cancelled = self._cancel_the_lost(key, sequence, add, leave, order, now)
+        gres = {} if order is None else {seat.node: self._gres(seat.node) for seat in add}
         with transaction.atomic():
             run = self._read(key)
             if run is None:
@@ -305,7 +307,7 @@ class Orders(Site):
                 return run
             self._ask_some_to_leave(run, leave, now)
             if order is not None:
-                self._join(run, add, order, sequence, now)
+                self._join(run, add, order, sequence, now, gres, cancelled)
             run.sequence = sequence
             self._keep(run)
             return run
@@ -326,8 +328,25 @@ class Orders(Site):
                     part.pop("to_save", None)
                 self._keep(run)
 
-    def _join(self, run: Run, add: Sequence[WorkerSeat], order: StartOrder, sequence: int, now: datetime) -> None:
-        """Write down who joins. What stands elsewhere than the scheduler says was lost, and is cancelled: its node may be cut off and not dead."""
+    def _cancel_the_lost(
+        self, key: str, sequence: int, add: Sequence[WorkerSeat], leave: set[tuple[str, int]], order: StartOrder | None, now: datetime
+    ) -> set[int]:
+        """What stands elsewhere than the scheduler says was lost, and is cancelled: its node may be cut off and not dead. Slurm hears of that
+        before it is written down, and outside the transaction. Returns the numbers."""
+        row = SlurmRun.objects.filter(attempt_key=key).first() if order is not None else None
+        if order is None or row is None:
+            return set()
+        run = self._of_row(row)
+        if run.never_begun or run.stopping or run.killed or run.sequence >= sequence or not run.in_place:
+            return set()
+        self._ask_some_to_leave(run, leave, now)
+        _, gone = self._who_joins(run, add, order)
+        ids = [part["id"] for part in gone if part.get("id")]
+        self._cancel(ids, named(key))
+        return set(ids)
+
+    def _who_joins(self, run: Run, add: Sequence[WorkerSeat], order: StartOrder) -> tuple[list[WorkerSeat], list[dict[str, Any]]]:
+        """Those who do not stand already, and the parts that are lost."""
         nodes = {(seat.role, seat.index): seat.node for seat in order.workers}
         there = {seat_of(part) for part in run.parts if nodes.get(seat_of(part)) == part["nodes"][0] and self._stands(run, part)}
         add = [seat for seat in add if (seat.role, seat.index) not in there]  # a start that was told late may have begun some
@@ -335,13 +354,27 @@ class Orders(Site):
         if any(part.get("leaving") and seat_of(part) in joining for part in run.parts):
             raise BackendError(f"A worker of {run.key} that is to come back has not ended yet.")
         gone = [part for part in run.parts if not part.get("leaving")]
-        gone = [part for part in gone if seat_of(part) in joining or nodes.get(seat_of(part)) != part["nodes"][0]]
-        self._cancel([part["id"] for part in gone if part.get("id")], named(run.key))
+        return add, [part for part in gone if seat_of(part) in joining or nodes.get(seat_of(part)) != part["nodes"][0]]
+
+    def _join(
+        self,
+        run: Run,
+        add: Sequence[WorkerSeat],
+        order: StartOrder,
+        sequence: int,
+        now: datetime,
+        gres: Mapping[str, str],
+        cancelled: Collection[int],
+    ) -> None:
+        """Write down who joins in whose place."""
+        add, gone = self._who_joins(run, add, order)
+        if any(part.get("id") and part["id"] not in cancelled for part in gone):
+            raise BackendError(f"{run.key} has changed meanwhile.")
         uid, lost = self._account().pw_uid, {seat_of(part): part.get("lost", 0) + 1 for part in gone}
         run.parts = [part for part in run.parts if part not in gone]
         for place, seat in enumerate(sorted(add, key=lambda seat: (seat.role, seat.index))):
             name = (seat.role, seat.index)
-            part = parts_of(replace(order, workers=(seat,)), self._gres, first=sequence * NUMBERS + place)[0]
+            part = parts_of(replace(order, workers=(seat,)), gres.__getitem__, first=sequence * NUMBERS + place)[0]
             run.parts.append(part_of(order, part, uid=uid) | {"at": now.isoformat(), "lost": lost.get(name, 0)})
         run.parts.sort(key=seat_of)
 
@@ -403,10 +436,12 @@ class Orders(Site):
 
         if self._tell(key, sequence, change, send):
             return
+        self._cancel(list(self._submitted_now(key).values()), named(key))
         with transaction.atomic():  # Slurm was never told of it, as far as is known: a late start is to do nothing
-            if self._read(key) is None:
-                self._cancel(list(self._submitted_now(key).values()))
+            if is_unknown := self._read(key) is None:
                 self._keep(Run(key, sequence, now.isoformat()))
+        if not is_unknown:  # it was begun meanwhile
+            self._tell(key, sequence, change, send)
 
     def _tell(self, key: str, sequence: int, change: Callable[[Run], None], send: Callable[[Run], None]) -> bool:
         """A newer order for a run. What it changes is committed before Slurm hears of it, so that nothing was done of which nobody knows; and that it

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, RunState, Signal, WorkerSeat
@@ -65,6 +66,44 @@ def test_a_worker_joins_once_leaves_alone_and_is_cancelled_where_it_was_given_up
     wait_until(lambda: site.seen().state == RunState.RUNNING and set(jobs()) == {"gpu001", "gpu004"}, seconds=60, what="worker 1 to move")
     assert jobs()["gpu001"] == begun["gpu001"]
     assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
+
+
+def test_slurm_is_neither_asked_nor_told_within_a_transaction(site, monkeypatch):
+    """Of a connection that is idle in one for 5 s the server gets rid, and a command may take as long."""
+    outside, run, commands = len(connection.savepoint_ids), site.client.run, []
+
+    def watched(*words: Any, **more: Any) -> str:
+        commands.append((words[0], len(connection.savepoint_ids) - outside))
+        return run(*words, **more)
+
+    monkeypatch.setattr(site.client, "run", watched)
+    told = replace(start_order("j-1.1"), launch=shell("sleep 300", in_place=True), spec={})
+    first, second, elsewhere = seat(0, "gpu001", 4), seat(1, "gpu002", 4), seat(1, "gpu004", 4)
+    site.backend.start(replace(told, workers=(first, second)), now=now())
+    site.until(RunState.RUNNING)
+    site.restart()
+    site.backend.resize(key="j-1.1", sequence=2, add=[elsewhere], leave=[], now=now(), order=replace(told, workers=(first, elsewhere)))
+    wait_until(lambda: site.seen().state == RunState.RUNNING, seconds=60, what="worker 1 to move")
+    site.backend.stop(key="j-2.1", sequence=1, force=True, now=now())
+
+    assert {"sbatch", "squeue", "scancel", "sinfo"} <= {name for name, _ in commands}
+    assert [name for name, depth in commands if depth] == []
+
+
+def test_a_run_that_was_begun_while_a_stop_of_it_found_nothing_in_slurm_is_ended(site, monkeypatch):
+    look = site.client.jobs
+
+    def begun_meanwhile() -> Any:
+        found = look()
+        monkeypatch.undo()
+        site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+        return found
+
+    monkeypatch.setattr(site.client, "jobs", begun_meanwhile)
+    site.backend.stop(key="j-1.1", sequence=4, force=True, now=now())
+
+    site.until(RunState.ENDED)
+    wait_until(lambda: all("CANCELLED" in line for line in site.mine()), what="it to be cancelled")
 
 
 def test_what_a_worker_leaves_that_was_given_up_says_nothing_of_the_one_in_its_place(site, monkeypatch):
