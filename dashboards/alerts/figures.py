@@ -21,7 +21,7 @@ from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book, rates_now
-from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Job, JobState, Node, Placement
+from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobState, Node, Placement
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
 
@@ -39,6 +39,7 @@ class Figure:
     higher_is_worse: bool = True
     is_cost: bool = False
     amount: str = ""  # the figure that a rule's floor is held against
+    is_count: bool = False  # what is counted: a subject that has no value has none of it
 
 
 FIGURES: dict[str, Figure] = {
@@ -46,17 +47,17 @@ FIGURES: dict[str, Figure] = {
     for one in (
         Figure("gap_percent", "Idle share of allocated GPUs", "%", "GPU type"),
         Figure("gap_cost", "Cost of idle allocated GPUs", "per hour", "", is_cost=True),
-        Figure("fragmented_gpus", "Free GPUs that waiting jobs cannot use", "GPUs", "GPU type"),
-        Figure("queue_wait", "Longest wait in the queue", "min", "job class"),
-        Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class"),
-        Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team"),
+        Figure("fragmented_gpus", "Free GPUs that waiting jobs cannot use", "GPUs", "GPU type", is_count=True),
+        Figure("queue_wait", "Longest wait in the queue", "min", "job class", is_count=True),
+        Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class", is_count=True),
+        Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team", is_count=True),
         Figure("budget_percent", "Budget used", "%", "team"),
         Figure("cost_rise", "Cost of the last week against four weeks before", "times", "team", is_cost=True, amount="cost_week"),
         Figure("cost_week", "Cost of the last week", "", "team", is_cost=True),
-        Figure("nodes_out", "Nodes out of service", "%", "pool"),
-        Figure("incidents", "Open incidents", "", ""),
-        Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team"),
-        Figure("stragglers", "Stragglers", "", ""),
+        Figure("nodes_out", "Nodes out of service", "%", "pool", is_count=True),
+        Figure("incidents", "Open incidents", "", "", is_count=True),
+        Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team", is_count=True),
+        Figure("stragglers", "Stragglers", "", "", is_count=True),
         Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
@@ -99,7 +100,8 @@ def _cost(now: datetime) -> dict[str, dict[str, float]]:
 
 def _fragmented(now: datetime) -> dict[str, float]:
     rows = CapacityEntry.objects.filter(until__isnull=True, blocked_milli__gt=0).order_by().values_list("gpu__gpu_type_id")
-    by_type = {name: milli / 1000 for name, milli in rows.annotate(Sum("blocked_milli"))}
+    types = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).order_by().values_list("gpu_type_id", flat=True).distinct()
+    by_type = dict.fromkeys(types, 0.0) | {name: milli / 1000 for name, milli in rows.annotate(Sum("blocked_milli"))}
     return {WHOLE: sum(by_type.values()), **by_type}
 
 
@@ -115,7 +117,7 @@ def _queue_gpus(now: datetime) -> dict[str, float]:
 
 def _floor(now: datetime) -> dict[str, float]:
     """Of each team: what its waiting jobs ask for of a type, as far as its guarantee there is not used."""
-    teams = dict(QuotaNode.objects.filter(kind=NodeKind.TEAM, archived_at__isnull=True).order_by("path").values_list("path", "pk"))
+    teams = _teams()
     promised: dict[tuple[str, str], int] = {}
     for path, gpu_type, milli in QuotaShare.objects.filter(node__in=teams.values()).values_list("node__path", "gpu_type", "guaranteed_milli"):
         if milli:
@@ -133,6 +135,10 @@ def _floor(now: datetime) -> dict[str, float]:
     for (path, gpu_type), milli in promised.items():
         found[path] += max(0, min(milli - used[path, gpu_type], asked[path, gpu_type])) / 1000
     return found
+
+
+def _teams() -> dict[str, int]:
+    return dict(QuotaNode.objects.filter(kind=NodeKind.TEAM, archived_at__isnull=True).order_by("path").values_list("path", "pk"))
 
 
 def _team_of(path: str, teams: Mapping[str, int]) -> str:
@@ -168,7 +174,7 @@ def _incidents(now: datetime) -> dict[str, float]:
 
 def _idle(now: datetime) -> dict[str, float]:
     rows = IdleEpisode.objects.filter(ended_at__isnull=True).order_by().values_list("quota__path").annotate(Sum("idle_milli"))
-    by_team = {path: milli / 1000 for path, milli in rows}
+    by_team = dict.fromkeys(_teams(), 0.0) | {path: milli / 1000 for path, milli in rows}
     return {WHOLE: sum(by_team.values()), **by_team}
 
 

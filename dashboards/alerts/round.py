@@ -1,6 +1,6 @@
 """The round of the alert rules: figures read once, each rule judged, and who is to be told told in the same transaction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
@@ -58,11 +58,12 @@ def alerts_round(*, now: datetime) -> Round:
         for rule in rules:
             values = figures.get(rule.figure, {})
             amounts = figures.get(FIGURES[rule.figure].amount, {})
-            for subject in _subjects(rule, values, (place[1] for place in open_ones if place[0] == rule.pk)):
+            for subject in _subjects(rule, values, {place[1] for place in open_ones if place[0] == rule.pk}):
+                gone = 0.0 if FIGURES[rule.figure].is_count and (rule.pk, subject) in open_ones else None
                 _judge(
                     rule,
                     subject,
-                    _counted(rule, values.get(subject), amounts.get(subject)),
+                    _counted(rule, values.get(subject, gone), amounts.get(subject)),
                     open_ones.get((rule.pk, subject)),
                     silences,
                     now,
@@ -77,10 +78,14 @@ def alerts_round(*, now: datetime) -> Round:
     return done
 
 
-def _subjects(rule: AlertRule, values: Mapping[str, float], open_ones: Iterable[str]) -> list[str]:
+def _subjects(rule: AlertRule, values: Mapping[str, float], open_ones: Collection[str]) -> list[str]:
+    """What a rule is judged for: of too many subjects those that have an alert, and those with the worst values."""
     if rule.subject != EACH:
         return [rule.subject]
-    return sorted({*(name for name in values if name != WHOLE), *open_ones})[:MOST_SUBJECTS]
+    sign = -1 if FIGURES[rule.figure].higher_is_worse else 1
+    names = {*(name for name in values if name != WHOLE), *open_ones}
+    worst = sorted(names, key=lambda name: (name not in open_ones, sign * values.get(name, 0.0), name))[:MOST_SUBJECTS]
+    return sorted(worst)
 
 
 def _counted(rule: AlertRule, value: float | None, amount: float | None) -> float | None:

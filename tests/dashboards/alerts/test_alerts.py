@@ -17,11 +17,12 @@ from dashboards.alerts.models import Alert, AlertRule
 from dashboards.alerts.round import alert_tell, alerts_round
 from dashboards.alerts.services import alert_acknowledge, alert_rule_change, alert_rule_create, alert_rule_test, silence_create
 from dashboards.health.models import Incident
+from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from gpufleet.core.live.news import News
 from quotas.models import ChargeLine, ChargeMonth, Role
-from scheduler.models import Delivery, Health, JobState, Notice
+from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
 from scheduler.notify.happenings import FleetEvent
 from tests import builders
 from tests.builders import NOON
@@ -232,6 +233,29 @@ def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(perso
     assert found["floor_gap"][team.path] == 4.0
     assert found["queue_wait"]["batch"] == 30.0
     assert found["incidents"][""] == 1.0
+
+
+def test_an_alert_ends_when_its_figure_falls_to_nothing(personas: Personas):
+    """By GPU type, by team, and by pool: what is counted is 0 where there is none, and no pool that is gone has nodes that are out."""
+    node = builders.node(gpus=2, pool=builders.pool("spot"), health="down")
+    for gpu in gpus_of(node):
+        CapacityEntry.objects.create(gpu=gpu, since=NOON, blocked_milli=1000)
+    job = builders.job(state=JobState.RUNNING, on=personas.nodes["acme/research/nlp"])
+    sizes = {"waste": "low", "held_milli": 2000, "idle_milli": 2000, "activity_centi": 0, "started_at": NOON, "seen_at": NOON, "stage_at": NOON}
+    IdleEpisode.objects.create(public_id="e-1", job=job, attempt=builders.attempt(job), quota=job.quota, **sizes)
+    AlertRule.objects.all().delete()
+    for number, figure in enumerate(("fragmented_gpus", "idle_gpus", "nodes_out")):
+        limits = {"threshold": 2, "clear_at": 1, "for_minutes": 0, "told": ["operator"]}
+        AlertRule.objects.create(public_id=f"ar-{number}", name=figure, figure=figure, subject="*", **limits)
+    assert alerts_round(now=NOON).fired == 3
+    assert set(Alert.objects.values_list("subject", flat=True)) == {"H100-SXM-80GB", job.quota.path, "spot"}
+
+    CapacityEntry.objects.update(until=NOON + MINUTE)
+    IdleEpisode.objects.update(ended_at=NOON)
+    type(node).objects.update(removed_at=NOON)
+
+    assert alerts_round(now=NOON + MINUTE).resolved == 3
+    assert figures_now(now=NOON, wanted=["idle_gpus"])["idle_gpus"][job.quota.path] == 0
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100, allow_nan=False)), max_size=60), st.floats(1, 99), st.floats(0, 1), st.integers(0, 10))
