@@ -33,6 +33,7 @@ SEVERAL = -1
 OUTSIDE = -2  # of a job that is not ours
 UNREAD = -1
 
+NO_POOL = "No pool"
 OTHER_TEAMS, OUTSIDE_TEAMS, NOBODYS = NOT_TEAMS = ("Other teams", "Outside gpufleet", "Not allocated")
 
 Ints = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from dashboards.health.models import Straggler as Slow
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import TelemetryFrame
 from dashboards.prometheus.models import PrometheusServer
-from dashboards.selectors import Fleet, fleet_read
+from dashboards.selectors import NO_POOL, Fleet, fleet_read
 from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
@@ -162,7 +162,7 @@ def _nodes_out(now: datetime) -> dict[str, float]:
     size: dict[str, int] = defaultdict(int)
     out: dict[str, int] = defaultdict(int)
     for pool, health, count in rows:
-        for name in {WHOLE, pool or WHOLE}:
+        for name in (WHOLE, pool or NO_POOL):
             size[name] += count
             out[name] += count if health not in IN_SERVICE else 0
     return {name: 100 * out[name] / count for name, count in size.items()}

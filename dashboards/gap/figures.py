@@ -9,7 +9,7 @@ from typing import Literal
 
 from dashboards.gap.causes import Cause, Part
 from dashboards.gap.store import gap_newest, gap_over
-from dashboards.selectors import NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, Owner, owners_named, rates_visible
+from dashboards.selectors import NO_POOL, NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, Owner, owners_named, rates_visible
 from dashboards.telemetry.spans import QUARTER, span_begin
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
 from gpufleet.core.rounding import rounded
@@ -144,7 +144,7 @@ def _named(dimension: Dimension, owners: Mapping[int, Owner | None], labels: Map
         case "type":
             return part.gpu_type
         case "pool":
-            return part.pool or "No pool"
+            return part.pool or NO_POOL
     if part.quota is None:
         return _nobody(part)
     owner = owners.get(part.quota)

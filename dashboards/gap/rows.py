@@ -13,7 +13,7 @@ from dashboards.gap.causes import Cause, Part, Piece
 from dashboards.gap.figures import CAUSES, DIMENSIONS, cost_of, part_names
 from dashboards.gap.models import GapPart
 from dashboards.gap.store import gap_over, pieces_newest
-from dashboards.selectors import NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, owners_named, rates_visible
+from dashboards.selectors import NO_POOL, NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, owners_named, rates_visible
 from gpufleet.core.tables import Choice, Column, Table, Text
 from quotas.permissions import Access, Can
 from scheduler.models import Gpu, Job, JobClass
@@ -165,7 +165,7 @@ GAP_GPUS = Table(
         Text("team", "Team", apply=_any),
         Choice("class", "Class", _CLASSES, apply=_any),
         Choice("type", "GPU type", partial(_stored, "gpu_type", ""), apply=_any),
-        Choice("pool", "Pool", partial(_stored, "pool", "No pool"), apply=_any),
+        Choice("pool", "Pool", partial(_stored, "pool", NO_POOL), apply=_any),
     ),
     default_sort="node",
     empty="No GPU is counted. The newest snapshot is taken each minute.",

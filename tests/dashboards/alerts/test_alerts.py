@@ -235,6 +235,18 @@ def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(perso
     assert found["incidents"][""] == 1.0
 
 
+def test_nodes_without_a_pool_are_a_subject_of_their_own(personas: Personas):
+    for number in range(10):
+        builders.node(gpus=1, health="down" if number else "healthy")
+    builders.node(gpus=1, pool=builders.pool())
+    rule(for_minutes=0)
+
+    assert alerts_round(now=NOON).fired == 1
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.value) == ("No pool", 90.0)
+    assert set(figures_now(now=NOON, wanted=["nodes_out"])["nodes_out"]) == {"", "main", "No pool"}
+
+
 def test_an_alert_ends_when_its_figure_falls_to_nothing(personas: Personas):
     """By GPU type, by team, and by pool: what is counted is 0 where there is none, and no pool that is gone has nodes that are out."""
     node = builders.node(gpus=2, pool=builders.pool("spot"), health="down")
