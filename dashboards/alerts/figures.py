@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Count, Sum
 
@@ -64,6 +65,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 Values = Mapping[str, float]
+Types = tuple[str, ...] | None
 
 
 def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[str, dict[str, float]]:
@@ -116,7 +118,7 @@ def _queue_gpus(now: datetime) -> dict[str, float]:
 
 
 def _floor(now: datetime) -> dict[str, float]:
-    """Of each team: what its waiting jobs ask for of a type, as far as its guarantee there is not used."""
+    """Of each team: what its waiting jobs ask for of the types that they accept, as far as its guarantees there are not used."""
     teams = _teams()
     promised: dict[tuple[str, str], int] = {}
     for path, gpu_type, milli in QuotaShare.objects.filter(node__in=teams.values()).values_list("node__path", "gpu_type", "guaranteed_milli"):
@@ -126,15 +128,38 @@ def _floor(now: datetime) -> dict[str, float]:
     held = Placement.objects.filter(until__isnull=True, gpu__isnull=False).order_by().values_list("job__quota__path", "gpu__gpu_type_id")
     for path, gpu_type, milli in held.annotate(Sum("gpu_milli")):
         used[_team_of(path, teams), gpu_type] += milli
-    asked: dict[tuple[str, str], int] = defaultdict(int)
+    asked: dict[str, dict[Types, int]] = defaultdict(lambda: defaultdict(int))
     waiting = Job.objects.filter(state__in=(JobState.QUEUED, JobState.PREEMPTED), held_at__isnull=True)
     for path, spec, milli in waiting.values_list("quota__path", "spec", "gpus_milli"):
-        kinds = ((spec.get("roles") or [{}])[0].get("gpu_types") or [""])[:1]
-        asked[_team_of(path, teams), kinds[0]] += milli
-    found: dict[str, float] = dict.fromkeys(teams, 0.0)
+        asked[_team_of(path, teams)][_accepted(spec)] += milli
+    left: dict[str, dict[str, int]] = defaultdict(dict)
     for (path, gpu_type), milli in promised.items():
-        found[path] += max(0, min(milli - used[path, gpu_type], asked[path, gpu_type])) / 1000
-    return found
+        left[path][gpu_type] = max(0, milli - used[path, gpu_type])
+    return {path: _met(left[path], asked[path]) / 1000 for path in teams}
+
+
+def _accepted(spec: Mapping[str, Any]) -> Types:
+    """The GPU types that a job accepts; None: any."""
+    found: set[str] = set()
+    for role in spec.get("roles") or [{}]:
+        named = role.get("gpu_types") or spec.get("gpu_types")
+        if not named:
+            return None
+        found.update(named)
+    return tuple(sorted(found))
+
+
+def _met(left: dict[str, int], asked: Mapping[Types, int]) -> int:
+    """How much of what is asked for fits what is left of each type. Whoever accepts the fewest types comes first, so that no GPU counts twice."""
+    met = 0
+    for types, milli in sorted(asked.items(), key=lambda one: (one[0] is None, len(one[0] or ()), one[0] or ())):
+        for name in sorted(left) if types is None else types:
+            taken = min(milli, left.get(name, 0))
+            if taken:
+                left[name] -= taken
+                milli -= taken
+                met += taken
+    return met
 
 
 def _teams() -> dict[str, int]:

@@ -21,7 +21,7 @@ from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from gpufleet.core.live.news import News
-from quotas.models import ChargeLine, ChargeMonth, Role
+from quotas.models import ChargeLine, ChargeMonth, QuotaShare, Role
 from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
 from scheduler.notify.happenings import FleetEvent
 from tests import builders
@@ -222,8 +222,6 @@ def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
 def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(personas: Personas, django_assert_max_num_queries):
     assert set(figures_now(now=NOON)) <= set(FIGURES)
     team = personas.nodes["acme/research/nlp"]
-    from quotas.models import QuotaShare
-
     QuotaShare.objects.create(node=team, gpu_type="H100-SXM-80GB", guaranteed_milli=8000)
     builders.job(on=team, gpus_milli=4000, spec={"roles": [{"gpu_types": ["H100-SXM-80GB"]}]}, submitted_at=NOON - 30 * MINUTE)
     Incident.objects.create(public_id="in-1", node=builders.node(gpus=1), opened_at=NOON, title="Test")
@@ -233,6 +231,33 @@ def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(perso
     assert found["floor_gap"][team.path] == 4.0
     assert found["queue_wait"]["batch"] == 30.0
     assert found["incidents"][""] == 1.0
+
+
+A100, H100, B200 = "A100-SXM-80GB", "H100-SXM-80GB", "B200-SXM-180GB"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "gap"),
+    [
+        ([(32, None)], 32),
+        ([(32, [A100, H100])], 32),
+        ([(32, [H100])], 32),
+        ([(32, [A100])], 0),
+        ([(64, None)], 40),
+        ([(24, [H100, B200]), (8, [B200])], 32),
+        ([(40, [H100, B200]), (8, [B200])], 40),
+        ([(4, None)], 4),
+    ],
+)
+def test_a_guarantee_is_waited_for_by_whoever_accepts_its_type(personas: Personas, waiting, gap):
+    """32 H100 and 8 B200 are guaranteed. Nothing counts twice."""
+    team = personas.nodes["acme/research/nlp"]
+    QuotaShare.objects.create(node=team, gpu_type=H100, guaranteed_milli=32_000)
+    QuotaShare.objects.create(node=team, gpu_type=B200, guaranteed_milli=8_000)
+    for gpus, types in waiting:
+        builders.job(on=team, gpus_milli=1000 * gpus, spec={"roles": [{"min": 1, "gpus": gpus} | ({"gpu_types": types} if types else {})]})
+
+    assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
 
 
 def test_nodes_without_a_pool_are_a_subject_of_their_own(personas: Personas):
