@@ -50,7 +50,9 @@ class AlertOut(Schema):
     id: str
     rule: str = Field(description="Id of the rule.", examples=["ar-3"])
     name: str
-    subject: str = Field(description="Of what: a GPU type, class, team, pool or cluster; empty: the whole fleet.", examples=[""])
+    subject: str = Field(
+        description="Of what: a GPU type, class, team, pool, node (`north/node-7`) or cluster; empty: the whole fleet.", examples=[""]
+    )
     state: str = Field(description="firing, acknowledged, silenced or resolved.", examples=["firing"])
     severity: str = Field(description="info, warning or critical.", examples=["warning"])
     value: float = Field(description="The figure now, or when it ended.", examples=[48.2])

@@ -3,7 +3,7 @@
 Figures that can't be known now (telemetry is stale, no budget is set) have no value: a rule neither fires nor ends on them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +31,7 @@ WHOLE = ""  # the subject of what concerns the whole fleet
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a rule may watch. `subjects` says what its values are by: GPU type, class, team, pool, cluster."""
+    """What a rule may watch. `subjects` says what its values are by: GPU type, class, team, pool, node, cluster."""
 
     key: str
     label: str
@@ -56,9 +56,9 @@ FIGURES: dict[str, Figure] = {
         Figure("cost_rise", "Cost of the last week against four weeks before", "times", "team", is_cost=True, amount="cost_week"),
         Figure("cost_week", "Cost of the last week", "", "team", is_cost=True),
         Figure("nodes_out", "Nodes out of service", "%", "pool", is_count=True),
-        Figure("incidents", "Open incidents", "", "", is_count=True),
+        Figure("incidents", "Open incidents", "", "node", is_count=True),
         Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team", is_count=True),
-        Figure("stragglers", "Stragglers", "", "", is_count=True),
+        Figure("stragglers", "Stragglers", "", "node", is_count=True),
         Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
@@ -194,7 +194,7 @@ def _nodes_out(now: datetime) -> dict[str, float]:
 
 
 def _incidents(now: datetime) -> dict[str, float]:
-    return {WHOLE: float(Incident.objects.filter(closed_at__isnull=True).count())}
+    return _by_node(Incident.objects.filter(closed_at__isnull=True).values_list("node__cluster__name", "node__name"))
 
 
 def _idle(now: datetime) -> dict[str, float]:
@@ -204,7 +204,13 @@ def _idle(now: datetime) -> dict[str, float]:
 
 
 def _stragglers(now: datetime) -> dict[str, float]:
-    return {WHOLE: float(Slow.objects.filter(ended_at__isnull=True).count())}
+    return _by_node(Slow.objects.filter(ended_at__isnull=True).values_list("node__cluster__name", "node__name"))
+
+
+def _by_node(rows: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """How many there are, and how many of each node. Nodes of two clusters may have the same name."""
+    nodes = Counter(f"{cluster}/{node}" for cluster, node in rows)
+    return {WHOLE: float(nodes.total()), **{name: float(count) for name, count in nodes.items()}}
 
 
 def _telemetry(now: datetime) -> dict[str, float]:

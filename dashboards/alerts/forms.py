@@ -25,7 +25,10 @@ class AlertRuleForm(forms.Form):
     name = forms.CharField(max_length=80)
     figure = forms.ChoiceField(choices=FIGURE_CHOICES)
     subject = forms.CharField(
-        max_length=400, required=False, label="Of", help_text="A GPU type, class, team, pool or cluster; * is each of them; empty: the whole fleet."
+        max_length=400,
+        required=False,
+        label="Of",
+        help_text="A GPU type, class, team, pool, node or cluster; * is each of them; empty: the whole fleet.",
     )
     threshold = forms.FloatField(min_value=0, label="Limit")
     clear_at = forms.FloatField(min_value=0, label="Over at", help_text="It is over when the figure stays below this.")

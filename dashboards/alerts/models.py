@@ -38,7 +38,9 @@ class AlertRule(models.Model):
     public_id = models.CharField(max_length=24, unique=True)
     name = models.CharField(max_length=80)
     figure = models.CharField(max_length=24)
-    subject = models.CharField(max_length=400, blank=True, help_text="A GPU type, class, team, pool or cluster; * is each of them; empty: the whole.")
+    subject = models.CharField(
+        max_length=400, blank=True, help_text="A GPU type, class, team, pool, node or cluster; * is each of them; empty: the whole."
+    )
     threshold = models.FloatField()
     clear_at = models.FloatField()
     floor = models.FloatField(default=0, help_text="Of a rise of costs: smaller amounts a week do not count.")

@@ -260,6 +260,21 @@ def test_a_guarantee_is_waited_for_by_whoever_accepts_its_type(personas: Persona
     assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
 
 
+def test_each_incident_is_told_while_another_is_open(personas: Personas):
+    """By the first rules, also where two clusters have a node of the same name."""
+    AlertRule.objects.exclude(figure="incidents").delete()
+    nodes = [builders.node("node-1"), builders.node("node-2"), builders.node("node-1", of=builders.cluster("south"))]
+    for minute, node in enumerate(nodes):
+        Incident.objects.create(public_id=f"in-{minute}", node=node, opened_at=NOON, title="Test")
+        assert alerts_round(now=NOON + minute * MINUTE).fired == 1
+        assert Notice.objects.filter(user__username="operator").count() == minute + 1
+
+    assert set(Alert.objects.values_list("subject", flat=True)) == {"north/node-1", "north/node-2", "south/node-1"}
+    Incident.objects.filter(node=nodes[0]).update(closed_at=NOON)
+    assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
+    assert figures_now(now=NOON, wanted=["incidents"])["incidents"] == {"": 2.0, "north/node-2": 1.0, "south/node-1": 1.0}
+
+
 def test_nodes_without_a_pool_are_a_subject_of_their_own(personas: Personas):
     for number in range(10):
         builders.node(gpus=1, health="down" if number else "healthy")
