@@ -17,6 +17,7 @@ from dashboards.prometheus.collect import prometheus_turn
 from dashboards.telemetry.local import local_collect
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.times import now
+from scheduler.services.loop.measuring import measures_write
 
 
 @shared_task
@@ -33,6 +34,7 @@ def telemetry_rollup_write() -> None:
 @shared_task
 def telemetry_prometheus_collect() -> None:
     prometheus_turn(now=now())
+    measures_write()
 
 
 @shared_task

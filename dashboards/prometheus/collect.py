@@ -6,6 +6,7 @@ One source speaks for a GPU: the first server that knows it, then, in clusters t
 Two writers of one cluster would take each other's readings for missing. Counters of all of them go on to the raw state, which follows one of each.
 """
 
+import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -45,14 +46,18 @@ from dashboards.telemetry.local import logged
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
+from scheduler.loop.measures import SOURCE_FAULTS
 from scheduler.models import Gpu, Node
 from scheduler.notify.outgoing import Rules
+from scheduler.services.loop.measuring import tally
+
+logger = logging.getLogger(__name__)
 
 TURN = "prometheus"
 PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
-MACHINE_THREAD, MACHINE_SECONDS = "gpufleet-nvml", 5
+MACHINE, MACHINE_THREAD, MACHINE_SECONDS = "nvml", "gpufleet-nvml", 5
 Machine = Callable[[Container[str]], tuple[Sequence[Reading], KernelLog | None]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
@@ -101,10 +106,7 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
             # The first server that knows a GPU speaks for it; another fills in what that one does not have.
             values[uuid] = read | values.get(uuid, {})
     counts = [counts_of(answer.server.pk, answer.look.gpus, answer.look.nics, known, hosts) for answer in answers]
-    try:
-        readings, log = local.result(timeout=MACHINE_SECONDS)
-    except TimeoutError:
-        readings, log = [], None
+    readings, log = _machine_told(local)
     _fill_in(values, readings, known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
@@ -141,6 +143,19 @@ def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Rea
 
     threading.Thread(target=read, name=MACHINE_THREAD, daemon=True).start()
     return told
+
+
+def _machine_told(local: Future[tuple[Sequence[Reading], KernelLog | None]]) -> tuple[Sequence[Reading], KernelLog | None]:
+    """Nothing where the driver takes too long or fails, in whatever way: the round goes on with what servers read."""
+    try:
+        return local.result(timeout=MACHINE_SECONDS)
+    except Exception as fault:
+        tally.count(SOURCE_FAULTS, MACHINE)
+        if isinstance(fault, TimeoutError):
+            logger.warning("This machine's driver did not answer within %s s.", MACHINE_SECONDS)
+        else:
+            logger.exception("This machine's GPUs could not be read.")
+        return [], None
 
 
 def machine_known(known: Container[str]) -> tuple[list[Reading], KernelLog | None]:

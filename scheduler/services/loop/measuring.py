@@ -74,6 +74,8 @@ tally = Tally()
 def measures_write(*, counted: Tally = tally) -> int:
     """Add what was counted to the rows. Returns how many of them grew."""
     grown = counted.take()
+    if not grown:
+        return 0
     # In one order everywhere, so that two processes never wait for each other.
     rows = [(*key, value) for key, value in sorted(grown.items())]
     try:

@@ -50,6 +50,7 @@ from dashboards.telemetry.spans import UNREAD, gpu_courses
 from gpufleet.core.times import now
 from scheduler.models import Gpu, Health, Job, JobState, Node, Order
 from scheduler.notify.outgoing import Rules
+from scheduler.services.loop.measuring import tally
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.signals import watched
@@ -385,6 +386,24 @@ def test_a_driver_that_hangs_holds_up_no_round_and_is_asked_once(monkeypatch: py
         assert (len(asked), len(gpus)) == (1, 4)
     finally:
         go_on.set()
+
+
+@pytest.mark.django_db
+def test_a_driver_that_fails_costs_servers_no_reading_and_is_told(slow: tuple[str, threading.Event], caplog: pytest.LogCaptureFixture) -> None:
+    fleet()
+    server = PrometheusServer.objects.create(public_id="ps-1", name="main", url=slow[0])
+    tally.take()
+
+    def fails(known: object) -> tuple[list[Reading], None]:
+        raise ValueError("an odd answer of the driver")
+
+    moment = now()
+    assert prometheus_collect(now=moment, rules=LOCAL, machine=fails) == 2
+
+    server.refresh_from_db()
+    assert (server.fault, server.read_at) == ("", moment)
+    assert "an odd answer of the driver" in caplog.text and "Traceback" in caplog.text
+    assert tally.take() == {("gpufleet_telemetry_faults", '["nvml"]', "count"): 1}
 
 
 @pytest.mark.soak
