@@ -13,12 +13,14 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboards.health.defaults import default_rules
 from dashboards.health.lifecycle import calm_needed
 from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.round import health_round, rule_of, spans_of, sums_stored
 from dashboards.health.rules import Rule, Sum, Sums, judged, replay
 from dashboards.health.services import dry_run, rule_change, rule_create, settings_save
 from dashboards.health.state import STORED, UNREAD, RawState, state_write
+from dashboards.health.xids import xid_of
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
@@ -110,6 +112,27 @@ def test_a_throttling_gpu_makes_its_node_suspect_and_opens_an_incident(fleet):
     assert (incident.node, incident.by_rule, incident.title) == (nodes[1], True, "Thermal throttling: 60 s in 5 min on GPU 1")
     assert ActivityEntry.objects.get().kind == "incident.opened"
     assert health_round(now=NOON + 75 * timedelta(seconds=1)).opened == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "found", "health"),
+    [
+        (79, ["XID: hardware"], Health.DRAINED),
+        (46, ["XID: reset needed"], Health.DRAINED),
+        (39, [], Health.HEALTHY),  # a copy engine's exception, of an application
+        (137, ["XID: watch"], Health.HEALTHY),
+        (56, ["XID: watch"], Health.HEALTHY),  # not in use on GPUs since Ampere
+        (999, ["XID: watch"], Health.HEALTHY),
+    ],
+)
+def test_the_default_rules_drain_only_for_xids_that_are_known_to_need_it(fleet, code, found, health):
+    nodes, gpus = fleet
+    HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{number}", **values) for number, values in enumerate(default_rules()))
+    look(gpus, {}, at=NOON, xids=[(gpus[0], code)])
+    health_round(now=NOON)
+
+    assert (list(HealthFinding.objects.values_list("rule__name", flat=True)), health_of(nodes[0])) == (found, health)
+    assert xid_of(code).code == code
 
 
 def test_a_finding_ends_after_the_signal_stays_low_and_the_node_is_trusted_again(fleet):
@@ -527,8 +550,6 @@ def test_only_what_rules_look_at_is_read(fleet, personas: Personas):
 
 def test_four_thousand_gpus_are_judged_within_a_second(db):
     HealthRule.objects.all().delete()
-    from dashboards.health.defaults import default_rules
-
     HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{n}", **values) for n, values in enumerate(default_rules()))
     rules = [rule_of(row) for row in HealthRule.objects.all()]
     rng = np.random.default_rng(7)
