@@ -37,9 +37,7 @@ router.add_router("", alerts_router)
 router.add_router("", telemetry_router)
 
 
-WEAK = (
-    "Clusters of which activity is the driver's utilization, a weaker signal than SM activity: it counts a GPU as busy while any kernel runs on it."
-)
+WEAK = "Clusters with GPUs whose activity is the driver's utilization, weaker than SM activity: it counts a GPU as busy while any kernel runs on it."
 
 
 class TypeOut(Schema):

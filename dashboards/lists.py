@@ -58,7 +58,7 @@ def cells(access: Access, gpus: list[Gpu]) -> list[Cell]:
     holds = holds_open([gpu.pk for gpu in gpus])
     named = owners_named(access)
     frames = frames_newest()
-    weak = {frame.cluster for frame in frames if frame.is_weak}
+    weak = {gpu for frame in frames for gpu in frame.weak.tolist()}
     readings: dict[int, int] = {}
     for frame in frames:
         if frame.is_fresh(moment):
@@ -77,7 +77,7 @@ def cells(access: Access, gpus: list[Gpu]) -> list[Cell]:
                 held_milli=holds.milli.get(gpu.pk, 0),
                 since=datetime.fromtimestamp(since / 1000, UTC) if since else None,
                 sm=percent if percent <= 100 else None,
-                signal=signal_of(node.cluster_id, weak),
+                signal=signal_of([gpu.pk], weak),
             )
         )
     return found

@@ -24,6 +24,7 @@ class TelemetryFrame(models.Model):
     temperature_c = models.BinaryField()
     tensor_active = models.BinaryField(default=b"", help_text="Empty where the source has no such counter; likewise `dram_active`.")
     dram_active = models.BinaryField(default=b"")
+    weak_ids = models.BinaryField(default=b"", help_text="Keys of GPUs whose SM activity is the driver's utilization. Not told: all, or none.")
 
     class Meta:
         db_table = "telemetry_frame"

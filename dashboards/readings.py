@@ -12,7 +12,7 @@ from dashboards.health.state import MOMENTARY, PROCESSES, STORED, UNREAD, unpack
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER
-from dashboards.weak import WEAK_ENDING
+from dashboards.weak import weak_of
 
 THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
 HOT_C = 85
@@ -29,7 +29,7 @@ class Reading:
     dram: int | None = None
     watts: int | None = None
     at: datetime | None = None  # when its source read it
-    is_weak: bool = False  # of its cluster: the driver's utilization stands in for SM activity
+    is_weak: bool = False  # the driver's utilization stands in for SM activity
 
     @property
     def is_hot(self) -> bool:
@@ -43,15 +43,16 @@ COLUMNS = ("sm_active", "memory_used", "temperature_c", "tensor_active", "dram_a
 def readings_now(*, now: datetime) -> dict[int, Reading]:
     """By the keys of the GPUs. One query."""
     found: dict[int, Reading] = {}
-    for at, source, ids, power, *columns in TelemetryFrame.objects.values_list("at", "source", "gpu_ids", "power_watts", *COLUMNS):
+    frames = TelemetryFrame.objects.values_list("at", "source", "gpu_ids", "weak_ids", "power_watts", *COLUMNS)
+    for at, source, ids, weak_ids, power, *columns in frames:
         if now - at > FRESH:
             continue
-        keys, is_weak = np.frombuffer(bytes(ids), dtype="<u4").tolist(), source.endswith(WEAK_ENDING)
+        keys, weak = np.frombuffer(bytes(ids), dtype="<u4").tolist(), set(weak_of(source, ids, weak_ids).tolist())
         told = [_read(column, "u1", NO_READING, len(keys)) for column in columns]
         told.append(_read(power, "<u2", NO_POWER, len(keys)))
         for key, sm, memory, celsius, tensor, dram, watts in zip(keys, *told, strict=True):
             is_read = any(value is not None for value in (sm, memory, celsius, tensor, dram, watts))
-            found[key] = Reading(sm, memory, celsius, tensor, dram, watts, at, is_weak) if is_read else NOT_READ
+            found[key] = Reading(sm, memory, celsius, tensor, dram, watts, at, key in weak) if is_read else NOT_READ
     return found
 
 

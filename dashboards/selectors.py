@@ -13,7 +13,7 @@ import numpy.typing as npt
 from django.db.models import Count, Min
 
 from dashboards.models import NO_READING, FleetSample, TelemetryFrame
-from dashboards.weak import WEAK_ENDING
+from dashboards.weak import weak_of
 from gpufleet.core.ranking import natural
 from gpufleet.core.times import millis
 from quotas.models import NodeKind, QuotaNode
@@ -52,14 +52,18 @@ class Holds:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The newest readings of one cluster, aligned with `ids`. `sm` is in percent, `NO_READING` where there is none; `is_weak`: of the weaker one."""
+    """The newest readings of one cluster, aligned with `ids`. `sm` is in percent, `NO_READING` for none; `weak`: GPUs of the weaker signal."""
 
     cluster: int
     name: str
-    is_weak: bool
+    weak: npt.NDArray[np.uint32]
     at: datetime
     ids: npt.NDArray[np.uint32]
     sm: npt.NDArray[np.uint8]
+
+    @property
+    def is_weak(self) -> bool:
+        return bool(len(self.weak))
 
     def is_fresh(self, now: datetime) -> bool:
         return now - self.at <= FRESH
@@ -87,19 +91,20 @@ class Fleet:
 
 
 def frames_newest(clusters: Sequence[int] | None = None) -> list[Frame]:
-    rows = TelemetryFrame.objects.order_by("cluster_id").values_list("cluster_id", "cluster__name", "source", "at", "gpu_ids", "sm_active")
+    columns = ("cluster_id", "cluster__name", "source", "at", "gpu_ids", "weak_ids", "sm_active")
+    rows = TelemetryFrame.objects.order_by("cluster_id").values_list(*columns)
     if clusters is not None:
         rows = rows.filter(cluster_id__in=clusters)
     return [
         Frame(
             cluster,
             name,
-            source.endswith(WEAK_ENDING),
+            weak_of(source, gpu_ids, weak_ids),
             at,
             np.frombuffer(bytes(gpu_ids), dtype="<u4"),
             np.frombuffer(bytes(sm_active), dtype=np.uint8),
         )
-        for cluster, name, source, at, gpu_ids, sm_active in rows
+        for cluster, name, source, at, gpu_ids, weak_ids, sm_active in rows
     ]
 
 

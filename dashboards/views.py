@@ -14,7 +14,7 @@ from dashboards.lists import CELLS, cells, cells_listed
 from dashboards.measures import JOB_MEASURES, measure_of
 from dashboards.presenters import overview_own, overview_page, overview_shared
 from dashboards.selectors import SEVERITY, fleet_size, levels_deep, owners_named, rates_visible
-from dashboards.weak import weak_clusters
+from dashboards.weak import weak_told
 from gpufleet.core.charts import Chart, chart_response
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -51,7 +51,7 @@ def overview(request: HttpRequest, **frame: Any) -> HttpResponse:
         "week": week_tiles(rates=rates, now=moment),
         "idle": idle_rows(access, list(idle[:IDLE_SHOWN]), now=moment),
         "healths": SEVERITY,
-        "weak": list(weak_clusters().values()),
+        "weak": weak_told(),
         "may_import": access.can_everywhere(Can.OPERATE),
         **frame,
     }
@@ -75,7 +75,7 @@ def fleet_map(request: HttpRequest) -> HttpResponseBase:
     access = access_of(request)
     gpus, nodes, types = fleet_size()
     context: dict[str, Any] = {"gpus": gpus, "nodes": nodes, "may_import": access.can_everywhere(Can.OPERATE)}
-    context["weak"] = list(weak_clusters().values())
+    context["weak"] = weak_told()
     if request.GET.get("view") == "table":
         listed = {**context, "heading": "Fleet map", "can_add": context["may_import"]}
         return CELLS.respond(request, cells_listed(), "dashboards/fleet_table.html", listed, presented=partial(cells, access))

@@ -21,7 +21,7 @@ from dashboards.marks import fleet_marks
 from dashboards.presenters import tenths_told
 from dashboards.selectors import fleet_size
 from dashboards.telemetry.spans import QUARTER, span_begin
-from dashboards.weak import weak_clusters
+from dashboards.weak import weak_told
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import Range, range_of
@@ -61,7 +61,7 @@ def gap_page(request: HttpRequest) -> HttpResponse:
         "range": chosen,
         "chart": gap_chart(access, chosen, gpu_type, moment),
         "sees_costs": sees_costs(access),
-        "weak": list(weak_clusters().values()),
+        "weak": weak_told(),
         "version": version,
     }
     return render(request, "dashboards/gap.html", context)

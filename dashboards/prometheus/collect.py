@@ -117,8 +117,8 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     with transaction.atomic():
         for cluster, rows in sorted(clusters.items()):
             rows.sort(key=lambda row: row[0].key)
-            weak = any("sm" not in read and "driver" in read for _, read in rows)
-            frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if weak else SOURCE, columns=columns_of(rows))
+            columns = columns_of(rows)
+            frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if len(columns.weak) else SOURCE, columns=columns)
             own = {uuid: one.key for uuid, one in known.items() if one.cluster == cluster}
             state = replace(state_of(rows), counts=counts, log=logged(log, own))
             state_write(cluster_id=cluster, at=at, source=SOURCE, state=state)
@@ -247,7 +247,7 @@ def _note(answer: Answer, now: datetime) -> None:
 
 
 def columns_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> Columns:
-    """Readings as a frame. Without SM activity the driver's utilization stands in, and the frame's source says so."""
+    """Readings as a frame. Without SM activity the driver's utilization stands in, and the frame says so."""
     reads = [read for _, read in rows]
 
     def percent(values: Sequence[float | None]) -> NDArray[np.uint8]:
@@ -265,6 +265,7 @@ def columns_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> Columns:
         temperature_c=np.array([NO_READING if "temperature" not in read else round(read["temperature"]) for read in reads], np.uint8),
         tensor_active=ratio("tensor") if any("tensor" in read for read in reads) else np.zeros(0, np.uint8),
         dram_active=ratio("dram") if any("dram" in read for read in reads) else np.zeros(0, np.uint8),
+        weak=np.array([one.key for one, read in rows if "sm" not in read and "driver" in read], np.uint32),
     )
 
 

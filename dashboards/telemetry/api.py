@@ -24,7 +24,7 @@ from dashboards.courses import (
 from dashboards.gap.causes import Cause
 from dashboards.measures import LINES
 from dashboards.telemetry.spans import Course, grain_for, job_course
-from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY, signal_of, weak_clusters
+from dashboards.weak import signal_of, weak_gpus
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
@@ -144,15 +144,15 @@ def job_telemetry(request: HttpRequest, public_id: str, asked: Query[JobRangeQue
     span = grain_for(since=since, now=moment, most=MOST_POINTS)
     held, computing = job_course(job_id=job.pk, since=since, until=until, span=span)
     courses = job_gpu_courses(job, since=since, until=until, span=span)
-    weak = weak_clusters()
-    signal = DRIVER_UTILIZATION if weak and job.placements.filter(node__cluster_id__in=weak).exists() else SM_ACTIVITY
+    weak = weak_gpus()
+    signal = signal_of(list(job.placements.filter(gpu__isnull=False).values_list("gpu_id", flat=True)) if weak else (), weak)
     own = {"allocated_milli": _milli(held), "computing_milli": _milli(computing)}
     return _measured(chosen.key, courses, signal) | own
 
 
 def _hardware(cluster: Cluster, gpus: Sequence[int], key: str) -> dict[str, Any]:
     courses = hardware_courses(cluster.pk, gpus, chosen=BY_KEY[key], now=now())
-    return _measured(key, courses, signal_of(cluster.pk, weak_clusters([cluster.pk])))
+    return _measured(key, courses, signal_of(gpus, weak_gpus([cluster.pk])))
 
 
 def _measured(key: str, courses: Sequence[Course], signal: str) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class Columns:
     temperature_c: Percent
     tensor_active: Percent = field(default_factory=lambda: np.zeros(0, np.uint8))
     dram_active: Percent = field(default_factory=lambda: np.zeros(0, np.uint8))
+    weak: Ids = field(default_factory=lambda: np.zeros(0, np.uint32))  # GPUs whose SM activity is the driver's utilization
 
     def __post_init__(self) -> None:
         sizes = {len(column) for column in (self.gpus, self.sm_active, self.memory_used, self.power_watts, self.temperature_c)}
@@ -99,6 +100,7 @@ def frame_write(*, cluster_id: int, at: datetime, source: str, columns: Columns,
         "temperature_c": columns.temperature_c.tobytes(),
         "tensor_active": columns.tensor_active.tobytes(),
         "dram_active": columns.dram_active.tobytes(),
+        "weak_ids": columns.weak.astype("<u4").tobytes(),
     }
     with transaction.atomic():
         # The frame's row is also the lock under which the minute is added to.

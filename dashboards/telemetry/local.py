@@ -55,8 +55,8 @@ def local_write(
     with transaction.atomic():
         for cluster in clusters:
             mine = [(key, by_uuid.get(uuid)) for owner, key, uuid, _ in own if owner == cluster]
-            weak = any(reading is not None and reading.source == DRIVER for _, reading in mine)
-            frame_write(cluster_id=cluster, at=now, source=WEAK_SOURCE if weak else SOURCE, columns=_columns(mine))
+            columns = _columns(mine)
+            frame_write(cluster_id=cluster, at=now, source=WEAK_SOURCE if len(columns.weak) else SOURCE, columns=columns)
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
     for cluster in clusters:
         read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
@@ -106,6 +106,7 @@ def _columns(rows: Sequence[tuple[int, Reading | None]]) -> Columns:
         temperature_c=_bytes([reading.temperature_c for reading in found]),
         tensor_active=_counted([reading.tensor_active for reading in found]),
         dram_active=_counted([reading.dram_active for reading in found]),
+        weak=np.array([key for key, reading in rows if reading is not None and reading.source == DRIVER], np.uint32),
     )
 
 

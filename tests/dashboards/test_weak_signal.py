@@ -3,6 +3,7 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from dashboards.models import TelemetryFrame
@@ -51,3 +52,21 @@ def test_answers_and_files_mark_it(shown):
     assert client.get(f"/api/v1/jobs/{job.public_id}/usage").json()["signal"] == signal
     rows = list(csv.DictReader(io.StringIO(told("/fleet/?view=table&format=csv").lstrip("\ufeff"))))
     assert [row["Signal"] for row in rows] == [signal, signal]
+
+
+def test_one_gpu_of_the_weaker_signal_marks_itself_alone(personas):
+    """And its node, as its GPUs are shown together; the rest of the fleet is as good as it was."""
+    old, new = builders.node("n1", gpus=1), builders.node("n2", gpus=2)
+    gpus = gpus_of(old) + gpus_of(new)
+    readings(dict.fromkeys(gpus, 80), at=now())
+    TelemetryFrame.objects.update(source="nvml-driver", weak_ids=np.array([gpus[0].pk], "<u4").tobytes())
+    client = personas.client("operator")
+    pages = [client.get(f"/gpus/{gpu.public_id}/").content.decode() for gpu in gpus]
+    file = client.get("/fleet/?view=table&format=csv")
+    rows = list(csv.DictReader(io.StringIO(b"".join(file.streaming_content).decode().lstrip("\ufeff"))))
+
+    assert [MARK in page for page in pages] == [True, False, False]
+    assert [row["Signal"] for row in rows] == ["driver_utilization", "sm_activity", "sm_activity"]
+    assert [client.get(f"/api/v1/gpus/{gpu.public_id}").json()["reading"]["signal"] for gpu in gpus] == [row["Signal"] for row in rows]
+    assert "north (1 of 3 GPUs)" in client.get("/").content.decode()
+    assert client.get("/api/v1/fleet/summary").json()["weak_clusters"] == ["north"]

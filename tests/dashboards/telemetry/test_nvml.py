@@ -220,7 +220,8 @@ def test_the_weaker_signal_is_marked_on_the_frame_too(stub_driver: Path) -> None
     found = look(stub_driver, STUB_GPM="0")
     local_write(uuids=found["uuids"], readings=[Reading(**reading) for reading in found["readings"]], now=NOON)
 
-    assert TelemetryFrame.objects.get().source == "nvml-driver"
+    stored = TelemetryFrame.objects.get()
+    assert (stored.source, stored.weak_ids) == ("nvml-driver", stored.gpu_ids)
 
 
 @pytest.mark.django_db

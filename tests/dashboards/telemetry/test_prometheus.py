@@ -133,6 +133,7 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     assert frame() == {0: 62, 1: 97, 2: 71}
     stored = TelemetryFrame.objects.get()
     assert stored.source == "prometheus-driver"
+    assert [Gpu.objects.get(pk=key).index for key in np.frombuffer(bytes(stored.weak_ids), "<u4").tolist()] == [1]
     assert list(bytes(stored.memory_used)) == [25, NO_READING, NO_READING]
     assert list(bytes(stored.tensor_active)) == [30, NO_READING, NO_READING]
     assert {key: row.oddities[key] for key in ("unknown_gpu", "no_uuid", "not_a_number", "out_of_range", "wrong_profile")} == {
