@@ -27,6 +27,8 @@ SECONDS = 5.0  # of one call
 TOKEN_SECONDS = 600
 REST_VERSION = "v0.0.38"
 RELEASED_A_CALL = 200
+CANCELLED_A_CALL = 200
+OVER = ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")  # says Slurm of a job that has ended
 JOBS_A_CALL = 100  # whose GPUs are asked for
 # What Slurm answers where a description can never run; everything else may be different next time.
 NEVER = (
@@ -64,6 +66,14 @@ STRAIGHT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays)
 
 class SlurmSilent(BackendSilent):
     """The controller did not answer in time."""
+
+
+class SlurmFailed(BackendError):
+    """One of Slurm's commands said no. `lines`: what it printed, one of each job that it is about."""
+
+    def __init__(self, words: str, lines: Sequence[str]) -> None:
+        super().__init__(words)
+        self.lines = lines
 
 
 class SlurmDenied(BackendError):
@@ -252,7 +262,9 @@ class SlurmClient:
                 raise BackendRefused(f"Slurm refuses the job: {words}")
             if "unable to contact slurm controller" in low or "connection refused" in low or "socket timed out" in low:
                 raise SlurmSilent(f"Slurm's controller does not answer: {words}")
-            raise (SlurmDenied if any(one in low for one in DENIED) else BackendError)(f"{command[0]}: {words}")
+            if any(one in low for one in DENIED):
+                raise SlurmDenied(f"{command[0]}: {words}")
+            raise SlurmFailed(f"{command[0]}: {words}", done.stderr.splitlines())
         return done.stdout
 
     def _environment(self) -> dict[str, str]:
@@ -278,8 +290,9 @@ class SlurmClient:
                     self._unless_over("scontrol", "release", str(one))
 
     def cancel(self, ids: Sequence[int], *flags: str) -> None:
-        for one in ids:
-            self._unless_over("scancel", *flags, str(one))
+        """Many with one call: what is wrong with one of them keeps none of the others from it."""
+        for first in range(0, len(ids), CANCELLED_A_CALL):
+            self._unless_over("scancel", *flags, *map(str, ids[first : first + CANCELLED_A_CALL]))
 
     def set_time_limit(self, job: int, minutes: int | None) -> None:
         """`BackendRefused` where Slurm lets its operators alone do that, or allows no job so long a time."""
@@ -296,11 +309,8 @@ class SlurmClient:
         """An order for a job that has ended meanwhile has nothing left to do."""
         try:
             self.run(*command)
-        except SlurmSilent:
-            raise
-        except BackendError as fault:
-            words = str(fault).lower()
-            if not any(one in words for one in ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")):
+        except SlurmFailed as fault:
+            if not fault.lines or not all(any(one in line.lower() for one in OVER) for line in fault.lines if line.strip()):
                 raise
 
     def on_node(self, job: int, node: str, *command: str, account: pwd.struct_passwd) -> str:

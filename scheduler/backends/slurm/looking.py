@@ -86,7 +86,7 @@ class Looking(Site):
                 seen = self._seen(run, by_id, ours, nodes, now)
                 if seen is None:
                     continue
-                self._see_to(run, seen, by_id, now)
+                self._see_to(run, seen, by_id, ours, now)
             except BackendSilent:
                 raise
             except BackendError as fault:
@@ -105,7 +105,7 @@ class Looking(Site):
             if not SlurmRun.objects.filter(attempt_key=key, forgotten_at__isnull=False).exists():
                 found.append(SeenRun(key, 0, RunState.RUNNING, ()))
             else:
-                self.client.cancel([job.id for (whose, _), group in ours.items() if whose == key for job in group])
+                self._cancel_again([job.id for (whose, _), group in ours.items() if whose == key for job in group])
         return tuple(sorted(found, key=lambda run: run.key))
 
     def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
@@ -278,20 +278,21 @@ class Looking(Site):
             found.append(SeenWorker(seat, state, code, parts))
         return found
 
-    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
+    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> None:
         """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
-        self.client.cancel([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
+        self._cancel_again([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
         if seen.state == RunState.ENDED or run.never_begun:
             return
         there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
         alive = list(there)
         if run.killed:
-            self.client.cancel(self._all_ids(run), named(run.key))
+            lost = [job.id for part in run.parts if not part.get("id") for job in ours.get((run.key, part["number"]), ())]
+            self._cancel_again([*alive, *lost], named(run.key))
             return
         if run.stopping:
             if run.term_at and is_time(seen, run.stopping, run.term_at, now):
                 pending = [number for number in alive if not there[number].running]
-                self.client.cancel(pending)
+                self._cancel(pending, named(run.key))
                 self._send(run, "TERM", [number for number in alive if number not in pending])
                 run.term_at = ""
                 self._keep(run)
@@ -301,7 +302,7 @@ class Looking(Site):
             if seen.node_lost:
                 run.withdrawn = seen.why
             self._keep(run)
-            self.client.cancel(alive)
+            self._cancel(alive, named(run.key))
             return
         self._see_leavers_off(run, seen, by_id, now)
         if all(part.get("id") for part in run.parts):
@@ -318,7 +319,7 @@ class Looking(Site):
                     run.parts.remove(part)
                     self._keep(run)
             elif not job.running or now >= datetime.fromisoformat(part["leaving"]) + timedelta(seconds=run.grace):
-                self._cancel([job.id], named(run.key))
+                self._cancel_again([job.id], named(run.key))
             elif part["term_at"] and is_time(seen, part["leaving"], part["term_at"], now):
                 self._send(run, "TERM", [job.id])
                 part["term_at"] = ""
@@ -327,13 +328,14 @@ class Looking(Site):
     def _end_doubles(self, runs: Sequence[Run], ours: Mapping[tuple[str, int], Sequence[SlurmJob]]) -> None:
         """A submission whose answer was lost and that came to be after all, beside the one that was made instead. It was never released."""
         kept = {(run.key, part["number"]): part.get("id") for run in runs for part in run.parts}
-        resized = {run.key for run in runs if run.in_place}
+        resized, doubles = {run.key for run in runs if run.in_place}, []
         for place, jobs in ours.items():
             number = kept.get(place)
             if number:
-                self.client.cancel([job.id for job in jobs if job.id != number])
+                doubles += [job.id for job in jobs if job.id != number]
             elif place not in kept and place[0] in resized:  # a worker that was lost, and whose place another took
-                self.client.cancel([job.id for job in jobs])
+                doubles += [job.id for job in jobs]
+        self._cancel_again(doubles)
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from scheduler.backends.slurm.script import Places
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
+CANCELLED_EACH = 10.0  # seconds at least between two times that a look cancels a job
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered, and the longest time limit of a job
 
 
@@ -69,6 +70,7 @@ class Site:
         self._waits_left = 0.0
         self._boot: tuple[float, datetime | None] = (-inf, None)
         self._sweeps = False  # in this look
+        self._cancelled: dict[int, float] = {}  # jobs, a moment ago
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     def probe(self) -> None:
@@ -149,8 +151,18 @@ class Site:
         for flags in (["--batch"], []):
             self._cancel([one for one in ids if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
 
+    def _cancel_again(self, ids: Sequence[int], *flags: str) -> None:
+        """In a look: those that were cancelled a moment ago are given the time to end that Slurm gives them."""
+        moment = monotonic()
+        if due := [one for one in ids if moment - self._cancelled.get(one, -inf) >= CANCELLED_EACH]:
+            self._cancel(due, *flags)
+
     def _cancel(self, ids: Sequence[int], *flags: str) -> None:
         """Of a controller that is silent the orders of a block wait once, not each of them."""
+        if not any(flag.startswith("--signal") for flag in flags):
+            moment = monotonic()
+            kept = {one: at for one, at in self._cancelled.items() if moment - at < CANCELLED_EACH}
+            self._cancelled = kept | dict.fromkeys(ids, moment)
         silent = getattr(self._held, "silent", None)
         if silent is not None:
             raise SlurmSilent(str(silent))

@@ -15,9 +15,10 @@ from gpufleet.core.times import now
 from scheduler.backends import manifests
 from scheduler.backends.base import BackendRefused, NotFound, RunState, Signal
 from scheduler.backends.slurm import client, logs
+from scheduler.backends.slurm import site as site_of_slurm
 from scheduler.backends.slurm.client import ENDED, SlurmJob, SlurmSilent, _job, hostlist, indices
 from scheduler.models import SlurmRun
-from tests.scheduler.backends.slurm_site import ROLES, UNKNOWN, seat, shell
+from tests.scheduler.backends.slurm_site import ROLES, STAYS, UNKNOWN, seat, shell
 from tests.servers import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
@@ -174,6 +175,46 @@ def test_a_stop_that_is_cut_off_is_known_and_carried_out_once(site, monkeypatch,
         site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
 
     site.until(RunState.ENDED)
+
+
+def test_what_is_killed_is_cancelled_with_one_command_and_again_only_after_a_while(site, monkeypatch):
+    """Three jobs that ignore what asks them to leave, and one whose number was lost; Slurm gives them the time to end."""
+    site.start(on=[seat(index, f"gpu00{index + 1}", index + 1) for index in range(3)], launch=shell(STAYS))
+    site.until(RunState.RUNNING)
+    row = SlurmRun.objects.get()
+    ids = sorted(part["id"] for part in row.state["parts"])
+    lost, row.state["parts"][2]["id"] = row.state["parts"][2]["id"], None
+    row.save()
+    commands: list[tuple[str, ...]] = []
+
+    def hears_nothing(*words: str, **more: Any) -> str:
+        commands.append(words)
+        return "" if words[0] == "scancel" else run(*words, **more)
+
+    run = site.client.run
+    with monkeypatch.context() as deaf:
+        deaf.setattr(site.client, "run", hears_nothing)
+        site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
+        looks = len(commands)
+        for _ in range(3):
+            site.seen()
+        assert [sorted(map(int, words[2:])) for words in commands if words[0] == "scancel"] == [ids]
+        assert [words[0] for words in commands[looks:]].count("squeue") == 3, "one for each look"
+        deaf.setattr(site_of_slurm, "CANCELLED_EACH", 0.0)
+        site.seen()
+        assert [sorted(map(int, words[2:])) for words in commands if words[0] == "scancel"] == [ids, ids]
+    assert lost in ids
+    wait_until(lambda: site.seen() and all("CANCELLED" in line for line in site.mine()), seconds=60, what="all to be cancelled")
+
+
+def test_one_of_many_that_has_ended_keeps_no_other_from_being_cancelled(site):
+    held = ["--hold", "--job-name=gpufleet-x", "--nodes=1", "--output=/dev/null", "--chdir=/", *site.as_account()]
+    first, second = (site.client.submit(held, "#!/bin/sh\nsleep 300\n") for _ in range(2))
+    site.client.cancel([first])
+
+    site.client.cancel([UNKNOWN, first, second], "--name=gpufleet-x")
+
+    assert {job.id: job.state for job in site.client.jobs()}[second] == "CANCELLED"
 
 
 def test_jobs_of_others_are_not_touched(site):
