@@ -293,6 +293,10 @@ class Backend(Protocol):
         """Their ends have been written down."""
         ...
 
+    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
+        """These runs are over though it does not answer, and it is not asked now: should it answer again, none of them begins any more."""
+        ...
+
     def tidy(self) -> int:
         """Give up what it keeps of forgotten runs beyond its bounds, the oldest first. Returns of how many runs. Asked for now and then."""
         ...

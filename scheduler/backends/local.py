@@ -341,6 +341,9 @@ class LocalBackend:
                         (place / "run.json").replace(place / "forgotten.json")
                         self._looker.drop(Path(run.checkpoints))
 
+    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
+        """Nothing waits to begin: what still runs is ended as a stray."""
+
     def tidy(self) -> int:
         """Delete the folders of forgotten runs, the oldest first, until the rest is within bounds. Their checkpoints lie elsewhere and stay."""
         over = []

@@ -239,6 +239,9 @@ class SimulatedBackend:
             turn.fetch(keys)
             turn.remove([key for key in keys if (life := turn.get(key)) is not None and life.phase == Phase.ENDED])
 
+    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
+        """Nothing waits to begin: what still runs is ended as a stray."""
+
     def tidy(self) -> int:
         """What is forgotten is gone."""
         return 0

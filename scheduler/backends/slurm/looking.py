@@ -41,7 +41,7 @@ from scheduler.backends.slurm.outcomes import (
     ran_out_of_time,
     refusals_of,
 )
-from scheduler.backends.slurm.runs import Numbered, Run, name_of, named
+from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, to_go_on
 from scheduler.backends.slurm.site import Site
 from scheduler.models import SlurmRun
 
@@ -77,6 +77,7 @@ class Looking(Site):
             if key and not job.ended and job.uid in users.get(key, (uid,)):
                 ours.setdefault((key, number), []).append(job)
         found: list[SeenRun] = []
+        held: dict[str, list[int]] = {}
         began = monotonic()
         self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)
         self._waits_left = LOOK_SECONDS - (monotonic() - began)
@@ -86,7 +87,7 @@ class Looking(Site):
                 seen = self._seen(run, by_id, ours, nodes, now)
                 if seen is None:
                     continue
-                self._see_to(run, seen, by_id, ours, now)
+                held[run.key] = self._see_to(run, seen, by_id, ours, now)
             except BackendSilent:
                 raise
             except BackendError as fault:
@@ -98,6 +99,7 @@ class Looking(Site):
                 log.exception("%s could not be looked at", run.key)
                 continue
             found.append(seen)
+        self._release_again({key: ids for key, ids in held.items() if ids})
         self._end_doubles(runs, ours)
         known = {run.key for run in runs}
         for key in sorted({key for key, _ in ours} - known):
@@ -278,17 +280,29 @@ class Looking(Site):
             found.append(SeenWorker(seat, state, code, parts))
         return found
 
-    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> None:
-        """What is due by itself: a held job is released, a gang that lost a member ends, a run asked to leave is asked more clearly."""
+    def _release_again(self, held: Mapping[str, Sequence[int]]) -> None:
+        """A controller that came back with an older state holds jobs that it had released. What an order is still to begin is held, too: that order
+        releases it, if it is to begin by then."""
+        again = to_go_on(self.cluster, held) if held else ()
+        try:
+            self.client.release([number for key in sorted(again) for number in held[key]])
+        except SlurmSilent:
+            raise
+        except BackendError as fault:
+            log.warning("what Slurm holds again could not be released: %s", fault)
+
+    def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> list[int]:
+        """What is due by itself: a gang that lost a member ends, a run asked to leave is asked more clearly. Returns its jobs that are held though
+        all of them are written down."""
         self._cancel_again([part["id"] for part in run.parts if part.pop("stuck", False) and part.get("id")], named(run.key))
         if seen.state == RunState.ENDED or run.never_begun:
-            return
+            return []
         there = {job.id: job for part in run.parts if (job := by_id.of(run.key, part)) is not None and not job.ended}
         alive = list(there)
         if run.killed:
             lost = [job.id for part in run.parts if not part.get("id") for job in ours.get((run.key, part["number"]), ())]
             self._cancel_again([*alive, *lost], named(run.key))
-            return
+            return []
         if run.stopping:
             if run.term_at and is_time(seen, run.stopping, run.term_at, now):
                 pending = [number for number in alive if not there[number].running]
@@ -296,19 +310,16 @@ class Looking(Site):
                 self._send(run, "TERM", [number for number in alive if number not in pending])
                 run.term_at = ""
                 self._keep(run)
-            return
+            return []
         if seen.why:
             run.stopping = now.isoformat()
             if seen.node_lost:
                 run.withdrawn = seen.why
             self._keep(run)
             self._cancel(alive, named(run.key))
-            return
+            return []
         self._see_leavers_off(run, seen, by_id, now)
-        if all(part.get("id") for part in run.parts):
-            held = [number for number in alive if there[number].held]
-            if held:
-                self.client.release(held)
+        return [number for number in alive if there[number].held] if all(part.get("id") for part in run.parts) else []
 
     def _see_leavers_off(self, run: Run, seen: SeenRun, by_id: Numbered, now: datetime) -> None:
         """Workers that a run shrinks by: told to go when the run has saved its work or half of their grace is over, cancelled after all of it."""

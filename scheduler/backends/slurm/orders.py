@@ -280,6 +280,8 @@ class Orders(Site):
             known = None
             for kept in run.parts:
                 seat = seats.get(seat_of(kept))
+                if kept.get("id") and kept["number"] // NUMBERS == sequence and self._is_held(key, kept):
+                    self._held.release.append(kept["id"])  # it was submitted when this was told before
                 if kept.get("id") or kept.get("leaving") or seat is None:
                     continue
                 known = self._submitted(key, run.uids) if known is None else known
@@ -288,6 +290,10 @@ class Orders(Site):
                 if key not in self._keep_numbers([run]):
                     return
                 self._held.release.append(kept["id"])
+
+    def _is_held(self, key: str, part: Mapping[str, Any]) -> bool:
+        job = self._numbered().of(key, part)
+        return job is not None and job.held
 
     def _resized(
         self, key: str, sequence: int, add: Sequence[WorkerSeat], leave: set[tuple[str, int]], order: StartOrder | None, now: datetime
@@ -472,6 +478,13 @@ class Orders(Site):
         rows.update(forgotten_at=now)
         for folder in folders:
             self._looker.drop(Path(folder))
+
+    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
+        with transaction.atomic():
+            rows = SlurmRun.objects.select_for_update().filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
+            for run in map(self._of_row, rows.order_by("pk")):
+                run.killed = True
+                self._keep(run)
 
     def tidy(self) -> int:
         over = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False).order_by("-forgotten_at", "-pk")

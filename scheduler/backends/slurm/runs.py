@@ -1,12 +1,15 @@
 """A run as it is kept between two looks, and which of Slurm's jobs are its own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from scheduler.backends.base import StartOrder
+from django.db.models import Exists, OuterRef
+
+from scheduler.backends.base import StartOrder, attempt_key
 from scheduler.backends.slurm.client import SlurmJob, mark_of
 from scheduler.backends.slurm.script import Part, is_single
+from scheduler.models import Attempt, Order, OrderKind
 
 
 @dataclass(slots=True)
@@ -65,6 +68,15 @@ class Numbered:
             return job
         marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
         return job if job.name == name_of(key) and not marked else None
+
+
+def to_go_on(cluster: int, keys: Iterable[str]) -> set[str]:
+    """Runs that the scheduler has told to begin, that are open in its books and that it has not asked to leave."""
+    wanted = set(keys)
+    untold = Order.objects.filter(attempt=OuterRef("pk"), cluster=cluster, kind__in=(OrderKind.START, OrderKind.RESIZE), done_at__isnull=True)
+    jobs = {key.rpartition(".")[0] for key in wanted}
+    rows = Attempt.objects.filter(~Exists(untold), ended_at__isnull=True, stop_to="", job__public_id__in=jobs)
+    return {key for job, number in rows.values_list("job__public_id", "number") if (key := attempt_key(job=job, attempt=number)) in wanted}
 
 
 def named(key: str) -> str:

@@ -5,6 +5,7 @@ The ledger is written up to two minutes ago and never again: what was charged si
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -18,8 +19,8 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from quotas.permissions import Access, Can
-from scheduler.backends.base import BackendError
-from scheduler.backends.registry import exists, slurm_settings
+from scheduler.backends.base import BackendError, attempt_key
+from scheduler.backends.registry import UnknownBackend, backend_for, exists, slurm_settings
 from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
 from scheduler.jobs.fields import roles_of
 from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
@@ -105,13 +106,16 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
         if not Cluster.objects.select_for_update().filter(pk=cluster.pk, silent_since__isnull=False).exists():
             raise Conflict(f"{cluster.name} answers again: its jobs go on.")
         left = {one.guest.job.pk: one for one in jobs_left(access=access, cluster=cluster, now=now)}
-        runs = Attempt.objects.filter(job__in=left, ended_at__isnull=True).order_by("pk").values_list("pk", "job_id")
+        opened = Attempt.objects.filter(job__in=left, ended_at__isnull=True).order_by("pk")
+        runs = list(opened.values_list("pk", "job_id", "job__public_id", "number"))
         why = f"Cluster {cluster.name} is gone, and its jobs were given up: {reason.strip()}"[:300]
-        ends = [Ended(run, None, why, node_lost=left[job].waits_again(after), is_last=True) for run, job in runs]
+        ends = [Ended(run, None, why, node_lost=left[job].waits_again(after), is_last=True) for run, job, _, _ in runs]
         attempts_ended(ends=ends, now=now, news=news, actor=access.actor, want=False)
         # Nobody waits any more for what was to be told there. Should the cluster come back, what runs of its ended runs is ended as a stray.
         untold = Order.objects.filter(cluster=cluster, done_at__isnull=True, attempt__ended_at__isnull=False)
         untold.update(done_at=now, fault=f"Cluster {cluster.name} is gone.")
+        with suppress(UnknownBackend):
+            backend_for(cluster).give_up(keys=[attempt_key(job=job, attempt=number) for _, _, job, number in runs], now=now)
         found = GivenUp(len(left), sum(one.waits_again(after) for one in left.values()))
         silent_since = cluster.silent_since.isoformat() if cluster.silent_since else None
         audit_record(

@@ -113,12 +113,17 @@ def test_what_a_worker_leaves_that_was_given_up_says_nothing_of_the_one_in_its_p
     site.backend.start(replace(told, workers=(first, second)), now=now())
     site.until(RunState.RUNNING)
     folder = Path(SlurmRun.objects.get().state["folder"])
+
+    def move() -> None:
+        site.backend.resize(key="j-1.1", sequence=2, add=[elsewhere], leave=[], now=now(), order=replace(told, workers=(first, elsewhere)))
+
     with monkeypatch.context() as held:
         held.setattr(site.client, "release", lambda ids: None)
-        site.backend.resize(key="j-1.1", sequence=2, add=[elsewhere], leave=[], now=now(), order=replace(told, workers=(first, elsewhere)))
+        move()
         wait_until(lambda: list(folder.glob("worker-1*.exit")), what="the worker that was given up to leave its code")
 
         assert [worker.state for worker in site.seen().workers] == [RunState.RUNNING, RunState.STARTING]
+    move()  # told again, as nobody has heard that it was released
     site.until(RunState.RUNNING)
     assert [(worker.seat.node, worker.state) for worker in site.seen().workers] == [("gpu001", RunState.RUNNING), ("gpu004", RunState.RUNNING)]
 

@@ -137,6 +137,7 @@ def test_what_another_leader_wrote_while_starts_were_submitted_together_stays(si
     kept = {row.attempt_key: row for row in SlurmRun.objects.all()}
     assert (kept["j-1.1"].sequence, bool(kept["j-1.1"].state["stopping"])) == (7, True)
     assert kept["j-2.1"].state["parts"][0]["id"] == theirs["j-2.1"]
+    site.client.release([theirs["j-2.1"]])  # by the other leader
     site.until(RunState.RUNNING, "j-2.1")
     site.until(RunState.RUNNING, "j-3.1")
     site.until(RunState.ENDED, "j-1.1")
