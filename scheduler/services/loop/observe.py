@@ -5,14 +5,14 @@ of and finds out that a run is gone of which nobody told.
 """
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import InterfaceError, OperationalError, transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef
 from django.dispatch import Signal
 
 from gpufleet.core.live.feed import feed_publish
@@ -349,25 +349,38 @@ def _workers_held(attempts: Sequence[int], cluster: int) -> dict[int, Workers]:
 Place = tuple[int, int | None]  # a GPU, or an instance of it
 
 
+class _Move(NamedTuple):
+    """A seat, and the place that its worker uses instead."""
+
+    seat: Placement
+    to: Place
+
+
 def _adopt_gpus(here: Sequence[tuple[SeenRun, _Known]], cluster: int, now: datetime) -> None:
-    """A back-end that chooses the GPUs of a node itself has the last word on which they are."""
+    """A back-end that chooses the GPUs of a node itself has the last word on which they are. All of a look together: it may have swapped them."""
     written: dict[tuple[int, str, int], set[int]] = defaultdict(set)
     places: dict[tuple[int, str, int], set[Place]] = defaultdict(set)
     for key, role, index, number, gpu, mig in SITTING([attempt.pk for _, attempt in here], cluster):
         written[key, role, index].add(number)
         places[key, role, index].add((gpu, mig))
     told = _places_told(here, cluster)
-    for run, attempt in here:
-        if not _sits_elsewhere(run, attempt, written, places, told):
-            continue
-        with transaction.atomic():
-            moment = usage_moment(now=now)
-            touched: list[int] = []
+    elsewhere = [(run, attempt.pk) for run, attempt in here if _sits_elsewhere(run, attempt, written, places, told)]
+    if not elsewhere:
+        return
+    with transaction.atomic():
+        moment = usage_moment(now=now)
+        seats = _seats_of([attempt for _, attempt in elsewhere], cluster)
+        moves: list[_Move] = []
+        for run, attempt in elsewhere:
             for worker in run.workers:
                 if worker.state != RunState.ENDED and worker.seat.gpus:
-                    parts = told.get((attempt.pk, worker.seat.role, worker.seat.index)) if worker.parts else _gpus_named(worker, cluster)
-                    touched += _adopt(worker, attempt.pk, cluster, parts, moment)
-            usage_follow(attempts=[attempt.pk] if touched else [], gpus=touched, at=moment)
+                    name = (attempt, worker.seat.role, worker.seat.index)
+                    moves += _moves(seats.get((*name, worker.seat.node), []), told.get(name) if worker.parts else _gpus_named(worker, cluster))
+        moves = _possible(moves)
+        attempts = {move.seat.attempt_id for move in moves}
+        gpus = [gpu for move in moves for gpu in (move.seat.gpu_id, move.to[0]) if gpu is not None]
+        _take_seats(moves, moment)
+        usage_follow(attempts=attempts, gpus=gpus, at=moment)
 
 
 def _places_told(here: Sequence[tuple[SeenRun, _Known]], cluster: int) -> dict[tuple[int, str, int], list[Place]]:
@@ -397,39 +410,58 @@ def _gpus_named(worker: SeenWorker, cluster: int) -> list[Place]:
     return [(gpu, None) for gpu in gpus.order_by("index").values_list("pk", flat=True)]
 
 
-def _adopt(worker: SeenWorker, attempt: int, cluster: int, told: Sequence[Place] | None, moment: datetime) -> list[int]:
-    """Write down that a worker has these places. Returns the GPUs that changed. One that somebody else is known to hold stays theirs."""
-    seat = worker.seat
-    rows = list(
-        Placement.objects.select_for_update(of=("self",))
-        .filter(attempt=attempt, role=seat.role, worker=seat.index, node__name=seat.node, node__cluster=cluster, until__isnull=True)
-        .select_related("mig")
-        .order_by("gpu__index", "mig__start", "pk")
-    )
-    if told is None or len(told) != len(rows):
+def _seats_of(attempts: Sequence[int], cluster: int) -> dict[tuple[int, str, int, str], list[Placement]]:
+    """Open seats by attempt, role, worker and node, in the order of their places."""
+    rows = Placement.objects.select_for_update(of=("self",)).filter(attempt__in=attempts, node__cluster=cluster, until__isnull=True)
+    found: dict[tuple[int, str, int, str], list[Placement]] = defaultdict(list)
+    for row in rows.select_related("mig", "gpu", "node").order_by("pk"):
+        found[row.attempt_id, row.role, row.worker, row.node.name].append(row)
+    for group in found.values():
+        group.sort(key=lambda row: (row.gpu.index if row.gpu else -1, row.mig.start if row.mig else -1))
+    return found
+
+
+def _moves(seats: Sequence[Placement], told: Sequence[Place] | None) -> list[_Move]:
+    """Where the seats of a worker are that has these places."""
+    if told is None or len(told) != len(seats):
         return []
-    fresh = [place for place in told if place not in {(row.gpu_id, row.mig_id) for row in rows}]
+    fresh = [place for place in told if place not in {(seat.gpu_id, seat.mig_id) for seat in seats}]
     profiles = dict(MigInstance.objects.filter(pk__in=[mig for _, mig in fresh if mig is not None]).values_list("pk", "profile"))
-    touched: list[int] = []
-    for row in rows:
-        if row.gpu_id is None or (row.gpu_id, row.mig_id) in told:
+    found = []
+    for seat in seats:
+        if seat.gpu_id is None or (seat.gpu_id, seat.mig_id) in told:
             continue
-        same = row.mig.profile if row.mig is not None else None
+        same = seat.mig.profile if seat.mig is not None else None
         place = next((one for one in fresh if profiles.get(one[1] or 0) == same), None)
-        if place is None:
-            continue
-        fresh.remove(place)
-        gpu, mig = place
-        others = Placement.objects.filter(gpu=gpu, until__isnull=True).exclude(attempt=attempt)
-        taken = others.filter(mig=mig).exists() if mig is not None else _milli(others) + row.gpu_milli > WHOLE_MILLI
-        if not taken:
-            touched += [row.gpu_id, gpu]
-            _take_seat(row, gpu, mig, moment)
-    return touched
+        if place is not None:
+            fresh.remove(place)
+            found.append(_Move(seat, place))
+    return found
 
 
-def _milli(rows: "QuerySet[Placement]") -> int:
-    return sum(rows.values_list("gpu_milli", flat=True))
+def _possible(moves: list[_Move]) -> list[_Move]:
+    """Those whose places nobody keeps: what a job is known to hold stays its own, and a seat that stays may keep another from moving."""
+    rows = Placement.objects.filter(gpu__in={move.to[0] for move in moves}, until__isnull=True).order_by("pk") if moves else ()
+    held = [(row.pk, row.gpu_id, row.mig_id, row.gpu_milli) for row in rows]
+    while True:
+        going = {move.seat.pk for move in moves}
+        milli: Counter[int | None] = Counter()
+        instances = set()
+        for key, gpu, mig, share in held:
+            if key not in going:
+                milli[gpu] += share
+                instances.add(mig)
+        kept = []
+        for move in moves:
+            gpu, mig = move.to
+            if mig in instances if mig is not None else milli[gpu] + move.seat.gpu_milli > WHOLE_MILLI:
+                continue
+            kept.append(move)
+            milli[gpu] += move.seat.gpu_milli
+            instances.add(mig)
+        if len(kept) == len(moves):
+            return moves
+        moves = kept
 
 
 def _sits_elsewhere(
@@ -452,11 +484,13 @@ def _sits_elsewhere(
     return False
 
 
-def _take_seat(row: Placement, gpu: int, mig: int | None, moment: datetime) -> None:
-    """From now on it holds another GPU, or instance. That it held this one until now stays written, as nobody else could have it."""
-    Placement.objects.filter(pk=row.pk).update(until=moment)
-    row.pk, row.gpu_id, row.mig_id, row.since = None, gpu, mig, moment
-    row.save(force_insert=True)
+def _take_seats(moves: Sequence[_Move], moment: datetime) -> None:
+    """From now on they hold another GPU, or instance. That each held its own until now stays written, as nobody else could have it. All are closed
+    before one is opened, since one may take the place of another."""
+    Placement.objects.filter(pk__in=[move.seat.pk for move in moves]).update(until=moment)
+    for seat, (gpu, mig) in moves:
+        seat.pk, seat.gpu_id, seat.mig_id, seat.since = None, gpu, mig, moment
+        seat.save(force_insert=True)
 
 
 def _strays(found: Observed, backend: Backend, runs: Sequence[SeenRun], now: datetime) -> None:

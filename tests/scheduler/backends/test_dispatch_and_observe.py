@@ -566,6 +566,46 @@ def test_gpus_that_a_back_end_chose_itself_are_taken_over() -> None:
     assert (kept.until, left.since) == (at(5), at(5))
 
 
+@pytest.mark.parametrize(
+    ("has", "becomes"),
+    [
+        ((1, 0, 2), (1, 0, 2)),
+        ((1, 2, 0), (1, 2, 0)),
+        ((3, 0, 2), (0, 1, 2)),  # what another job is known to hold stays that one's, and so does all that waits for it
+        ((3, 2, 1), (0, 2, 1)),
+    ],
+    ids=["two swapped", "three in a ring", "none may move", "two swapped beside one that may not move"],
+)
+def test_gpus_that_a_back_end_has_swapped_are_taken_over_together(has: tuple[int, ...], becomes: tuple[int, ...]) -> None:
+    node = builders.node("n1", gpus=4)
+    gpus = {gpu.index: gpu for gpu in Gpu.objects.filter(node=node)}
+    attempts = [started(workers=1, gpus=0, on=[node]) for _ in range(4)]
+    for index, attempt in enumerate(attempts):
+        builders.placement(attempt.job, gpus[index], attempt=attempt, since=at(0))
+    Job.objects.update(gpus_milli=1000)
+
+    class Choosing(SimulatedBackend):
+        @property
+        def facts(self) -> Any:
+            return super().facts.__class__(pins_gpus=False)
+
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            return tuple(
+                SeenRun(key_of(attempt), 1, RunState.RUNNING, (SeenWorker(WorkerSeat("worker", 0, "n1", (index,)), RunState.RUNNING),))
+                for attempt, index in zip(attempts, (*has, 3), strict=True)
+            )
+
+    all_of_them = backends(Choosing(DatabaseStore(builders.cluster().pk)))
+    orders_dispatch(backends=all_of_them, now=at(0))
+    timeline_review(now=at(2))
+    runs_observe(backends=all_of_them, now=at(5))
+    timeline_review(now=at(60))
+
+    held = dict(Placement.objects.filter(until__isnull=True).values_list("attempt", "gpu__index"))
+    assert tuple(held[attempt.pk] for attempt in attempts) == (*becomes, 3)
+    assert not fleet_faults()
+
+
 @pytest.mark.django_db(transaction=True)
 def test_killed_at_any_statement_no_order_is_lost_and_nothing_is_done_twice() -> None:
     """The first statement, then the second, until none is left to be killed at; each time somebody else goes on."""
