@@ -177,6 +177,7 @@ class SeenRun:
     waited_for: str = ""  # of one that ended before it was started: what kept it from that
     is_one_start: bool = False  # its workers start together: where it is later than was told before, that start did not hold
     node_lost: bool = False  # it ended by the hardware's fault, not by its own
+    end_is_told: bool = False  # when it ended is certain, also of one that was lost: nothing of it went on unseen
     refusals: tuple[Refusal, ...] = ()  # nodes that are not to be placed on until somebody has looked at them
     checkpoints: tuple[SeenCheckpoint, ...] = field(default=())
     steps: tuple[SeenSteps, ...] = ()  # of a run that is not over

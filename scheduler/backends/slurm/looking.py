@@ -416,6 +416,7 @@ class Gathered:
             limit_over=is_over and bad is not None and bad[5],
             waited_for=self.waited_for if is_over else "",
             is_one_start=self.starts_are_slurms and not run.in_place and not any(part.get("ahead") for part in run.parts),
+            end_is_told=is_over and not self.forgotten,
             node_lost=bad is not None and (bad[3] or (run.in_place and is_over and is_for_a_loss(run, bad, self.wrong))),
             refusals=tuple(self.refusals),
             checkpoints=checkpoints,

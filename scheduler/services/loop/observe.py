@@ -251,7 +251,17 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
         if attempt.is_running and attempt.state == JobState.DEGRADED and not attempt.is_short and _is_whole(run)
     }
     ends = [
-        Ended(attempt.pk, run.exit_code, run.why, run.node_lost, run.started_at, run.ended_at, run.limit_over, run.waited_for)
+        Ended(
+            attempt.pk,
+            run.exit_code,
+            run.why,
+            run.node_lost,
+            run.started_at,
+            run.ended_at,
+            limit_over=run.limit_over,
+            waited_for=run.waited_for,
+            end_is_told=run.end_is_told,
+        )
         for run, attempt in known
         if run.state == RunState.ENDED
     ]

@@ -68,6 +68,7 @@ class Ended:
     ended_at: datetime | None = None
     limit_over: bool = False  # its back-end ended it because its time was over
     waited_for: str = ""  # what kept it from starting
+    end_is_told: bool = False  # its end is certain though it was lost
     is_last: bool = False  # should it fail, it is not tried again
 
 
@@ -267,9 +268,9 @@ def _moments(
 ) -> tuple[dict[int, datetime], dict[int, datetime]]:
     """When runs came up and when they ended before now, where that is certain. What those held that ended goes to others from now on.
 
-    The end of a lost run is not certain: it may have gone on unseen. A back-end whose clock is behind ours tells of a start before its order, and
-    neither its start nor its end is believed. Of several that share a GPU no entry of that GPU would tell one's change from the other's: they came up
-    with the last of them.
+    The end of a lost run is only certain where its back-end saw it: else it may have gone on unseen. A back-end whose clock is behind ours tells of
+    a start before its order, and neither its start nor its end is believed. Of several that share a GPU no entry of that GPU would tell one's change
+    from the other's: they came up with the last of them.
     """
     began: dict[int, datetime] = {}
     ended: dict[int, datetime] = {}
@@ -280,7 +281,7 @@ def _moments(
             continue
         if start is not None and run.running_at is None:
             began[key] = whole_millis(start)
-        if end is not None and end.ended_at is not None and end.ended_at < now and not end.node_lost:
+        if end is not None and end.ended_at is not None and end.ended_at < now and (not end.node_lost or end.end_is_told):
             ended[key] = whole_millis(end.ended_at)
     if not began and not ended:
         return {}, {}
