@@ -51,6 +51,8 @@ FIELDS = (
     "jobid", "state", "reason", "prioritylong", "exit_code", "starttime", "endtime", "tres-alloc", "nodelist", "username", "partition",
     "name", "comment", "userid",
 )  # fmt: skip
+# And `sinfo` of a node.
+NODE_FIELDS = ("nodelist", "nodeaddr", "statecomplete", "cpus", "memory", "gres", "features", "version", "reason")
 
 
 class _Stays(urllib.request.HTTPRedirectHandler):
@@ -136,7 +138,6 @@ class SlurmNode:
     memory_mib: int
     gres: str
     features: tuple[str, ...] = field(default=())
-    switch: str = ""
     version: str = ""  # of slurmd
 
 
@@ -329,16 +330,19 @@ class SlurmClient:
         """All jobs that the controller still remembers, ended ones included. Of their GPUs only slurmrestd tells at once (`with_gpus`)."""
         if self.settings.rest_url:
             return [_job(one) for one in self._rest("jobs").get("jobs", ())]
-        # Names and comments are anybody's, line breaks included: each value ends with a word that nobody can know.
-        end = f"|{secrets.token_hex(8)}"  # what begins with a digit is a width
-        wanted = ",".join(f"{name}:{end}" for name in FIELDS)
-        printed = self.run("squeue", "--noheader", "--all", "--states=all", f"--Format={wanted}", env={"SLURM_TIME_FORMAT": "%s"})
-        values = printed.split(end)
-        if len(values) % len(FIELDS) != 1:
-            raise BackendError("squeue printed other fields than it was asked for; Slurm 22.05 or newer is needed.")
-        known, told = self._printed, [tuple(values[first : first + len(FIELDS)]) for first in range(0, len(values) - 1, len(FIELDS))]
+        known, told = self._printed, self._fields("squeue", FIELDS, "--all", "--states=all")
         self._printed = {one: known.get(one) or _printed_job(one) for one in told}
         return list(self._printed.values())
+
+    def _fields(self, program: str, fields: Sequence[str], *flags: str) -> list[tuple[str, ...]]:
+        """What a program prints of each. Names, comments and reasons are anybody's, line breaks included: each value ends with a word that nobody can
+        know."""
+        end = f"|{secrets.token_hex(8)}"  # what begins with a digit is a width
+        wanted = ",".join(f"{name}:{end}" for name in fields)
+        values = self.run(program, "--noheader", *flags, f"--Format={wanted}", env={"SLURM_TIME_FORMAT": "%s"}).split(end)
+        if len(values) % len(fields) != 1:
+            raise BackendError(f"{program} printed other fields than it was asked for; Slurm 22.05 or newer is needed.")
+        return [tuple(values[first : first + len(fields)]) for first in range(0, len(values) - 1, len(fields))]
 
     def with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """The same with the GPUs that they hold, by index, as far as Slurm tells. `scontrol` alone prints them, and it is asked for many at once.
@@ -374,8 +378,11 @@ class SlurmClient:
         return [replace(job, gpus=by_id.get(job.id, job.gpus)) for job in jobs]
 
     def nodes(self) -> list[SlurmNode]:
-        document = self._rest("nodes") if self.settings.rest_url else self._json("sinfo", "--json")
-        return [_node(one) for one in document.get("nodes", ())]
+        """Those of any partition. Of `sinfo --json` each version of Slurm has a form of its own; its fields stay."""
+        if self.settings.rest_url:
+            return [_node(one) for one in self._rest("nodes").get("nodes", ())]
+        printed = map(_printed_node, self._fields("sinfo", NODE_FIELDS, "--all", "--Node"))
+        return list({node.name: node for node in printed}.values())  # one in several partitions is printed for each
 
     def ping(self) -> None:
         """Ask for little. `SlurmSilent` where nobody answers that."""
@@ -407,13 +414,6 @@ class SlurmClient:
 
     def topology(self) -> str:
         return self.run("scontrol", "show", "topology")
-
-    def _json(self, *command: str) -> dict[str, Any]:
-        try:
-            found = json.loads(self.run(*command))
-        except ValueError as fault:
-            raise BackendError(f"{command[0]} printed no JSON; Slurm 22.05 or newer is needed: {fault}") from None
-        return _answer(command[0], found)
 
     def _rest(self, what: str) -> dict[str, Any]:
         """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
@@ -561,6 +561,22 @@ def _whole(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def _printed_node(values: Sequence[str]) -> SlurmNode:
+    """One node of `sinfo`, its values in the order of `NODE_FIELDS`."""
+    told = {name: "" if value in ("(null)", "N/A") else value for name, value in zip(NODE_FIELDS, values, strict=True)}
+    return SlurmNode(
+        name=told["nodelist"].lstrip("\n"),
+        address=told["nodeaddr"],
+        states=tuple(word for word in told["statecomplete"].upper().split("+") if word),
+        reason="" if told["reason"] == "none" else told["reason"],
+        cpus=_whole(told["cpus"]),
+        memory_mib=_whole(told["memory"]),
+        gres=told["gres"],
+        features=tuple(part for part in told["features"].split(",") if part),
+        version=told["version"],
+    )
+
+
 def _node(one: Mapping[str, Any]) -> SlurmNode:
     states = one.get("state") or "UNKNOWN"
     flags = one.get("state_flags") or ()
@@ -575,6 +591,5 @@ def _node(one: Mapping[str, Any]) -> SlurmNode:
         memory_mib=int(one.get("real_memory") or 0),
         gres=str(one.get("gres") or ""),
         features=tuple(features if isinstance(features, list) else [part for part in str(features).split(",") if part]),
-        switch=str(one.get("network") or ""),
         version=str(one.get("slurmd_version") or one.get("version") or ""),
     )

@@ -99,6 +99,16 @@ def test_a_job_that_slurm_runs_by_itself_is_seen_and_left_alone(fleet, monkeypat
     wait_until(lambda: slurm_nodes_reconcile(now=now()) and not seats.exists(), seconds=30, what="its end to be seen")
 
 
+def test_a_node_of_two_partitions_one_of_them_hidden_is_read_once(fleet):
+    fleet.sh("scontrol", "create", "PartitionName=second", "Nodes=gpu001", "Hidden=YES")
+    try:
+        client = SlurmClient(slurm_settings(SlurmCluster.objects.get()))
+        assert [one.name for one in client.nodes()] == fleet.names
+        assert client.partitions().keys() == {"main", "second"}
+    finally:
+        fleet.sh("scontrol", "delete", "PartitionName=second")
+
+
 def test_the_doctor_names_nodes_on_which_they_differ(fleet):
     def doctor(name: str) -> tuple[str, bool]:
         out = StringIO()

@@ -25,7 +25,14 @@ def test_slurmrestd_shows_the_same_as_the_commands(site, rest):
     assert [(job.id, job.state, job.comment, job.gpus) for job in sorted(by_rest.jobs(), key=lambda job: job.id)] == [
         (job.id, job.state, job.comment, job.gpus) for job in sorted(site.client.with_gpus(site.client.jobs()), key=lambda job: job.id)
     ]
-    assert [(node.name, node.gres, node.cpus) for node in by_rest.nodes()] == [(node.name, node.gres, node.cpus) for node in site.client.nodes()]
+    site.slurm.sh("scontrol", "update", "NodeName=gpu004", "State=DRAIN", "Reason=fans | none\nname=x; $(touch /tmp/x)")
+    try:
+        nodes = site.client.nodes()
+        assert by_rest.nodes() == nodes
+    finally:
+        site.slurm.sh("scontrol", "update", "NodeName=gpu004", "State=RESUME")
+    assert [node.states for node in nodes] == [("IDLE",), ("MIXED",), ("IDLE",), ("IDLE", "DRAIN")]
+    assert nodes[3].reason == "fans | none\nname=x; $(touch /tmp/x)"
     (run,) = SlurmBackend(site.cluster.pk, site.settings, client=by_rest).observe(now=now())
     assert run.state == RunState.RUNNING
 
