@@ -34,9 +34,6 @@ class Stand(NamedTuple):
         return result
 
 
-new_stand = partial(tuple.__new__, Stand)  # of all the fields at once, past the slow constructor
-
-
 class Decision(NamedTuple):
     action: str  # evict, shrink, repartition, move, start, repair, grow or reserve
     why: Reason
@@ -78,16 +75,6 @@ class Decision(NamedTuple):
             result["backfilled"] = self.backfilled
         result["why"] = why
         return result
-
-
-new_decision = partial(tuple.__new__, Decision)  # of all the fields at once: there may be thousands in a plan
-
-
-def placing(
-    action: str, why: Reason, job: str, for_job: str | None, workers: tuple[Stand, ...], after: tuple[str, ...], backfilled: bool
-) -> Decision:
-    """What gives a job places, or leaves it some of them."""
-    return new_decision((action, why, job, for_job, workers, after, backfilled, 0, None, None, None, ()))
 
 
 class Waiting(NamedTuple):

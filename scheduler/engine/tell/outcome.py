@@ -3,13 +3,11 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from operator import attrgetter
 
 from ..model.mig import Instance
-from ..model.plan import Course, Decision, Plan, Share, Stand, Waiting, new_decision, new_stand, new_waiting, placing
+from ..model.plan import Course, Decision, Plan, Share, Stand, Waiting, new_waiting
 from ..model.reasons import Reason, reason
-from ..model.values import QUEUED
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
 from ..rules.times import duration, ends_at
@@ -35,7 +33,7 @@ def conclude(cycle: Cycle) -> Plan:
     forecast = Forecast(cycle)
     decisions = decisions_of(cycle)
     repeated = _repeated(cycle, forecast)
-    decisions.extend(_reserved(cycle, repeated))
+    decisions.extend(_reserved(cycle))
     changed = repeated.changed_places(cycle.tree)
     return Plan(
         now=cycle.now,
@@ -67,27 +65,17 @@ def _repeated(cycle: Cycle, forecast: Forecast) -> Repeated:
     return repeated
 
 
-def stand(work: Work, seat: Seat, grid: Grid) -> Stand:
-    role = work.kind.roles[seat.role].name
-    node = grid.nodes[seat.node].name
-    if not seat.parts:
-        return new_stand((role, seat.rank, node, seat.mask, None, ()))
-    mask = 0
-    for part in seat.parts:
-        mask |= 1 << part.gpu
-    if seat.parts[0].mode == "mig":
-        return Stand(role, seat.rank, node, mask, mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
-    return Stand(role, seat.rank, node, mask, share_milli=seat.parts[0].milli)
-
-
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
-    if work.form.parted:
-        return tuple([stand(work, seat, grid) for seat in work.seats])
-    roles, nodes = work.kind.roles, grid.nodes
-    if len(work.seats) == 1:  # most of all
-        (seat,) = work.seats
-        return (new_stand((roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask, None, ())),)
-    return tuple([new_stand((roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask, None, ())) for seat in work.seats])
+    return tuple([_stand(work, seat, grid) for seat in work.seats])
+
+
+def _stand(work: Work, seat: Seat, grid: Grid) -> Stand:
+    role, node = work.kind.roles[seat.role].name, grid.nodes[seat.node].name
+    if not seat.parts:
+        return Stand(role, seat.rank, node, seat.mask)
+    if seat.parts[0].mode == "mig":
+        return Stand(role, seat.rank, node, on_gpus(seat), mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
+    return Stand(role, seat.rank, node, on_gpus(seat), share_milli=seat.parts[0].milli)
 
 
 def action_of(work: Work) -> str | None:
@@ -108,54 +96,55 @@ def action_of(work: Work) -> str | None:
     return "repair" if short else "grow"
 
 
-_STAGE = {"evict": 0, "shrink": 1, "move": 2, "repartition": 3, "start": 4, "repair": 4, "grow": 5}
+# In which order a plan is carried out. GPUs are split anew behind those who leave, and before those who come.
+_STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
+_SPLIT = 3
 
 
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out."""
-    if not cycle.cluster.journal:
-        return []
-    journal = dict.fromkeys(cycle.cluster.journal)
-    if cycle.fleet.soon is cycle.fleet.now and not cycle.cluster.geometry and not any(work.first_seats for work in journal):
-        return _starts(cycle, [work for work in journal if work.seats])
-    works = sorted(journal, key=attrgetter("order"))
+    works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
     # Who leaves and was never given another place comes first of all, in their order.
     gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
     stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
     changed = [(action, work) for work in stood if (action := action_of(work)) is not None]
+    # In the order in which they were given their places; who is moved with more than he had comes behind those who left it to him.
+    changed.sort(key=lambda pair: (_STAGE[pair[0]], pair[0] == "move" and _gains(pair[1]), pair[1].sequence))
     owners = Owners(cycle, works)
     befores = {}
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
-    leaving = _evictions(served, gone)
-    # In the order in which they were given their places; who is moved with more than he had comes behind those who left it to him.
-    changed.sort(key=lambda pair: (pair[0] == "move" and _gains(pair[1]), pair[1].sequence))
-    staged: list[list[Decision]] = [[] for _ in range(6)]
-    for action, work in changed:
-        assert work.why is not None
-        if action == "evict":
-            (decision,) = _evictions(served, (work,))
-        else:
-            why, beneficiary = work.why, None
-            if action == "move":
-                why, beneficiary = served.by(work, *(cycle.cluster.ousted.get(work) or (work.why, None)))
-            elif action == "shrink":
-                why, beneficiary = served.by(work, work.why, work.for_job)
-            decision = placing(action, why, work.job.name, beneficiary, stands(work, cycle.grid), befores.get(work.order, ()), work.backfilled)
-        staged[_STAGE[action]].append(decision)
+    leaving = [_decision(served, "evict", work) for work in gone]
+    making_room = [_decision(served, action, work) for action, work in changed if _STAGE[action] < _SPLIT]
+    coming = [_decision(served, action, work) for action, work in changed if _STAGE[action] > _SPLIT]
+    return in_order([*leaving, *making_room, *_splits(cycle, owners, stood), *coming])
+
+
+def _decision(served: "Served", action: str, work: Work) -> Decision:
+    why, beneficiary = served.by(action, work)
+    if action == "evict":
+        return Decision(action, why, work.job.name, beneficiary, grace_ms=work.kind.grace_ms)
+    after = served.befores.get(work.order, ())
+    return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
+
+
+def _gains(work: Work) -> bool:
+    return work.milli > sum(seat.milli for seat in work.first_seats)
+
+
+def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:
+    """The GPUs that are split anew, in the order of those who stand there then."""
     splits = []
-    for key in sorted(cycle.cluster.geometry):
+    for key, asked in cycle.cluster.geometry.items():
         split = cycle.fleet.soon.splits.get(key)
-        holder = _there(key, cycle.cluster.geometry[key], stood)
+        holder = _there(key, asked, stood)
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
         node = cycle.grid.nodes[key[0]].name
         why = reason("repartition", f"GPU {key[1]} of {node} is repartitioned for {holder.job.name}")
         decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
         splits.append((holder.sequence, key, decision))
-    splits.sort()
-    staged[_STAGE["repartition"]] = [decision for _, _, decision in splits]
-    return in_order(leaving, [*chain.from_iterable(staged)])
+    return [decision for _, _, decision in sorted(splits)]
 
 
 def _there(key: tuple[int, int], asked: Work, stood: Iterable[Work]) -> Work:
@@ -168,84 +157,56 @@ def _there(key: tuple[int, int], asked: Work, stood: Iterable[Work]) -> Work:
     return asked if is_there(asked) else min(filter(is_there, stood), key=attrgetter("sequence"), default=asked)
 
 
-def _gains(work: Work) -> bool:
-    return work.milli > sum(seat.milli for seat in work.first_seats)
-
-
-def _starts(cycle: Cycle, works: list[Work]) -> list[Decision]:
-    """Nobody gives way and no board is split: these start, in the order in which they were given their places."""
-    if len(works) > 1:
-        works.sort(key=attrgetter("sequence"))
-    decisions = []
-    for work in works:
-        assert work.why is not None
-        decisions.append(placing("start", work.why, work.job.name, None, stands(work, cycle.grid), (), work.backfilled))
-    return decisions
-
-
-def _evictions(served: "Served", works: Iterable[Work]) -> list[Decision]:
-    """One for each; there may be thousands."""
-    decisions, ousted = [], served.cycle.cluster.ousted
-    for work in works:
-        why, beneficiary = ousted.get(work) or (work.why, None)
-        assert why is not None
-        if beneficiary not in served.served:
-            why, beneficiary = served.by(work, why, beneficiary)
-        decisions.append(new_decision(("evict", why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ())))
-    return decisions
-
-
-def in_order(leaving: list[Decision], decisions: list[Decision]) -> list[Decision]:
-    """Those who leave, then the other decisions, each behind those it has to wait for, and behind those who give way for it where these don't wait
-    in turn.
+def in_order(decisions: Sequence[Decision]) -> list[Decision]:
+    """Each behind those it has to wait for, and behind those who move for it where these don't wait in turn.
 
     Who gives way may leave no place that is taken, but what a limit lacks.
     """
-    yielding: dict[str, list[str]] = {}
+    place_of = {decision.job: place for place, decision in enumerate(decisions) if decision.job is not None}
+    moving: dict[str, list[str]] = {}  # by for whom
     for decision in decisions:
-        if decision.action == "move" and decision.for_job is not None and decision.job is not None:  # others stand at the front already
-            yielding.setdefault(decision.for_job, []).append(decision.job)
-    if yielding:
-        leaving, decisions = [], [*leaving, *decisions]
-    at = next((place for place, decision in enumerate(decisions) if decision.after or decision.job in yielding), len(decisions))
-    done, rest = [*leaving, *decisions[:at]], decisions[at:]
-    by_job: dict[str | None, Decision] = {decision.job: decision for decision in rest if decision.job is not None}
-    state: dict[int, int] = {}  # 1: being looked at, 2: in the list
-    for decision in rest:
-        if not decision.after and decision.job not in yielding:  # nothing to wait for
-            if not state.get(id(decision)):
-                state[id(decision)] = 2
-                done.append(decision)
-            continue
-        stack = [decision]
-        while stack:
-            top = stack[-1]
-            if state.get(id(top)) == 2:
-                stack.pop()
-                continue
-            state[id(top)] = 1
-            names = [*top.after, *(name for name in yielding.get(top.job or "", ()) if not _waits_for(by_job, name, top.job))]
-            before = [by_job[name] for name in names if name in by_job and not state.get(id(by_job[name]))]
-            if before:
-                stack.extend(reversed(before))
-                continue
-            state[id(top)] = 2
-            done.append(stack.pop())
-    return done
+        if decision.action == "move" and decision.for_job is not None and decision.job is not None:
+            moving.setdefault(decision.for_job, []).append(decision.job)
 
-
-def _waits_for(by_job: dict[str | None, Decision], name: str, other: str | None) -> bool:
-    """Whether a decision has to wait for another one, if only through others."""
-    seen, line = {name}, [name]
-    while line:
-        decision = by_job.get(line.pop())
-        for before in decision.after if decision is not None else ():
-            if before == other:
+    def waits_for(name: str, other: str) -> bool:
+        """Whether a job has to wait for another one, if only through others."""
+        seen, line = {name}, [name]
+        while line:
+            place = place_of.get(line.pop())
+            names = decisions[place].after if place is not None else ()
+            if other in names:
                 return True
-            if before not in seen:
-                seen.add(before)
-                line.append(before)
-    return False
+            line += [before for before in names if before not in seen]
+            seen.update(names)
+        return False
+
+    def before(decision: Decision) -> Iterator[int]:
+        """Which come before a decision."""
+        yield from (place_of[name] for name in decision.after if name in place_of)
+        for name in moving.get(decision.job or "", ()):
+            if not waits_for(name, decision.job or ""):
+                yield place_of[name]
+
+    done: list[Decision] = []
+    seen: set[int] = set()
+    for first, decision in enumerate(decisions):
+        if first in seen:
+            continue
+        seen.add(first)
+        if not decision.after and decision.job not in moving:  # most of them
+            done.append(decision)
+            continue
+        line = [(first, before(decision))]
+        while line:
+            place, earlier = line[-1]
+            unseen = next((one for one in earlier if one not in seen), None)
+            if unseen is None:
+                done.append(decisions[place])
+                line.pop()
+            else:
+                seen.add(unseen)
+                line.append((unseen, before(decisions[unseen])))
+    return done
 
 
 class Served:
@@ -256,13 +217,17 @@ class Served:
         self.befores = befores
         self.served = {work.job.name for work in changed if work.seats}
 
-    def by(self, victim: Work, why: Reason, name: str | None) -> tuple[Reason, str | None]:
+    def by(self, action: str, victim: Work) -> tuple[Reason, str | None]:
+        """Why a job is changed, and for whom it gives way, if it does."""
+        assert victim.why is not None
+        why, name = victim.why, victim.for_job if action == "shrink" else None
+        if action in ("evict", "move"):
+            why, name = self.cycle.cluster.ousted.get(victim) or (why, None)
         if name is None or name in self.served or name in self._standing:
             return why, name
-        takers = self.takers.get(victim.job.name)
-        if not takers:
+        taker = self._taker.get(victim.job.name)
+        if taker is None:
             return why, name
-        taker = takers[0]
         code = taker.why.code if taker.why is not None and taker.why.code in TAKING else why.code
         if code in ("reclaim", "preempt"):
             code = "preempt" if taker.charged_leaf == victim.home else "reclaim"
@@ -273,13 +238,13 @@ class Served:
         return {work.job.name for work in self.cycle.cluster.works if work.seats}
 
     @cached_property
-    def takers(self) -> dict[str, list[Work]]:
-        """By the name of who leaves a place: who waits for it."""
-        takers: dict[str, list[Work]] = {}
-        for order, names in self.befores.items():
+    def _taker(self) -> dict[str, Work]:
+        """By the name of who leaves a place: who waits for it, the first of them."""
+        taker: dict[str, Work] = {}
+        for order, names in sorted(self.befores.items()):
             for name in names:
-                takers.setdefault(name, []).append(self.cycle.cluster.works[order])
-        return takers
+                taker.setdefault(name, self.cycle.cluster.works[order])
+        return taker
 
 
 TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
@@ -296,88 +261,49 @@ class Owners:
     def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
         leavers = self.cycle.cluster.first_state.leavers
-        looked_at: Iterable[Work] = dict.fromkeys((*self.touched, *leavers)) if leavers else self.touched
-        others: list[Work] = []
         by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-        for work in looked_at:
-            run = work.job.run
-            if run is QUEUED:
-                continue
-            if work.seats or run.leaving or work.form.parted or run.state == "stopping":
-                others.append(work)
-                continue
-            for seat in work.first_seats:  # who held whole GPUs and has left all of them is most of all
-                by_node[seat.node].append((seat.mask, work.order))
-        for work in others:
-            run = work.job.run
-            left: Collection[Seat] = ()
-            if work.first_seats is not work.seats:
-                left = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
-            for seat in {*left, *leavers.get(work, ())}:
+        for work in dict.fromkeys((*self.touched, *leavers)):
+            left: Collection[Seat] = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
+            for seat in (*left, *leavers.get(work, ())):
                 by_node[seat.node].append((on_gpus(seat), work.order))
         return by_node
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
-        return self._names({order for held, order in self._by_node.get(node, ()) if held >> gpu & 1})
+        return self._names(self.leaving({node: 1 << gpu}, ()))
 
     def before(self, work: Work) -> tuple[str, ...]:
-        wanted, crowded = self._wanted(work)
-        found = self.leaving(wanted, crowded)
-        found.discard(work.order)
-        return self._names(found)
-
-    def _wanted(self, work: Work) -> tuple[dict[int, int], set[int]]:
-        """The GPUs by node on which it stands now, where they were not idle; and nodes on which the host has to have room first."""
-        cycle = self.cycle
-        first, idle = set(work.first_seats), cycle.fleet.idle_at_start
-        cpus, memory = cycle.fleet.now.cpus, cycle.fleet.now.memory
+        """Who has to leave before a job can stand where it stands now: GPUs that were not idle, or a host that has no room before."""
+        first, idle, now = set(work.first_seats), self.cycle.fleet.idle_at_start, self.cycle.fleet.now
         wanted: dict[int, int] = {}
         crowded: set[int] = set()
         for seat in work.seats:
+            node, mask = seat.node, on_gpus(seat)
             if seat in first:
                 continue
-            node, mask = seat.node, on_gpus(seat) if seat.parts else seat.mask
-            if cpus[node] < 0 or memory[node] < 0:
+            if now.cpus[node] < 0 or now.memory[node] < 0:
                 crowded.add(node)
             elif not seat.parts and not mask & ~idle[node]:
                 continue
             wanted[node] = wanted.get(node, 0) | mask
-        return wanted, crowded
+        return self._names(self.leaving(wanted, crowded) - {work.order})
 
     def leaving(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
         """Who leaves any of these GPUs, or a crowded node."""
-        by_node = self._by_node
-        if not crowded:
-            return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask}
-        return {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}
+        return {order for node, mask in wanted.items() for held, order in self._by_node.get(node, ()) if held & mask or node in crowded}
 
     def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
         works = self.cycle.cluster.works
         return tuple([works[order].job.name for order in sorted(orders)])
 
 
-def _reserved(cycle: Cycle, repeated: Repeated) -> list[Decision]:
-    found = []
-    before, repeated.reserved = repeated.reserved, {}
-    for entry in cycle.book.entries:
-        work = entry.work
-        if work.first_seats and not work.degraded:
-            continue  # it has not left its place yet
-        at = cycle.now + entry.at
-        if work.seats or entry.date.seats:
-            found.append(_reservation(cycle, entry, at))
-            continue
-        known = before.get(work)
-        if known is None or known[0] != at or known[1] != entry.places:
-            known = (at, entry.places, _reservation(cycle, entry, at))
-        repeated.reserved[work] = known
-        found.append(known[2])
-    return found
+def _reserved(cycle: Cycle) -> list[Decision]:
+    # Who has not left its place yet is kept none.
+    return [_reservation(cycle, entry) for entry in cycle.book.entries if not entry.work.first_seats or entry.work.degraded]
 
 
-def _reservation(cycle: Cycle, entry: Entry, at: int) -> Decision:
-    work, kind = entry.work, entry.work.kind
+def _reservation(cycle: Cycle, entry: Entry) -> Decision:
+    work, kind, at = entry.work, entry.work.kind, cycle.now + entry.at
     workers = list(stands(work, cycle.grid))  # what still runs of a gang that waits to be whole again
     if entry.date.seats:
         workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
