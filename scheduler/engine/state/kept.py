@@ -7,7 +7,7 @@ all that it decided is taken back, and the next one takes up only the jobs that 
 - `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
   that changed, and looks again at those whose time was up or has not begun;
-- `Repeated`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
+- `Told`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
 - `Wakes`: when a later plan could differ because of a job that stands as it did;
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..place.gradient import Gradient
     from ..rules.invariants import First
     from ..search.entries import Prospect
-    from ..tell.repeated import Repeated
+    from ..tell.told import Told
     from ..tell.waking import Wakes
     from .planning import Cycle
     from .queues import Queues
@@ -54,7 +54,7 @@ class Kept:
         self.fits_empty: dict[tuple[int, int], bool] = {}
         self.who_waits: Queues
         self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
-        self.repeated: Repeated | None = None
+        self.told: Told | None = None
         self.wakes: Wakes | None = None
         self.prospect: Prospect | None = None
         self.first: First | None = None

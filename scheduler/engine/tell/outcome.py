@@ -23,7 +23,7 @@ from ..state.work import Work
 from .blockers import Blockers, Reasons
 from .forecast import Forecast
 from .metrics import fragmented, measure
-from .repeated import Repeated
+from .told import Told
 from .waking import next_wake
 
 
@@ -31,15 +31,13 @@ def conclude(cycle: Cycle) -> Plan:
     """The plan of a cycle whose passes have nothing left to add."""
     check(cycle)
     forecast = Forecast(cycle)
-    decisions = decisions_of(cycle)
-    repeated = _repeated(cycle, forecast)
-    decisions.extend(_reserved(cycle))
-    changed = repeated.changed_places(cycle.tree)
+    told = Told.before(cycle, forecast)
+    changed = told.changed_places(cycle.tree)
     return Plan(
         now=cycle.now,
-        decisions=tuple(decisions),
-        waiting=_waiting(cycle, forecast, repeated, changed),
-        shares=_shares(cycle, repeated, changed),
+        decisions=(*decisions_of(cycle), *_reserved(cycle)),
+        waiting=_waiting(cycle, forecast, told, changed),
+        shares=_shares(cycle, told, changed),
         next_wake=next_wake(cycle),
         metrics=measure(cycle),
     )
@@ -49,20 +47,6 @@ def carry_on(cycle: Cycle, before: int | None) -> Course:
     """The same without all that is only told to somebody, and without a moment to look again that comes later than that."""
     check(cycle)
     return Course(tuple(decisions_of(cycle)), next_wake(cycle, before), fragmented(cycle))
-
-
-def _repeated(cycle: Cycle, forecast: Forecast) -> Repeated:
-    """What the plan before has told, without the jobs that have gone since; or nothing."""
-    cluster = cycle.cluster
-    kept = cluster.kept
-    repeated = kept.repeated
-    told = repeated is not None and repeated.turn + 1 == kept.turn and repeated.settings == cycle.settings and not cycle.fleet.soon.splits
-    if repeated is not None and told and cluster.first_state.goes_on and not forecast.advises_all:
-        repeated.follow(cluster.first_state.since)
-    else:
-        repeated = kept.repeated = Repeated(cycle.settings)
-    repeated.turn = kept.turn
-    return repeated
 
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
@@ -316,75 +300,52 @@ def _reservation(cycle: Cycle, entry: Entry) -> Decision:
     return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
 
 
-def _waiting(cycle: Cycle, forecast: Forecast, repeated: Repeated, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
-    works = cycle.cluster.works
-    blockers = Blockers(cycle)
-    if changed is None:
-        repeated.tell(_entries(cycle, forecast, blockers, works, repeated.due))
-        repeated.same_room(cycle.fleet.soon)
-    else:
-        for work in _to_be_told(cycle, forecast, blockers, repeated, changed):
-            repeated.tell_of(work.order, _entry(cycle, forecast, blockers, work))
-        repeated.due.update(dict.fromkeys(work for work in cycle.cluster.first_state.since.come if work.job.deadline is not None))
-    repeated.rooms = blockers.rooms.told
-    repeated.own = dict.fromkeys(_own(cycle, forecast))
-    return repeated.told()
+def _waiting(cycle: Cycle, forecast: Forecast, told: Told, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
+    """What is told of every job that waits, in the order of jobs."""
+    works, blockers, entries = cycle.cluster.works, Blockers(cycle), told.entries
+    own = _own(cycle, forecast)
+    anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, own)
+    # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
+    shared: dict[tuple[int, Form], Reasons] = {}
+    for work in anew:
+        if work.state == "stopping" or (work.seats and not work.degraded):
+            entries.pop(work, None)
+        elif changed is not None or work in own or forecast.advises_all:
+            entries[work] = _entry(cycle, forecast, blockers, work)
+        else:
+            key = (work.home, work.form)
+            reasons = shared.get(key) or shared.setdefault(key, blockers.of(work))
+            entries[work] = new_waiting((work.job.name, reasons, None, None))
+    told.rooms, told.own = blockers.rooms.told, own
+    return tuple(filter(None, map(entries.get, works)))
 
 
-def _own(cycle: Cycle, forecast: Forecast) -> Iterator[Work]:
-    """Those of whom this plan alone tells something."""
-    works = cycle.cluster.works
-    yield from cycle.cluster.journal
-    yield from (works[order] for order in (*cycle.waiting.static, *cycle.waiting.notes, *forecast.predicted))
-    yield from cycle.waiting.queues.open
-    if cycle.cluster.forms.delay:
-        yield from (work for queue in cycle.waiting.queues.by_leaf.values() for work in queue if work.kind.preemption_delay_ms)
+def _own(cycle: Cycle, forecast: Forecast) -> dict[Work, None]:
+    """Those of whom this plan alone tells something: of what it has done or found, and of dates and delays, which depend on the time."""
+    works, waiting = cycle.cluster.works, cycle.waiting
+    own = dict.fromkeys((*cycle.cluster.journal, *waiting.queues.open))
+    own.update(dict.fromkeys(works[order] for order in (*waiting.static, *waiting.notes, *forecast.predicted)))
+    queues = waiting.queues.by_leaf.values()
+    own.update(dict.fromkeys(work for queue in queues for work in queue if work.job.deadline is not None or work.kind.preemption_delay_ms))
+    return own
 
 
-def _to_be_told(cycle: Cycle, forecast: Forecast, blockers: Blockers, repeated: Repeated, changed: Iterable[int]) -> Iterable[Work]:
+def _to_be_told(cycle: Cycle, blockers: Blockers, told: Told, changed: Iterable[int], own: Iterable[Work]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
     tree, queues = cycle.tree, cycle.waiting.queues.by_leaf
-    anew = dict.fromkeys((*repeated.own, *repeated.due, *cycle.cluster.first_state.since.come, *_own(cycle, forecast)))
+    anew = dict.fromkeys((*told.own, *cycle.cluster.first_state.since.come, *own))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
     leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
-    for leaf in leaves:
-        anew.update(dict.fromkeys(queues[leaf]))
-    # Who holds GPUs of a domain, and until when, is no matter of room alone.
-    lasting = not cycle.fleet.soon.splits and all(room is None or room.code != "topology" for room in repeated.rooms.values())
-    if repeated.same_room(cycle.fleet.soon) and lasting:
-        blockers.rooms.told.update(repeated.rooms)
-        return anew
+    alike = {(work.form, work.types): work for queue in queues.values() for work in queue if not work.seats}
+    elsewhere = {key for key, work in alike.items() if blockers.rooms.is_another(work, told.rooms)}
     for leaf, queue in queues.items():
-        if leaf not in leaves:
-            anew.update(dict.fromkeys(work for work in queue if not work.seats and blockers.rooms.is_another(work, repeated.rooms)))
+        if leaf in leaves or elsewhere:
+            anew.update(dict.fromkeys(work for work in queue if leaf in leaves or (work.form, work.types) in elsewhere))
     return anew
 
 
-def _entries(cycle: Cycle, forecast: Forecast, blockers: Blockers, works: Sequence[Work], due: dict[Work, None]) -> list[Waiting | None]:
-    """What is told of every job. Of whom there is nothing of his own to tell, his queue and what he asks for decide. Notes who is `due` by a time."""
-    own, advises_all = {*cycle.waiting.static, *cycle.waiting.notes, *forecast.predicted}, forecast.advises_all
-    shared: dict[tuple[int, Form], Reasons] = {}
-    entries: list[Waiting | None] = [None] * len(works)
-    for work in [work for work in works if not work.seats or work.degraded]:
-        order, seats, form = work.order, work.seats, work.form
-        dated = work.job.deadline is not None
-        if dated:
-            due[work] = None
-        if seats or advises_all or order in own or work.stale or form.kind.preemption_delay_ms or dated or work.state == "stopping":
-            entries[order] = _entry(cycle, forecast, blockers, work)
-            continue
-        key = (work.home, form)
-        reasons = shared.get(key)
-        if reasons is None:
-            reasons = shared[key] = blockers.of(work)
-        entries[order] = new_waiting((work.job.name, reasons, None, None))
-    return entries
-
-
-def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> Waiting | None:
-    """What is told of a job, if it waits."""
-    if work.state == "stopping" or (work.seats and not work.degraded):
-        return None
+def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> Waiting:
+    """What is told of a job that waits."""
     reasons = blockers.of(work)
     at = forecast.predicted.get(work.order)
     if work.job.deadline is not None:
@@ -416,16 +377,11 @@ def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason
     return reason("deadline", detail, start=spell_instant(start), deadline=spell_instant(deadline))
 
 
-def _shares(cycle: Cycle, repeated: Repeated, changed: Iterable[int] | None) -> tuple[Share, ...]:
+def _shares(cycle: Cycle, told: Told, changed: Iterable[int] | None) -> tuple[Share, ...]:
     tree = cycle.tree
-    if changed is None:
-        repeated.shares = [_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions]
-    else:
-        many = len(tree.divisions)
-        for place in changed:
-            if place:
-                repeated.shares[(place - 1) * many : place * many] = [_share(tree, division, place) for division in tree.divisions]
-    return tuple(repeated.shares)
+    for place in range(1, len(tree.names)) if changed is None else changed:
+        told.shares[place] = [_share(tree, division, place) for division in tree.divisions]
+    return tuple([share for place in range(1, len(tree.names)) for share in told.shares[place]])
 
 
 def _share(tree: Tree, division: Division, place: int) -> Share:
