@@ -25,53 +25,56 @@ class Blockers:
     def __init__(self, cycle: Cycle, *, foresees: bool | None = None) -> None:
         self.cycle = cycle
         self.rooms = Rooms(cycle, foresees=cycle.settings.forecast == "all" if foresees is None else foresees)
-        self._groups: dict[tuple[int, int], Reasons] = {}  # by leaf and form
-        self._alike: dict[tuple[int, int, bool, tuple[int, ...], bool], Reasons] = {}  # by leaf and shape
-        self._roomy: dict[tuple[int, int], bool] = {}  # whether there is room for it, by the reasons of its group and shape
-        self._joined: dict[tuple[int, ...], tuple[Reasons, Reasons]] = {}
+        self._groups: dict[tuple[object, ...], Reasons] = {}  # by leaf and shape, and by what else decides
+        self._above: dict[tuple[str, int], list[int]] = {}
         settings = cycle.settings
         moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
         self._used_up = used_up(moves) if moves else None
+        self._any_own = bool(cycle.cluster.windows.upcoming) or self._used_up is not None  # beside notes
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
-        self._with: dict[tuple[str, int], Reason] = {}
-        self._shares: dict[tuple[int, int, int, bool], Reasons] = {}
-        self._above: dict[tuple[str, int], list[int]] = {}
-        self._splits: dict[tuple[int, int], bool] = {}  # whether a GPU split anew would serve it
         self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
-        cycle = self.cycle
-        static = cycle.waiting.static.get(work.order)
+        static = self.cycle.waiting.static.get(work.order)
         if static is not None:
             return static
         if work.stale:
             return (reason("stale", "ended in this plan; it can start in the next"),)
-        form = work.form
-        key = (work.home, id(form))
-        group = None if work.seats else self._groups.get(key)
-        if group is None:
-            alike = (work.home, form.shape, work.form.fixed, work.types, self._protects and form.level > cycle.cluster.forms.least_level)
-            group = self._alike.get(alike)
-            if group is None or work.seats:
-                group = self._group(work)
-                if not work.seats:
-                    self._alike[alike] = group
-            if not work.seats:
-                self._groups[key] = group
-        own = cycle.waiting.notes.get(work.order)
-        if own and not work.form.parted and not SPLITTING.isdisjoint(own) and not self.rooms.may_join(work):
+        group = self._group(work)
+        own = self._own(work, group) if self._any_own or work.order in self.cycle.waiting.notes else {}
+        late = bool(work.kind.preemption_delay_ms) and work.job.submitted + work.kind.preemption_delay_ms > self.cycle.now
+        return self._with_own(work, group, own, late) if own or late else group
+
+    def _group(self, work: Work) -> Reasons:
+        """What the jobs of a queue that ask for the same have in common."""
+        if work.seats:
+            return self._new_group(work)
+        key = (work.home, work.form.shape, work.form.fixed, work.types, self._protects and self._ranks_above(work))
+        known = self._groups.get(key)
+        if known is None:
+            known = self._groups[key] = self._new_group(work)
+        return known
+
+    def _ranks_above(self, work: Work) -> bool:
+        """Whether there may be work below it that it could preempt."""
+        return work.form.level > self.cycle.cluster.forms.least_level
+
+    # What a job has of its own
+
+    def _own(self, work: Work, group: Reasons) -> dict[str, Reason]:
+        """What the passes have found in its way, as far as that is still so, and what keeps it from a start as well."""
+        cycle = self.cycle
+        own = dict(cycle.waiting.notes.get(work.order, {}))
+        if not work.form.parted and not SPLITTING.isdisjoint(own) and not self.rooms.may_join(work):
             own = {code: found for code, found in own.items() if code not in SPLITTING}
-        if cycle.cluster.windows.upcoming and "window" not in (own or {}):
-            own = (own or {}) | self._window(work)
-        if self._used_up is not None and "moves" not in (own or {}) and self._might_move(work, group):
-            own = (own or {}) | {"moves": self._used_up}
-        if own and ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
+        if cycle.cluster.windows.upcoming and "window" not in own:
+            own |= self._window(work)
+        if self._used_up is not None and "moves" not in own and self._might_move(work, group):
+            own["moves"] = self._used_up
+        if ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
             own = {code: found for code, found in own.items() if code != "moves" and found is not NOTHING}
-        late = work.kind.preemption_delay_ms and work.job.submitted + work.kind.preemption_delay_ms > cycle.now
-        if not own and not late:
-            return group
-        return self._with_own(work, group, own or {}, bool(late))
+        return own
 
     def _might_move(self, work: Work, group: Reasons) -> bool:
         """Whether others could be moved for it, as far as that is told without looking for whom."""
@@ -81,31 +84,15 @@ class Blockers:
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
-        safe = self._safe([work.home], "preempt_min_runtime_ms") if work.form.level > self.cycle.cluster.forms.least_level else 0
+        safe = self._safe([work.home], "preempt_min_runtime_ms") if self._ranks_above(work) else 0
         if safe:
-            extra = [self._with_safe(found, safe) if found.code == "victims" else found for found in extra]
+            extra = [_with_safe(found, safe) if found.code == "victims" else found for found in extra]
         if late:
-            shared = tuple(one for one in shared if one.code != "victims")  # nobody was asked yet
             at = spell_instant(work.job.submitted + work.kind.preemption_delay_ms)
             extra.append(reason("delay", f"causes no eviction before {at}", until=at))
-        key = (id(group), *(id(one) for one in extra))
-        known = self._joined.get(key)
-        if known is not None:
-            return known[1]
-        if any(found.code in ("balance", "worth") for found in extra):
-            shared = tuple(one for one in shared if one.code != "victims")
-        joined = shared + tuple(extra)
-        if not late:
-            self._joined[key] = (group, joined)  # with the group itself, so that no other one gets its identity meanwhile
-        return joined
-
-    def _with_safe(self, found: Reason, seconds: int) -> Reason:
-        """The same reason, and how long lower work of the own queue is safe; the same object for the same."""
-        key = (found.detail, seconds)
-        if key not in self._with:
-            detail = f"{found.detail}{_safe_for(seconds, OWN)}"
-            self._with[key] = reason("victims", detail, **dict(found.facts), **_safe_fact(seconds))
-        return self._with[key]
+        if late or any(found.code in ("balance", "worth") for found in extra):
+            shared = tuple(one for one in shared if one.code != "victims")  # nobody was asked yet, or there is more to say of it
+        return shared + tuple(extra)
 
     def _window(self, work: Work) -> dict[str, Reason]:
         """The window that would keep it from a start now, also where there is no room for it anyway."""
@@ -118,18 +105,12 @@ class Blockers:
 
     def _has_room(self, work: Work, group: Reasons) -> bool:
         """Whether nobody who runs is in its way: then it is not for want of moves or victims that it waits."""
-        key = (id(group), work.form.shape)
-        known = None if work.seats else self._roomy.get(key)
-        if known is None:
-            gated = any(one.code in ("limit", "guarantee") for one in group)
-            known = not gated and any(self.rooms.of(work, quota_type) is None for quota_type in work.open_types)
-            if not work.seats:
-                self._roomy[key] = known
-        return known
+        gated = any(one.code in ("limit", "guarantee") for one in group)
+        return not gated and any(self.rooms.of(work, quota_type) is None for quota_type in work.open_types)
 
     # What a queue's jobs of one kind have in common
 
-    def _group(self, work: Work) -> Reasons:
+    def _new_group(self, work: Work) -> Reasons:
         types = work.open_types
         found = [one for quota_type in types for one in self._of_type(work, quota_type)]
         return tuple(dict.fromkeys(found) if len(types) > 1 else found) or (ORDER,)  # of one type each is another one
@@ -163,31 +144,14 @@ class Blockers:
                 yield reason("passes", "no running job is moved to make room: consolidate is switched off")
             elif settings.max_moves == 0:
                 yield no_moves(0)
-        if "repartition" not in settings.passes and self._could_split(work, quota_type):
+        if "repartition" not in settings.passes and could_serve(self.cycle, work, quota_type):
             yield reason("repartition", "a GPU could be repartitioned for it, but repartition is switched off", off=True)
         evicting = [name for name in ("reclaim", "preempt") if name not in settings.passes]
         if evicting:
             yield reason("passes", f"no job is evicted to make room: {' and '.join(evicting)} {'are' if len(evicting) > 1 else 'is'} switched off")
 
-    def _could_split(self, work: Work, quota_type: int) -> bool:
-        key = (work.form.shape, quota_type)
-        known = None if work.seats else self._splits.get(key)
-        if known is None:
-            known = could_serve(self.cycle, work, quota_type)
-            if not work.seats:
-                self._splits[key] = known
-        return known
-
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
-        division = self.cycle.tree.divisions[self.cycle.tree.division_of[quota_type]]
-        beyond = division.used[leaf] + milli > division.fair[leaf]
-        key = (leaf, quota_type, milli, not beyond and work.form.level > self.cycle.cluster.forms.least_level)
-        known = self._shares.get(key)
-        if known is None:
-            known = self._shares[key] = self._new_share(work, leaf, quota_type, milli)
-        return known
-
-    def _new_share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
+        """What the shares say: only what is idle may be used, or nobody uses more than his, or what those who do have is not enough."""
         tree = self.cycle.tree
         division = tree.divisions[tree.division_of[quota_type]]
         used, fair = division.used[leaf], division.fair[leaf]
@@ -199,7 +163,7 @@ class Blockers:
             return (reason("share", detail, quota=name, **facts),)
         places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         above = [tree.names[over] for over in places]
-        own = self._safe([leaf], "preempt_min_runtime_ms") if work.form.level > self.cycle.cluster.forms.least_level else 0
+        own = self._safe([leaf], "preempt_min_runtime_ms") if self._ranks_above(work) else 0
         if not above:
             detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
@@ -251,6 +215,11 @@ def _shortage(tree: Tree, division: Division, total: int) -> Reason:
 
 def _safe_for(seconds: int, who: str) -> str:
     return f"; {who} protected for {seconds} s after its start" if seconds else ""
+
+
+def _with_safe(found: Reason, seconds: int) -> Reason:
+    """The same reason, and how long lower work of the own queue is safe."""
+    return reason("victims", f"{found.detail}{_safe_for(seconds, OWN)}", **dict(found.facts), **_safe_fact(seconds))
 
 
 def _safe_fact(seconds: int) -> dict[str, int]:

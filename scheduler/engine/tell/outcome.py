@@ -303,30 +303,29 @@ def _reservation(cycle: Cycle, entry: Entry) -> Decision:
 def _waiting(cycle: Cycle, forecast: Forecast, told: Told, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
     """What is told of every job that waits, in the order of jobs."""
     works, blockers, entries = cycle.cluster.works, Blockers(cycle), told.entries
-    own = _own(cycle, forecast)
-    anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, own)
+    moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))
+    own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.first_state.since.come))
+    anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
     # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
     shared: dict[tuple[int, Form], Reasons] = {}
     for work in anew:
-        if work.state == "stopping" or (work.seats and not work.degraded):
+        if (work.seats and not work.degraded) or work.state == "stopping":
             entries.pop(work, None)
-        elif changed is not None or work in own or forecast.advises_all:
+        elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale:
             entries[work] = _entry(cycle, forecast, blockers, work)
         else:
             key = (work.home, work.form)
             reasons = shared.get(key) or shared.setdefault(key, blockers.of(work))
             entries[work] = new_waiting((work.job.name, reasons, None, None))
-    told.rooms, told.own = blockers.rooms.told, own
+    told.rooms, told.own = blockers.rooms.told, moved | own
     return tuple(filter(None, map(entries.get, works)))
 
 
-def _own(cycle: Cycle, forecast: Forecast) -> dict[Work, None]:
-    """Those of whom this plan alone tells something: of what it has done or found, and of dates and delays, which depend on the time."""
+def _own(cycle: Cycle, forecast: Forecast, among: Iterable[Work]) -> dict[Work, None]:
+    """Those of whom there is something of their own to tell: what this plan has found; and among some a date or a delay, which depend on the time."""
     works, waiting = cycle.cluster.works, cycle.waiting
-    own = dict.fromkeys((*cycle.cluster.journal, *waiting.queues.open))
-    own.update(dict.fromkeys(works[order] for order in (*waiting.static, *waiting.notes, *forecast.predicted)))
-    queues = waiting.queues.by_leaf.values()
-    own.update(dict.fromkeys(work for queue in queues for work in queue if work.job.deadline is not None or work.kind.preemption_delay_ms))
+    own = dict.fromkeys(works[order] for order in (*waiting.static, *waiting.notes, *forecast.predicted))
+    own.update(dict.fromkeys(work for work in among if work.job.deadline is not None or work.kind.preemption_delay_ms))
     return own
 
 
@@ -335,12 +334,11 @@ def _to_be_told(cycle: Cycle, blockers: Blockers, told: Told, changed: Iterable[
     tree, queues = cycle.tree, cycle.waiting.queues.by_leaf
     anew = dict.fromkeys((*told.own, *cycle.cluster.first_state.since.come, *own))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
-    leaves = {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}
-    alike = {(work.form, work.types): work for queue in queues.values() for work in queue if not work.seats}
-    elsewhere = {key for key, work in alike.items() if blockers.rooms.is_another(work, told.rooms)}
-    for leaf, queue in queues.items():
-        if leaf in leaves or elsewhere:
-            anew.update(dict.fromkeys(work for work in queue if leaf in leaves or (work.form, work.types) in elsewhere))
+    for leaf in {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}:
+        anew.update(dict.fromkeys(queues[leaf]))
+    other_room = blockers.rooms.others_than(told.rooms)
+    for queue in queues.values() if other_room else ():
+        anew.update(dict.fromkeys(work for work in queue if any((work.form.shape, each) in other_room for each in work.types)))
     return anew
 
 

@@ -1,9 +1,9 @@
 """Why a waiting job finds no room: too few GPUs, too few in one place, or no part of one. Computed once per shape."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..state.grid import Eligible, Ints
 from ..state.planning import Cycle
 from ..state.work import Work
 
-UNKNOWN: Any = object()
+Key = tuple[int, int]  # shape and quota type
 
 
 class Narrow(NamedTuple):
@@ -32,6 +32,13 @@ class Narrow(NamedTuple):
     missing: int
 
 
+class Holder(NamedTuple):
+    """Who leaves first, and until when it stays; None: nobody knows."""
+
+    held_by: str
+    until: str | None
+
+
 class Rooms:
     """What the final state has no room for."""
 
@@ -41,22 +48,24 @@ class Rooms:
         self.foresees = foresees
         self.view = cycle.fleet.soon
         self.capacity = cycle.capacity(self.view)
-        self.told: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type; None: there is room
-        self._holders: dict[tuple[int, int], list[tuple[Work, int | None]]] = {}
-        self._joins: dict[tuple[int, tuple[int, ...]], bool] = {}
-        self._on_node: dict[int, list[Work]] | None = None
+        self.told: dict[Key, tuple[Reason | None, Work]] = {}  # None: there is room; and of whom that was asked
 
     def of(self, work: Work, quota_type: int) -> Reason | None:
         if work.seats:
             return self._new_room(work, quota_type)
         key = (work.form.shape, quota_type)
         if key not in self.told:
-            self.told[key] = self._new_room(work, quota_type)
-        return self.told[key]
+            self.told[key] = self._new_room(work, quota_type), work
+        return self.told[key][0]
 
-    def is_another(self, work: Work, before: Mapping[tuple[int, int], Reason | None]) -> bool:
-        """Whether there is not the same room for it any more."""
-        return any(self.of(work, quota_type) != before.get((work.form.shape, quota_type), UNKNOWN) for quota_type in work.types)
+    def others_than(self, before: Mapping[Key, tuple[Reason | None, Work]]) -> set[Key]:
+        """For which of the shapes that wait there is not the same room any more as in the plan before."""
+        shapes = self.cycle.waiting.shapes()
+        return {
+            (shape, quota_type)
+            for (shape, quota_type), (room, work) in before.items()
+            if shape in shapes and self.of(Work(work.job, work.order, work.home, work.form), quota_type) != room
+        }
 
     def _new_room(self, work: Work, quota_type: int) -> Reason | None:
         kind = work.kind
@@ -88,11 +97,12 @@ class Rooms:
         idle = int((self.view.count_np * allowed).sum())
         if idle < total_needed:
             detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
-            first = next(((name, spell_instant(end)) for end, nodes, name in self._leaving if allowed[nodes].any()), None) if self.foresees else None
-            if first is None:
-                return reason("capacity", detail, type=type_name, needed=total_needed, free=idle)
-            detail += f"; {first[0]} is expected to leave first, by {first[1]}"
-            return reason("capacity", detail, type=type_name, needed=total_needed, free=idle, held_by=first[0], until=first[1])
+            facts: dict[str, object] = {"type": type_name, "needed": total_needed, "free": idle}
+            first = self._first_to_leave(lambda node: bool(allowed[node])) if self.foresees else None
+            if first is not None and first.until is not None:
+                detail += f"; {first.held_by} is expected to leave first, by {first.until}"
+                facts |= first._asdict()
+            return reason("capacity", detail, **facts)
         if worst is None:
             if plain(cycle.cluster, kind) or self._fits(work, quota_type):
                 return None
@@ -111,12 +121,18 @@ class Rooms:
                 level, seats = own, of_role
         return level, None if level < 0 else grid.levels[level].domain_of(seats[0].node)
 
+    def _first_to_leave(self, is_there: Callable[[int], bool], but: Work | None = None) -> Holder | None:
+        """Who of those that stand on some of the nodes leaves first, as far as that is known, and by when."""
+        for end, work in self._leaving:
+            if work is not but and any(is_there(seat.node) for seat in work.seats):
+                return Holder(work.job.name, None if end >= NEVER else spell_instant(end))
+        return None
+
     @cached_property
-    def _leaving(self) -> list[tuple[int, list[int], str]]:
-        """Who leaves when and which nodes, as far as that is known: the next one first."""
-        cycle = self.cycle
-        ends = [(end, work.order, work) for work in cycle.cluster.works if work.seats and (end := ends_at(cycle, work)) < NEVER]
-        return [(end, [seat.node for seat in work.seats], work.job.name) for end, _, work in sorted(ends)]
+    def _leaving(self) -> list[tuple[int, Work]]:
+        """Who stands, and until when: the next one to leave first."""
+        ends = [(ends_at(self.cycle, work), work.order, work) for work in self.cycle.cluster.works if work.seats]
+        return [(end, work) for end, _, work in sorted(ends)]
 
     def _too_narrow(self, work: Work, type_name: str, worst: Narrow, idle: int, needed: int) -> Reason:
         cycle = self.cycle
@@ -141,12 +157,11 @@ class Rooms:
         if role.gpus:
             detail += f": {most * role.gpus} of {counted(1000 * needed)}"
         detail += host
-        holder = self._holder(level, domain, work)
+        low, high = cycle.grid.levels[level].slice_of(domain)
+        holder = self._first_to_leave(lambda node: low <= node < high, but=work)
         if holder is not None:
-            until = "an unknown time" if holder[1] is None else spell_instant(holder[1])
-            detail += f"; {holder[0]} holds {'GPUs' if role.gpus else 'places'} there until {until}"
-            facts["held_by"] = holder[0]
-            facts["until"] = None if holder[1] is None else spell_instant(holder[1])
+            detail += f"; {holder.held_by} holds {'GPUs' if role.gpus else 'places'} there until {holder.until or 'an unknown time'}"
+            facts |= holder._asdict()
         return reason("topology", detail, **facts)
 
     def _free(self, idle: int, type_name: str) -> str:
@@ -181,28 +196,10 @@ class Rooms:
     def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
         """The node that lacks the fewest GPUs for one worker more."""
         free = self.view.count_np * allowed
-        short = np.where((free < role.gpus) & (self._sizes >= role.gpus) & (allowed > 0), free, -1)
+        large = np.array(self.cycle.grid.usable_count, dtype=np.int64) >= role.gpus
+        short = np.where((free < role.gpus) & large & (allowed > 0), free, -1)
         node = int(short.argmax()) if len(short) else -1
         return {"node": self.cycle.grid.nodes[node].name, "free_there": int(free[node])} if node >= 0 and short[node] >= 0 else {}
-
-    @cached_property
-    def _sizes(self) -> Ints:
-        return np.array(self.cycle.grid.usable_count, dtype=np.int64)
-
-    def _holder(self, level: int, domain: int, work: Work) -> tuple[str, int | None] | None:
-        """Who of the others leaves a domain first, and when."""
-        key = (level, domain)
-        if key not in self._holders:
-            low, high = self.cycle.grid.levels[level].slice_of(domain)
-            if self._on_node is None:
-                self._on_node = {}
-                for one in self.cycle.cluster.works:
-                    for node in {seat.node for seat in one.seats}:
-                        self._on_node.setdefault(node, []).append(one)
-            here = {one.order: one for node in range(low, high) for one in self._on_node.get(node, ())}
-            ends = sorted((ends_at(self.cycle, one), order) for order, one in here.items())
-            self._holders[key] = [(here[order], None if end >= NEVER else end) for end, order in ends[:2]]
-        return next(((one.job.name, end) for one, end in self._holders[key] if one is not work), None)
 
     def _fits(self, work: Work, quota_type: int) -> bool:
         with self.cycle.cluster.attempt():
@@ -222,13 +219,9 @@ class Rooms:
 
     def may_join(self, work: Work) -> bool:
         """Whether on some node split GPUs that are made whole, beside what is free there, would hold a worker of whole GPUs."""
-        key = (work.form.shape, work.types)
-        if key not in self._joins:
-            wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
-            types = set(work.open_types)
-            of_type = self.cycle.grid.type_of
-            self._joins[key] = any(of_type[node] in types and split + self.view.count_np[node] >= wanted for node, split in self._split.items())
-        return self._joins[key]
+        wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
+        of_type, free = self.cycle.grid.type_of, self.view.count_np
+        return any(of_type[node] in work.open_types and split + free[node] >= wanted for node, split in self._split.items())
 
     @cached_property
     def _split(self) -> Counter[int]:

@@ -12,6 +12,7 @@ from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
 from .forecast import Forecast
+from .rooms import Key
 
 
 class Told:
@@ -20,7 +21,7 @@ class Told:
         self.turn = -1  # of which plan it is
         self.entries: dict[Work, Waiting] = {}
         self.own: dict[Work, None] = {}  # of whom that plan told something that came from itself alone
-        self.rooms: dict[tuple[int, int], Reason | None] = {}  # by shape and quota type
+        self.rooms: dict[Key, tuple[Reason | None, Work]] = {}
         self.shares: dict[int, list[Share]] = {}  # by node of the tree
         self._books: list[tuple[int, ...]] | None = None  # by node what is used, of which fixed, fair shares, and what may be counted on
 
