@@ -72,7 +72,7 @@ class Queues:
                     self.open[work] = None
             elif work.state == "stopping":
                 if work.asks_again:
-                    work.types = waiting.verdicts.alike(work)[1]
+                    work.types = waiting.verdicts.of(work)[1]
                     self._ask(waiting, work, 1)
             elif work.job.not_before is not None:
                 self.held[work] = None
@@ -99,7 +99,7 @@ class Queues:
             self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
             waiting.cluster.tree.stirred.append(leaf)
         for work, told in self.blocked.items():
-            static[work.order] = told or waiting.verdicts.alike(work)[0]
+            static[work.order] = told or waiting.verdicts.of(work)[0]
         return static
 
     def _put_in_order(self, waiting: Surroundings, queue: list[Work], many: int) -> None:
@@ -135,11 +135,11 @@ class Queues:
         for key, works in joined.items():
             first, many = works[0], len(works)
             if key not in known_types:
-                blocked, types = waiting.verdicts.alike(first)
+                blocked, types = waiting.verdicts.of(first)
                 known_types[key] = None if blocked else types
             known = known_types[key]
             if known is None:
-                reasons = waiting.verdicts.alike(first)[0]
+                reasons = waiting.verdicts.of(first)[0]
                 self.blocked.update(dict.fromkeys(works, None if reasons[0].code == "limit" else reasons))
                 continue
             if known != first.form.types:

@@ -120,7 +120,7 @@ class Waiting:
             if work.form is not form or work.home != home:  # neighbours are often alike
                 home, form = work.home, work.form
                 if (home, form) not in verdicts:
-                    verdicts[home, form] = self.verdicts.alike(work)
+                    verdicts[home, form] = self.verdicts.of(work)
         if all(not blocked and types == form.types for (_, form), (blocked, types) in verdicts.items()):
             return False  # mostly they may ask for what they had
         others = False

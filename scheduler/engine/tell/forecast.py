@@ -194,7 +194,7 @@ class Forecast:
         """Who is held until a moment to come, behind everyone who is due: by counting GPUs from then on, where that tells."""
         cycle, book, later = self.cycle, self.cycle.book, ahead.copy()
         for due, order, work in sorted((work.job.not_before or 0, work.order, work) for work in cycle.waiting.queues.held):
-            blocked, types = cycle.waiting.verdicts.alike(work)
+            blocked, types = cycle.waiting.verdicts.of(work)
             if blocked:
                 continue
             since, length = due - cycle.now, book.length(work)

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS
-from scheduler.engine.model.values import Amount, Preemptible
+from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
 from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
-from scheduler.engine.rules.impossible import Verdicts
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
@@ -158,18 +157,6 @@ def test_rights_leave_too_little_for_some():
         found += any(work.form.lowest > walk._room_by_right(leaf) for leaf, queue in queues.items() for work in queue)
 
     assert found > 3
-
-
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6))
-def test_a_verdict_shared_by_queues_is_that_of_each(seed: int):
-    scenario = parse(scenario_random(seed, "small"))
-    cycle = Cycle(replace(scenario, quotas=tuple(replace(quota, limit=Amount()) for quota in scenario.quotas)))
-
-    for work in cycle.cluster.works:
-        blocked, types = cycle.waiting.verdicts.alike(work)
-        alone = Verdicts(cycle.cluster).of(work)
-        assert (bool(blocked), types) == (bool(alone[0]), alone[1]), work.job.name
 
 
 @pytest.mark.parametrize("seed", range(2))
