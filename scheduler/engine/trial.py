@@ -27,7 +27,7 @@ from .state.planning import Cycle
 from .state.tree import Division
 from .state.work import Work
 from .tell.blockers import Blockers
-from .tell.forecast import Forecast, earliest_of, serving
+from .tell.forecast import Forecast, Outlook, serving
 from .tell.outcome import decisions_of
 
 NAME = "this job"
@@ -286,7 +286,7 @@ class Line:
         for name, taken in self.taken:
             if name in before or name in self.reserved:
                 allowances.take(taken)
-        found = earliest_of(cycle, work, types, ahead, rehearsal, allowances)
+        found = Outlook(cycle, ahead, rehearsal, allowances).earliest(work, types)
         return None if found is None else found.date._replace(at=found.at)
 
     def _ahead(self, before: set[str]) -> tuple[Lookahead, int]:

@@ -129,8 +129,8 @@ class Forms(dict[int, Form]):
         super().__init__()
         self.grid = grid
         self.shapes: dict[tuple[object, ...], int] = {}
-        # Kinds that advice has tried, by the kind and the change: what is known by a kind's identity must not outlive it.
-        self.changed_kinds: dict[tuple[int, str, int | str | None], Kind] = {}
+        # Kinds that advice has tried, by the form and the change: what is known by a kind's identity must not outlive it.
+        self.changed_kinds: dict[tuple[Form, str, int | str | None], Kind] = {}
         self.elastic = self.parted = self.delay = self.desired = self.instances = False
         self.gpuless = False  # ask for no whole GPU
         self.choosy = self.by_memory = False  # accept several types; ask for a part by memory

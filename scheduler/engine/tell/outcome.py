@@ -349,7 +349,7 @@ def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> 
     if work.job.deadline is not None:
         late = _late(cycle, forecast, work, work.job.deadline)
         reasons = reasons if late is None else (*reasons, late)
-    return Waiting(work.job.name, reasons, at, forecast.advice(work) if at is not None or forecast.advises_all else None)
+    return Waiting(work.job.name, reasons, at, forecast.advisor.advice(work) if at is not None or forecast.advises_all else None)
 
 
 def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason | None:

@@ -1,0 +1,182 @@
+"""The smallest change with which a waiting job would start now. Tried, not guessed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+from ..model.values import Kind, Placed, Preemptible, Run
+from ..passes.allocate import could_start
+from ..passes.reclaim import may_evict
+from ..rules.times import backoff_until, duration
+from ..rules.windows import NEVER, Windows
+from ..state.cluster import on_gpus
+from ..state.fleet import Seat
+from ..state.planning import Cycle
+from ..state.work import Work
+
+Advice = tuple[str, Any]  # what is changed, and to what
+Change = tuple[str, Any, Callable[[Kind], Kind]]
+
+CHANGEABLE = frozenset({"no_type", "no_node", "empty_fleet", "limit"})  # what may be in the way whatever runs, and is not if less is asked for
+MOST_TRIES = 8  # numbers of workers that are tried, from the largest that could have room
+
+
+class Advisor:
+    """Tries changes on what is free when the plan is done."""
+
+    def __init__(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        self._known: dict[tuple[object, ...], Advice | None] = {}
+
+    def advice(self, work: Work) -> Advice | None:
+        """None also for who is put out by this plan: what it asks for is no longer to be changed while it runs."""
+        if work.seats or work.first_seats or "allocate" not in self.cycle.settings.passes:
+            return None
+        static = self.cycle.waiting.static.get(work.order)
+        if static is not None and static[0].code not in CHANGEABLE:
+            return None
+        if not work.form.plain or (work.form.all_least and work.kind.roles[0].gpus > self.cycle.fleet.soon.largest):
+            return None  # none of the changes asks for smaller workers
+        key = (work.home, work.form, *self._own(work))
+        if key not in self._known:
+            self._known[key] = next(((change, to) for change, to, make in self._changes(work) if self._starts(work, change, to, make)), None)
+        return self._known[key]
+
+    def _own(self, work: Work) -> tuple[int, int, int]:
+        """What tells jobs of one queue and kind apart when they would start."""
+        cycle = self.cycle
+        place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
+        length = duration(cycle, work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.form.fixed else 0
+        return length, place, max(cycle.now, backoff_until(cycle, work))
+
+    # What may be changed, the smallest first
+
+    def _changes(self, work: Work) -> Iterator[Change]:
+        """Fewer workers, then a wider level, then another type, then preemptible."""
+        yield from self._fewer(work)
+        yield from self._wider(work)
+        role = work.kind.roles[0]
+        for name in self.cycle.grid.gpu_types:
+            if role.gpu_types and name not in role.gpu_types:
+                yield "gpu_types", name, partial(_with_role, gpu_types=(name,))
+        if work.form.fixed:
+            yield "preemptible", True, partial(replace, preemptible=Preemptible.ALWAYS)
+
+    def _fewer(self, work: Work) -> Iterator[Change]:
+        role, level = work.kind.roles[0], work.form.width
+        if role.least <= 1:
+            return
+        most = max((min(role.least - 1, self._room(work, quota_type, level)) for quota_type in work.types), default=0)
+        for workers in range(most, max(0, most - MOST_TRIES), -1):
+            if not (role.most - workers) % role.step and any(self._is_open(work, quota_type, workers) for quota_type in work.types):
+                yield f"roles.{role.name}.min", workers, partial(_with_role, least=workers)
+
+    def _wider(self, work: Work) -> Iterator[Change]:
+        for wider in range(work.form.width - 1, -1, -1):
+            if any(self._room(work, quota_type, wider) >= work.kind.roles[0].least for quota_type in work.types):
+                level = self.cycle.grid.level_names[wider] if wider else None
+                yield "topology.required", level, partial(_required, level=level)
+
+    def _room(self, work: Work, quota_type: int, level: int) -> int:
+        kind = work.kind
+        role = kind.roles[0]
+        eligible = self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        return self.cycle.capacity(self.cycle.fleet.soon).most(role, eligible, level)
+
+    def _is_open(self, work: Work, quota_type: int, workers: int) -> bool:
+        """Whether limits and guarantees leave room for so many workers."""
+        tree, milli = self.cycle.tree, workers * work.form.worker_milli(0, quota_type)
+        if tree.limit_gate(work.home, quota_type, milli) is not None:
+            return False
+        return not work.form.fixed or tree.fixed_gate(work.home, quota_type, milli, NEVER) is None
+
+    # Whether it would start, and stay
+
+    def _starts(self, work: Work, change: str, to: Any, make: Callable[[Kind], Kind]) -> bool:
+        """Whether the job would start on what is free when the plan is done, if it asked for something else."""
+        cycle, known = self.cycle, self.cycle.cluster.forms.changed_kinds
+        key = (work.form, change, to)
+        if key not in known:
+            known[key] = make(work.kind)
+        kept, windows = (work.kind, work.form, work.types), cycle.cluster.windows
+        kind = known[key]
+        form = cycle.cluster.forms.of(kind)
+        work.kind, work.form, work.types = kind, form, form.types
+        try:
+            cycle.cluster.windows = self._windows_next
+            refused, types = cycle.waiting.verdicts.of(work)
+            types = () if refused else tuple(each for each in types if not self._wanted_back(work, each))
+            return any(could_start(cycle, work, each) and not self._put_out_again(work, each) for each in types)
+        finally:
+            work.kind, work.form, work.types = kept
+            cycle.cluster.windows = windows
+
+    @cached_property
+    def _windows_next(self) -> Windows:
+        """The windows as the next plan sees them: what this one decides may leave another block for them."""
+        cluster, scenario, nodes = self.cycle.cluster, self.cycle.cluster.scenario, self.cycle.grid.nodes
+        if not cluster.journal or all(ahead.window.level is None for ahead in cluster.windows.upcoming):
+            return cluster.windows
+        runs: dict[str, Run] = {}
+        for work in dict.fromkeys(cluster.journal):
+            stood = work.first_seats and not work.evicted and not work.moved
+            places = tuple([Placed(seat.role, seat.rank, nodes[seat.node].name, on_gpus(seat), _share(seat)) for seat in work.seats])
+            started = work.job.run.started if stood else self.cycle.now
+            runs[work.job.name] = replace(work.job.run, state="running" if places else "queued", started=started, workers=places)
+        jobs = tuple(replace(job, run=runs.get(job.name, job.run)) for job in scenario.jobs)
+        return Windows(replace(scenario, jobs=jobs), self.cycle.grid)
+
+    def _wanted_back(self, work: Work, quota_type: int) -> bool:
+        """Whether one of those that the next plan serves from what this one frees waits for the type, not behind the job."""
+        rank = self.cycle.waiting.order.rank
+        return any(quota_type in one.open_types and (one.home != work.home or rank(one) < rank(work)) for one in self._served_next)
+
+    @cached_property
+    def _served_next(self) -> tuple[Work, ...]:
+        """Whom this plan puts out, and a gang that has released surplus for the workers that it lost: what is free is kept for them from the next
+        plan on."""
+        evicted = [one for one in self.cycle.cluster.ousted if one.evicted and not one.seats]
+        return (*evicted, *(one for one in dict.fromkeys(self.cycle.cluster.journal) if one.degraded and one.gave_back))
+
+    def _put_out_again(self, work: Work, quota_type: int) -> bool:
+        """Whether somebody of the same queue who ranks higher would have it give way at once.
+
+        It stands where nothing stood, so nobody has more room without it. But who takes from his queue no less than he gets does not take it
+        further beyond its share, and with the job there is enough to take.
+        """
+        cycle, leaf = self.cycle, work.home
+        if work.form.fixed or "preempt" not in cycle.settings.passes:
+            return False
+        division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
+        spared = cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+        mine = work.form.least_milli(quota_type)
+        if "grow" in cycle.settings.passes:
+            mine = max(mine, min(work.form.most_milli(quota_type), cycle.idle_milli(quota_type)))
+        ahead = {one.form: one for one in cycle.waiting.order.above(cycle.waiting.in_leaf(leaf), work.form.level)}
+        for one in ahead.values():  # those that wait and rank higher, one of each form
+            kept = cycle.waiting.notes.get(one.order, {}).get("reservation")
+            if kept is not None and dict(kept.facts).get("holder") == work.job.name:
+                return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other
+            if quota_type not in one.open_types or not may_evict(cycle, one):
+                continue
+            asked = one.missing_milli(quota_type)
+            lower = cycle.standing.freeable_below(leaf, quota_type, one.form.level)
+            if lower > 0 and room < asked - lower <= mine and (asked > lower or spared):
+                return True
+        return False
+
+
+def _share(seat: Seat) -> int | None:
+    """The share of a GPU that a worker has by MPS or time slice."""
+    return seat.parts[0].milli if seat.parts and seat.parts[0].mode != "mig" else None
+
+
+def _with_role(kind: Kind, **changes: Any) -> Kind:
+    """The kind with its one role changed."""
+    return replace(kind, roles=(replace(kind.roles[0], **changes),))
+
+
+def _required(kind: Kind, level: str | None) -> Kind:
+    return replace(kind, placing=replace(kind.placing, required=level))
