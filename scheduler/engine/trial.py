@@ -22,6 +22,7 @@ from .rules.windows import NEVER
 from .search.entries import Date, seats_of
 from .search.lookahead import Lookahead
 from .search.rehearsal import newly_shared
+from .state.fleet import Seat
 from .state.kept import Kept
 from .state.planning import Cycle
 from .state.tree import Division
@@ -45,20 +46,20 @@ class Level(NamedTuple):
 
 
 class Trial(NamedTuple):
-    at: int | None  # the start, in milliseconds from now; None: nobody can say
-    never: bool  # even the empty fleet, or a limit, refuses it
-    reasons: tuple[Reason, ...]  # why not at once
-    stands: tuple[Stand, ...]  # its workers, where it starts at once or when others have left
-    nodes: tuple[tuple[str, int], ...]  # (node, GPUs) where it starts later
-    after: tuple[str, ...]  # who has to leave first
-    others: tuple[Decision, ...]  # what happens to other jobs on its account
-    backfilled: bool
-    quota_type: str
-    milli: int
-    levels: tuple[Level, ...]  # from its leaf up
-    guaranteed: bool  # within the guarantees on the whole way up
-    claimants: tuple[str, ...]  # where borrowed: who has guaranteed GPUs left unused and could take them back
-    length: int  # how long it is planned for, in milliseconds
+    at: int | None = None  # the start, in milliseconds from now; None: nobody can say
+    never: bool = False  # even the empty fleet, or a limit, refuses it
+    reasons: tuple[Reason, ...] = ()  # why not at once
+    stands: tuple[Stand, ...] = ()  # its workers, where it starts at once or when others have left
+    nodes: tuple[tuple[str, int], ...] = ()  # (node, GPUs) where it starts later
+    after: tuple[str, ...] = ()  # who has to leave first
+    others: tuple[Decision, ...] = ()  # what happens to other jobs on its account
+    backfilled: bool = False
+    quota_type: str = ""
+    milli: int = 0
+    levels: tuple[Level, ...] = ()  # from its leaf up
+    guaranteed: bool = False  # within the guarantees on the whole way up
+    claimants: tuple[str, ...] = ()  # where borrowed: who has guaranteed GPUs left unused and could take them back
+    length: int = 0  # how long it is planned for, in milliseconds
 
 
 def without_forecast(scenario: Scenario) -> Scenario:
@@ -121,48 +122,39 @@ class Ground:
         if work.seats:
             own = next(one for one in decisions if one.job == work.job.name)
             wait = max((one.grace_ms for one in others if one.action == "evict"), default=0)
-            return self._at(cycle, work, work.quota_type, wait, (), stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
-        reasons = Blockers(cycle, foresees=True).of(work)
-        never = work.order in cycle.waiting.static
-        quota_type = next(iter(work.types or work.form.types), 0)
-        if never or not dated:
-            return self._at(cycle, work, quota_type, None, reasons, never=never)
+            charged = _charged(cycle, work, work.quota_type)
+            return charged._replace(at=wait, stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
+        charged = _charged(cycle, work, next(iter(work.types or work.form.types), 0))
+        waits = charged._replace(reasons=Blockers(cycle, foresees=True).of(work), never=work.order in cycle.waiting.static)
+        if waits.never or not dated:
+            return waits
         found = next((entry.date for entry in cycle.book.entries if entry.work is work), None) or self._line.date(cycle, work)
         if found is None:
-            return self._at(cycle, work, quota_type, None, reasons)
-        nodes = tuple((cycle.grid.nodes[node].name, count) for node, count in sorted(found.places))
-        return self._at(cycle, work, quota_type, found.at, reasons, nodes=nodes)
+            return waits
+        return waits._replace(at=found.at, nodes=tuple((cycle.grid.nodes[node].name, count) for node, count in sorted(found.places)))
 
-    def _at(
-        self,
-        cycle: Cycle,
-        work: Work,
-        quota_type: int,
-        at: int | None,
-        reasons: tuple[Reason, ...],
-        *,
-        never: bool = False,
-        stands: tuple[Stand, ...] = (),
-        nodes: tuple[tuple[str, int], ...] = (),
-        after: tuple[str, ...] = (),
-        others: tuple[Decision, ...] = (),
-        backfilled: bool = False,
-    ) -> Trial:
-        if not cycle.grid.types:
-            return Trial(at, never, reasons, stands, nodes, after, others, backfilled, "", 0, (), False, (), 0)
-        tree = cycle.tree
-        division = tree.divisions[tree.division_of[quota_type]]
-        held = work.milli if work.seats else 0
-        milli = held or work.form.least_milli(quota_type)
-        levels = tuple(
-            Level(tree.names[place], division.used[place] - held, division.guaranteed[place], tree.limit_for(division, place), division.fair[place])
-            for place in tree.path[work.home]
-        )
-        within = all(level.guaranteed is None or level.used + milli <= level.guaranteed for level in levels)
-        claimants = () if within else _claimants(cycle, work, division)
-        length = min(duration(cycle, work), NEVER)
-        kind = cycle.grid.types[quota_type]
-        return Trial(at, never, reasons, stands, nodes, after, others, backfilled, kind, milli, levels, within, claimants, length)
+
+def _charged(cycle: Cycle, work: Work, quota_type: int) -> Trial:
+    """What it is charged in a quota type, and where."""
+    tree = cycle.tree
+    if not cycle.grid.types:
+        return Trial()
+    division = tree.divisions[tree.division_of[quota_type]]
+    held = work.milli if work.seats else 0
+    milli = held or work.form.least_milli(quota_type)
+    levels = tuple(
+        Level(tree.names[place], division.used[place] - held, division.guaranteed[place], tree.limit_for(division, place), division.fair[place])
+        for place in tree.path[work.home]
+    )
+    within = all(level.guaranteed is None or level.used + milli <= level.guaranteed for level in levels)
+    return Trial(
+        quota_type=cycle.grid.types[quota_type],
+        milli=milli,
+        levels=levels,
+        guaranteed=within,
+        claimants=() if within else _claimants(cycle, work, division),
+        length=min(duration(cycle, work), NEVER),
+    )
 
 
 def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
@@ -178,21 +170,33 @@ def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
+class Dated(NamedTuple):
+    """Who waits and has a date, and what is kept for it: GPUs by node, and its workers one by one where hosts may have too little."""
+
+    name: str
+    at: int
+    length: int
+    places: list[tuple[int, int]]
+    seats: tuple[Seat, ...]
+
+
+class Served(NamedTuple):
+    leaf: int
+    name: str
+    asked: int  # milli-GPU
+
+
 class Walk(NamedTuple):
     """A round of the line: whose turn it was, step by step, and what that followed from."""
 
     shares: tuple[tuple[int, ...], ...]
     waits: dict[int, list[str]]
-    leaves: list[int]
-    names: list[str]
-    asked: list[int]  # milli-GPU
+    turns: list[Served]
 
-    def headed(self, leaf: int, number: int) -> int:
-        """After how many steps so many of a leaf have had their turn."""
-        steps = -1
-        for _ in range(number):
-            steps = self.leaves.index(leaf, steps + 1)
-        return steps + 1
+    def until(self, leaf: int, number: int) -> list[Served]:
+        """The turns until so many of a leaf have had theirs."""
+        steps = [step for step, turn in enumerate(self.turns) if turn.leaf == leaf]
+        return self.turns[: steps[number - 1] + 1]
 
 
 def shares_of(division: Division) -> tuple[tuple[int, ...], ...]:
@@ -218,23 +222,29 @@ class Line:
                 ahead.reserve(entry.at, entry.length, entry.places)
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
-        self.dates = [(work.job.name, date, length) for work, date, length in forecast.dates]
-        self.seats = [tuple(seats_of(work, date)) for work, date, _ in forecast.dates] if book.hosts_bind else []
-        self.copies: list[Lookahead] = []
         rehearsal = book.rehearsal(ahead)
-        self.shared = [newly_shared(date.seats, rehearsal, date.at, length) for _, date, length in self.dates]
-        for place, (_, date, length) in enumerate(self.dates):
+        self.dates = [
+            Dated(
+                work.job.name,
+                date.at,
+                length,
+                [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)],
+                tuple(seats_of(work, date)) if book.hosts_bind else (),
+            )
+            for work, date, length in forecast.dates
+        ]
+        self.copies: list[Lookahead] = []
+        for place, one in enumerate(self.dates):
             if place % COPY_EVERY == 0:
                 self.copies.append(ahead.copy())
-            ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
-        self.last = ahead
+            ahead.reserve(one.at, one.length, one.places)
+        self.copies.append(ahead)
         self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
 
-    def _walk(self, cycle: Cycle, choice: int, division: Division) -> "Walk":
+    def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
         queues = self._queues(cycle, choice, division, None)
-        turns = list(serving(cycle, choice, division, queues))
-        leaves, names = [work.home for work, _ in turns], [work.job.name for work, _ in turns]
-        return Walk(shares_of(division), names_in(queues, None), leaves, names, [asked for _, asked in turns])
+        turns = [Served(work.home, work.job.name, asked) for work, asked in serving(cycle, choice, division, queues)]
+        return Walk(shares_of(division), names_in(queues, None), turns)
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
         """When a job that the plan lets wait could start behind those that are served before it."""
@@ -261,27 +271,27 @@ class Line:
         """
         known = self.walks.get((choice, division.name))
         place = queues[work.home].index(work)
-        names: list[str] = []
-        turns: list[tuple[int, int]] = []
+        turns: list[Served] = []
         if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
-            steps = known.headed(work.home, place)
-            names = known.names[:steps]
-            gone = Counter(known.leaves[:steps])
-            turns = list(zip(known.leaves[:steps], known.asked[:steps], strict=True))
+            turns = known.until(work.home, place)
+            gone = Counter(turn.leaf for turn in turns)
             queues = {leaf: rest for leaf, queue in queues.items() if (rest := queue[gone[leaf] :])}
-        for other, _ in serving(cycle, choice, division, queues, turns):
+        names = [turn.name for turn in turns]
+        for other, _ in serving(cycle, choice, division, queues, [(turn.leaf, turn.asked) for turn in turns]):
             if other is work:
                 break
             names.append(other.job.name)
         return names
 
     def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
-        ahead, count = self._ahead(before)
+        count = sum(one.name in before for one in self.dates)
+        ahead = self._ahead(count)
         rehearsal = None
         if not work.form.plain or cycle.book.hosts_bind:
             rehearsal = cycle.book.rehearsal(ahead)
-            for place in range(min(count, len(self.seats))):
-                rehearsal.add(self.dates[place][1].at, self.dates[place][2], self.seats[place])
+            for one in self.dates[:count]:
+                if one.seats:
+                    rehearsal.add(one.at, one.length, one.seats)
         allowances = Allowances(cycle)
         for name, taken in self.taken:
             if name in before or name in self.reserved:
@@ -289,17 +299,13 @@ class Line:
         found = Outlook(cycle, ahead, rehearsal, allowances).earliest(work, types)
         return None if found is None else found.date._replace(at=found.at)
 
-    def _ahead(self, before: set[str]) -> tuple[Lookahead, int]:
-        """The look-ahead behind so many of the line as are served before."""
-        count = sum(1 for name, *_ in self.dates if name in before)
-        if count >= len(self.dates):
-            return self.last.copy(), count
-        first = count // COPY_EVERY
-        ahead = self.copies[first].copy()
-        for place in range(first * COPY_EVERY, count):
-            _, date, length = self.dates[place]
-            ahead.reserve(date.at, length, [*date.places, *self.shared[place]])
-        return ahead, count
+    def _ahead(self, count: int) -> Lookahead:
+        """The look-ahead behind so many of the line, from the nearest copy on."""
+        nearest = count // COPY_EVERY
+        ahead = self.copies[nearest].copy()
+        for one in self.dates[nearest * COPY_EVERY : count]:
+            ahead.reserve(one.at, one.length, one.places)
+        return ahead
 
 
 def unlike(jobs: Sequence[Job], name: str = NAME) -> str:

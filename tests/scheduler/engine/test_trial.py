@@ -160,6 +160,6 @@ def test_going_along_a_known_line_finds_the_dates_that_going_through_the_queues_
             ground._line.walks = {}
             assert found == ground.trial(tried), seed
             dated += found.at not in (None, 0)
-        skipped += sum(len(walk.names) > 1 for walk in walks.values())
+        skipped += sum(len(walk.turns) > 1 for walk in walks.values())
     assert dated > 20
     assert skipped > 20
