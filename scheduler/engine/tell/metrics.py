@@ -1,13 +1,12 @@
 """How much of the fleet is in use, and how much of what is idle nobody could use."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from ..model.mig import board_of, fitting_profiles
-from ..place.capacity import widest
+from ..model.values import Role
+from ..state.form import Form
 from ..state.grid import Ints
 from ..state.planning import Cycle
-from ..state.work import Work
 
 
 def measure(cycle: Cycle) -> dict[str, Any]:
@@ -20,9 +19,6 @@ def measure(cycle: Cycle) -> dict[str, Any]:
         "largest_gang": {},
     }
     for index, name in enumerate(grid.types):
-        if not cycle.fleet.soon.idle:
-            result["largest_gang"][name] = {level.name: 0 for level in grid.levels}
-            continue
         idle = _room(cycle, suspect=False) * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
     if cycle.cluster.scenario.demand:
@@ -41,50 +37,34 @@ def _room(cycle: Cycle, *, suspect: bool) -> Ints:
     return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
 
 
-def _idle(cycle: Cycle, quota_type: int, *, suspect: bool) -> int:
-    if cycle.grid.plain:
-        return cycle.fleet.soon.idle
-    return int((_room(cycle, suspect=suspect) * cycle.grid.on_type[quota_type]).sum())
-
-
 def fragmented(cycle: Cycle) -> int:
     """Idle GPUs that a waiting job can't use, on average over the jobs that wait."""
     if not cycle.fleet.soon.idle:
         return 0
-    total = weight = 0
-    idle_of: dict[tuple[int, bool], int] = {}
-    capacity = cycle.capacity(cycle.fleet.soon)
-    counts = {key: [form, count] for key, (form, count) in cycle.waiting.queues.alike.items() if count}
-    for works, sign in _changed(cycle):
+    counts = {key: [form, count] for key, (form, count) in cycle.waiting.queues.alike.items()}
+    started = [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats]
+    put_out = [work for work in cycle.waiting.asking_again() if work.first_seats and not work.seats and not work.stale]
+    for works, sign in ((started, -1), (put_out, 1)):
         for work in works:
             counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
+    total = weight = 0
     for (_, quota_type), (form, count) in counts.items():
-        if not count:
-            continue
-        kind, roles = form.kind, form.kind.roles
-        role = roles[0] if len(roles) == 1 else max([one for one in roles if one.least], key=lambda one: one.gpus, default=roles[0])
-        if not role.gpus or not role.least:
-            continue
-        place = (quota_type, kind.tolerates_suspect)
-        if place not in idle_of:
-            idle_of[place] = _idle(cycle, quota_type, suspect=kind.tolerates_suspect)
-        weight += count
-        if not idle_of[place]:
-            continue
-        if len(roles) == 1 and not capacity.could_fit(form, quota_type, suspect=kind.tolerates_suspect):
-            total += count * idle_of[place]
-            continue
-        eligible = cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
-        sums = capacity.sums(role, eligible, widest(cycle.cluster, kind))
-        usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
-        total += count * max(0, idle_of[place] - usable)
+        largest = max([role for role in form.kind.roles if role.least], key=lambda role: role.gpus, default=None)
+        if count and largest is not None and largest.gpus:
+            weight += count
+            total += count * _useless(cycle, form, largest, quota_type)
     return total // weight if weight else 0
 
 
-def _changed(cycle: Cycle) -> Iterator[tuple[list[Work], int]]:
-    """Those that wait and have a place by this plan (-1), and those of the others that wait (1)."""
-    yield [work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats], -1
-    yield [work for work in cycle.waiting.asking_again() if work.first_seats and not work.seats and not work.stale], 1
+def _useless(cycle: Cycle, form: Form, role: Role, quota_type: int) -> int:
+    """Idle GPUs of a type that jobs of one form can't use."""
+    suspect, idle = form.kind.tolerates_suspect, cycle.fleet.soon.idle
+    if not cycle.grid.plain:
+        idle = int((_room(cycle, suspect=suspect) * cycle.grid.on_type[quota_type]).sum())
+    eligible = cycle.grid.eligible(form.kind, role, quota_type, suspect=suspect, spare=False)
+    sums = cycle.capacity(cycle.fleet.soon).sums(role, eligible, form.width)
+    usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
+    return max(0, idle - usable)
 
 
 def _against_demand(cycle: Cycle) -> float:
@@ -108,14 +88,14 @@ def _idle_slices(cycle: Cycle) -> int:
     """Empty MIG instances that no waiting job asks for."""
     if not cycle.fleet.soon.splits:
         return 0
-    waiting = (work for work in cycle.waiting if work.kind.sharing == "mig")
-    roles = {id(role): role for work in waiting for role in work.kind.roles if role.parted}
+    forms = {work.form for work in cycle.waiting if work.kind.sharing == "mig"}
+    roles = [role for form in forms for role in form.kind.roles if role.parted]
     asked: dict[str, set[str]] = {}  # profiles by board
     empty = 0
     for (node, gpu), split in cycle.fleet.soon.splits.items():
         board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" and cycle.grid.usable[node] >> gpu & 1 else None
         if board is not None:
             if board.name not in asked:
-                asked[board.name] = {name for role in roles.values() for name, _ in fitting_profiles(role, board)}
+                asked[board.name] = {name for role in roles for name, _ in fitting_profiles(role, board)}
             empty += sum(1 for one in split.instances if one not in split.taken and one.profile not in asked[board.name])
     return empty
