@@ -28,8 +28,8 @@ from .state.planning import Cycle
 from .state.tree import Division
 from .state.work import Work
 from .tell.blockers import Blockers
+from .tell.decisions import decisions_of
 from .tell.forecast import Forecast, Outlook, serving
-from .tell.outcome import decisions_of
 
 NAME = "this job"
 COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next

@@ -1,0 +1,269 @@
+"""What a plan does, from what differs between its first state and its last; who has to leave first, and for whom."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from operator import attrgetter
+
+from ..model.mig import Instance
+from ..model.plan import Decision, Stand
+from ..model.reasons import Reason, reason
+from ..reading.checkers import spell_instant
+from ..search.entries import Entry
+from ..state.cluster import on_gpus
+from ..state.fleet import Seat
+from ..state.grid import Grid
+from ..state.planning import Cycle
+from ..state.work import Work
+
+
+def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
+    return tuple([_stand(work, seat, grid) for seat in work.seats])
+
+
+def _stand(work: Work, seat: Seat, grid: Grid) -> Stand:
+    role, node = work.kind.roles[seat.role].name, grid.nodes[seat.node].name
+    if not seat.parts:
+        return Stand(role, seat.rank, node, seat.mask)
+    if seat.parts[0].mode == "mig":
+        return Stand(role, seat.rank, node, on_gpus(seat), mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
+    return Stand(role, seat.rank, node, on_gpus(seat), share_milli=seat.parts[0].milli)
+
+
+def action_of(work: Work) -> str | None:
+    """What the plan does to a job: the difference between its first places and its last."""
+    first, last = work.first_seats, work.seats
+    if not last:
+        return "evict" if first else None
+    if not first:
+        return "start"
+    if first == last:
+        return None
+    if work.evicted:
+        return None if set(first) == set(last) else "move"
+    if set(last) <= set(first):
+        return "shrink"
+    had = {seat.role: sum(1 for one in first if one.role == seat.role) for seat in last}
+    short = any(had.get(place, 0) < role.least for place, role in enumerate(work.kind.roles))
+    return "repair" if short else "grow"
+
+
+# In which order a plan is carried out. GPUs are split anew behind those who leave, and before those who come.
+_STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
+_SPLIT = 3
+
+
+def decisions_of(cycle: Cycle) -> list[Decision]:
+    """What the plan does to jobs and boards, in the order in which it is carried out."""
+    works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
+    # Who leaves and was never given another place comes first of all, in their order.
+    gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
+    stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
+    changed = [(action, work) for work in stood if (action := action_of(work)) is not None]
+    # In the order in which they were given their places; who is moved with more than he had comes behind those who left it to him.
+    changed.sort(key=lambda pair: (_STAGE[pair[0]], pair[0] == "move" and _gains(pair[1]), pair[1].sequence))
+    owners = Owners(cycle, works)
+    befores = {}
+    if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
+        befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
+    served = Served(cycle, befores, [work for _, work in changed])
+    leaving = [_decision(served, "evict", work) for work in gone]
+    making_room = [_decision(served, action, work) for action, work in changed if _STAGE[action] < _SPLIT]
+    coming = [_decision(served, action, work) for action, work in changed if _STAGE[action] > _SPLIT]
+    return in_order([*leaving, *making_room, *_splits(cycle, owners, stood), *coming])
+
+
+def _decision(served: "Served", action: str, work: Work) -> Decision:
+    why, beneficiary = served.by(action, work)
+    if action == "evict":
+        return Decision(action, why, work.job.name, beneficiary, grace_ms=work.kind.grace_ms)
+    after = served.befores.get(work.order, ())
+    return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
+
+
+def _gains(work: Work) -> bool:
+    return work.milli > sum(seat.milli for seat in work.first_seats)
+
+
+def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:
+    """The GPUs that are split anew, in the order of those who stand there then."""
+    splits = []
+    for key, asked in cycle.cluster.geometry.items():
+        split = cycle.fleet.soon.splits.get(key)
+        holder = _there(key, asked, stood)
+        instances: tuple[Instance, ...] = split.instances if split is not None else ()
+        node = cycle.grid.nodes[key[0]].name
+        why = reason("repartition", f"GPU {key[1]} of {node} is repartitioned for {holder.job.name}")
+        decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
+        splits.append((holder.sequence, key, decision))
+    return [decision for _, _, decision in sorted(splits)]
+
+
+def _there(key: tuple[int, int], asked: Work, stood: Iterable[Work]) -> Work:
+    """For whom a GPU is split anew: who asked for it may have given its place to another since."""
+    node, gpu = key
+
+    def is_there(work: Work) -> bool:
+        return any(seat.node == node and on_gpus(seat) >> gpu & 1 for seat in work.seats)
+
+    return asked if is_there(asked) else min(filter(is_there, stood), key=attrgetter("sequence"), default=asked)
+
+
+def in_order(decisions: Sequence[Decision]) -> list[Decision]:
+    """Each behind those it has to wait for, and behind those who move for it where these don't wait in turn.
+
+    Who gives way may leave no place that is taken, but what a limit lacks.
+    """
+    place_of = {decision.job: place for place, decision in enumerate(decisions) if decision.job is not None}
+    moving: dict[str, list[str]] = {}  # by for whom
+    for decision in decisions:
+        if decision.action == "move" and decision.for_job is not None and decision.job is not None:
+            moving.setdefault(decision.for_job, []).append(decision.job)
+
+    def waits_for(name: str, other: str) -> bool:
+        """Whether a job has to wait for another one, if only through others."""
+        seen, line = {name}, [name]
+        while line:
+            place = place_of.get(line.pop())
+            names = decisions[place].after if place is not None else ()
+            if other in names:
+                return True
+            line += [before for before in names if before not in seen]
+            seen.update(names)
+        return False
+
+    def before(decision: Decision) -> Iterator[int]:
+        """Which come before a decision."""
+        yield from (place_of[name] for name in decision.after if name in place_of)
+        for name in moving.get(decision.job or "", ()):
+            if not waits_for(name, decision.job or ""):
+                yield place_of[name]
+
+    done: list[Decision] = []
+    seen: set[int] = set()
+    for first, decision in enumerate(decisions):
+        if first in seen:
+            continue
+        seen.add(first)
+        if not decision.after and decision.job not in moving:  # most of them
+            done.append(decision)
+            continue
+        line = [(first, before(decision))]
+        while line:
+            place, earlier = line[-1]
+            unseen = next((one for one in earlier if one not in seen), None)
+            if unseen is None:
+                done.append(decisions[place])
+                line.pop()
+            else:
+                seen.add(unseen)
+                line.append((unseen, before(decisions[unseen])))
+    return done
+
+
+class Served:
+    """For whom somebody gives way in the end: who was first meant to profit may have lost the place again to a third."""
+
+    def __init__(self, cycle: Cycle, befores: dict[int, tuple[str, ...]], changed: list[Work]) -> None:
+        self.cycle = cycle
+        self.befores = befores
+        self.served = {work.job.name for work in changed if work.seats}
+
+    def by(self, action: str, victim: Work) -> tuple[Reason, str | None]:
+        """Why a job is changed, and for whom it gives way, if it does."""
+        assert victim.why is not None
+        why, name = victim.why, victim.for_job if action == "shrink" else None
+        if action in ("evict", "move"):
+            why, name = self.cycle.cluster.ousted.get(victim) or (why, None)
+        if name is None or name in self.served or name in self._standing:
+            return why, name
+        taker = self._taker.get(victim.job.name)
+        if taker is None:
+            return why, name
+        code = taker.why.code if taker.why is not None and taker.why.code in TAKING else why.code
+        if code in ("reclaim", "preempt"):
+            code = "preempt" if taker.charged_leaf == victim.home else "reclaim"
+        return reason(code, f"makes room for {taker.job.name}"), taker.job.name
+
+    @cached_property
+    def _standing(self) -> set[str]:
+        return {work.job.name for work in self.cycle.cluster.works if work.seats}
+
+    @cached_property
+    def _taker(self) -> dict[str, Work]:
+        """By the name of who leaves a place: who waits for it, the first of them."""
+        taker: dict[str, Work] = {}
+        for order, names in sorted(self.befores.items()):
+            for name in names:
+                taker.setdefault(name, self.cycle.cluster.works[order])
+        return taker
+
+
+TAKING = ("reclaim", "preempt", "shrink", "consolidate", "reservation_due")
+
+
+class Owners:
+    """Who stood where when the plan began, and has to be gone before somebody else can stand there."""
+
+    def __init__(self, cycle: Cycle, touched: Sequence[Work]) -> None:
+        self.cycle = cycle
+        self.touched = touched  # all that this plan may have changed, in their order
+
+    @cached_property
+    def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
+        """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
+        leavers = self.cycle.cluster.first_state.leavers
+        by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for work in dict.fromkeys((*self.touched, *leavers)):
+            left: Collection[Seat] = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
+            for seat in (*left, *leavers.get(work, ())):
+                by_node[seat.node].append((on_gpus(seat), work.order))
+        return by_node
+
+    def holding(self, node: int, gpu: int) -> tuple[str, ...]:
+        """Who has to leave a GPU before it can be split anew."""
+        return self._names(self.leaving({node: 1 << gpu}, ()))
+
+    def before(self, work: Work) -> tuple[str, ...]:
+        """Who has to leave before a job can stand where it stands now: GPUs that were not idle, or a host that has no room before."""
+        first, idle, now = set(work.first_seats), self.cycle.fleet.idle_at_start, self.cycle.fleet.now
+        wanted: dict[int, int] = {}
+        crowded: set[int] = set()
+        for seat in work.seats:
+            node, mask = seat.node, on_gpus(seat)
+            if seat in first:
+                continue
+            if now.cpus[node] < 0 or now.memory[node] < 0:
+                crowded.add(node)
+            elif not seat.parts and not mask & ~idle[node]:
+                continue
+            wanted[node] = wanted.get(node, 0) | mask
+        return self._names(self.leaving(wanted, crowded) - {work.order})
+
+    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
+        """Who leaves any of these GPUs, or a crowded node."""
+        return {order for node, mask in wanted.items() for held, order in self._by_node.get(node, ()) if held & mask or node in crowded}
+
+    def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
+        works = self.cycle.cluster.works
+        return tuple([works[order].job.name for order in sorted(orders)])
+
+
+def reserved(cycle: Cycle) -> list[Decision]:
+    """The places that are kept."""
+    # Who has not left its place yet is kept none.
+    return [_reservation(cycle, entry) for entry in cycle.book.entries if not entry.work.first_seats or entry.work.degraded]
+
+
+def _reservation(cycle: Cycle, entry: Entry) -> Decision:
+    work, kind, at = entry.work, entry.work.kind, cycle.now + entry.at
+    workers = list(stands(work, cycle.grid))  # what still runs of a gang that waits to be whole again
+    if entry.date.seats:
+        workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
+    else:
+        counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
+        wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
+        for (place, rank), node in zip(wanted, counted, strict=True):
+            workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
+    why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
+    return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
