@@ -83,11 +83,12 @@ class Waiting(NamedTuple):
     predicted_start: int | None = None
     would_start_if: tuple[str, Any] | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self, reasons: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """`reasons`: the same spelt already."""
         change = self.would_start_if
         return {
             "job": self.job,
-            "reasons": [one.as_json() for one in self.reasons],
+            "reasons": [one.as_json() for one in self.reasons] if reasons is None else reasons,
             "predicted_start": None if self.predicted_start is None else spell_instant(self.predicted_start),
             "would_start_if": None if change is None else {"change": change[0], "to": change[1]},
         }
@@ -137,15 +138,7 @@ class Plan:
             reasons = spelt.get(id(one.reasons))
             if reasons is None:
                 reasons = spelt[id(one.reasons)] = [each.as_json() for each in one.reasons]
-            change = one.would_start_if
-            waiting.append(
-                {
-                    "job": one.job,
-                    "reasons": reasons,
-                    "predicted_start": None if one.predicted_start is None else spell_instant(one.predicted_start),
-                    "would_start_if": None if change is None else {"change": change[0], "to": change[1]},
-                }
-            )
+            waiting.append(one.as_json(reasons))
         return {
             "format": PLAN_FORMAT,
             "now": spell_instant(self.now),
