@@ -18,16 +18,16 @@ from ..state.work import Work
 
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
-    return tuple([_stand(work, seat, grid) for seat in work.seats])
+    roles, nodes = work.kind.roles, grid.nodes
+    if work.form.parted:
+        return tuple([_stand_of_parts(seat, roles[seat.role].name, nodes[seat.node].name) for seat in work.seats])
+    return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask) for seat in work.seats])
 
 
-def _stand(work: Work, seat: Seat, grid: Grid) -> Stand:
-    role, node = work.kind.roles[seat.role].name, grid.nodes[seat.node].name
-    if not seat.parts:
-        return Stand(role, seat.rank, node, seat.mask)
-    if seat.parts[0].mode == "mig":
+def _stand_of_parts(seat: Seat, role: str, node: str) -> Stand:
+    if seat.parts and seat.parts[0].mode == "mig":
         return Stand(role, seat.rank, node, on_gpus(seat), mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
-    return Stand(role, seat.rank, node, on_gpus(seat), share_milli=seat.parts[0].milli)
+    return Stand(role, seat.rank, node, on_gpus(seat), share_milli=seat.parts[0].milli if seat.parts else None)
 
 
 def action_of(work: Work) -> str | None:
@@ -48,33 +48,36 @@ def action_of(work: Work) -> str | None:
     return "repair" if short else "grow"
 
 
-# In which order a plan is carried out. GPUs are split anew behind those who leave, and before those who come.
-_STAGE = {"evict": 0, "shrink": 1, "move": 2, "start": 4, "repair": 4, "grow": 5}
-_SPLIT = 3
-
-
 def decisions_of(cycle: Cycle) -> list[Decision]:
-    """What the plan does to jobs and boards, in the order in which it is carried out."""
+    """What the plan does to jobs and boards, in the order in which it is carried out: GPUs are split anew between those who leave and who come."""
     works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
     # Who leaves and was never given another place comes first of all, in their order.
     gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
     stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
+    stood.sort(key=attrgetter("sequence"))  # in the order in which they were given their places
     changed = [(action, work) for work in stood if (action := action_of(work)) is not None]
-    # In the order in which they were given their places; who is moved with more than he had comes behind those who left it to him.
-    changed.sort(key=lambda pair: (_STAGE[pair[0]], pair[0] == "move" and _gains(pair[1]), pair[1].sequence))
     owners = Owners(cycle, works)
     befores = {}
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, [work for _, work in changed])
-    leaving = [_decision(served, "evict", work) for work in gone]
-    making_room = [_decision(served, action, work) for action, work in changed if _STAGE[action] < _SPLIT]
-    coming = [_decision(served, action, work) for action, work in changed if _STAGE[action] > _SPLIT]
-    return in_order([*leaving, *making_room, *_splits(cycle, owners, stood), *coming])
+
+    def those(*actions: str) -> list[Decision]:
+        return [_decision(served, action, work) for action, work in changed if action in actions]
+
+    # Who is moved with more than he had comes behind those who left it to him.
+    moved = [_decision(served, "move", work) for work in sorted((work for action, work in changed if action == "move"), key=_gains)]
+    leaving = [*(_decision(served, "evict", work) for work in gone), *those("evict"), *those("shrink"), *moved]
+    return in_order([*leaving, *_splits(cycle, owners, stood), *those("start", "repair"), *those("grow")])
 
 
 def _decision(served: "Served", action: str, work: Work) -> Decision:
-    why, beneficiary = served.by(action, work)
+    why, beneficiary = work.why, work.for_job if action == "shrink" else None
+    if action in ("evict", "move"):
+        why, beneficiary = served.cycle.cluster.ousted.get(work) or (why, None)
+    assert why is not None
+    if beneficiary is not None and beneficiary not in served.served:
+        why, beneficiary = served.by(work, why, beneficiary)
     if action == "evict":
         return Decision(action, why, work.job.name, beneficiary, grace_ms=work.kind.grace_ms)
     after = served.befores.get(work.order, ())
@@ -169,13 +172,8 @@ class Served:
         self.befores = befores
         self.served = {work.job.name for work in changed if work.seats}
 
-    def by(self, action: str, victim: Work) -> tuple[Reason, str | None]:
-        """Why a job is changed, and for whom it gives way, if it does."""
-        assert victim.why is not None
-        why, name = victim.why, victim.for_job if action == "shrink" else None
-        if action in ("evict", "move"):
-            why, name = self.cycle.cluster.ousted.get(victim) or (why, None)
-        if name is None or name in self.served or name in self._standing:
+    def by(self, victim: Work, why: Reason, name: str) -> tuple[Reason, str]:
+        if name in self._standing:
             return why, name
         taker = self._taker.get(victim.job.name)
         if taker is None:
