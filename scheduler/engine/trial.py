@@ -180,7 +180,7 @@ class Dated(NamedTuple):
     seats: tuple[Seat, ...]
 
 
-class Served(NamedTuple):
+class Step(NamedTuple):
     leaf: int
     name: str
     asked: int  # milli-GPU
@@ -191,9 +191,9 @@ class Walk(NamedTuple):
 
     shares: tuple[tuple[int, ...], ...]
     waits: dict[int, list[str]]
-    turns: list[Served]
+    turns: list[Step]
 
-    def until(self, leaf: int, number: int) -> list[Served]:
+    def until(self, leaf: int, number: int) -> list[Step]:
         """The turns until so many of a leaf have had theirs."""
         steps = [step for step, turn in enumerate(self.turns) if turn.leaf == leaf]
         return self.turns[: steps[number - 1] + 1]
@@ -243,7 +243,7 @@ class Line:
 
     def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
         queues = self._queues(cycle, choice, division, None)
-        turns = [Served(work.home, work.job.name, asked) for work, asked in serving(cycle, choice, division, queues)]
+        turns = [Step(work.home, work.job.name, asked) for work, asked in serving(cycle, choice, division, queues)]
         return Walk(shares_of(division), names_in(queues, None), turns)
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
@@ -271,7 +271,7 @@ class Line:
         """
         known = self.walks.get((choice, division.name))
         place = queues[work.home].index(work)
-        turns: list[Served] = []
+        turns: list[Step] = []
         if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
             turns = known.until(work.home, place)
             gone = Counter(turn.leaf for turn in turns)

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Kind, Role
-from ..place.capacity import plain, widest
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
 from ..rules.times import ends_at
@@ -85,7 +84,7 @@ class Rooms:
             eligible = work.eligible(cycle.grid, role, quota_type)
             if role.gpus or not total_needed:  # on whose nodes GPUs are asked for
                 allowed |= eligible.array
-            level, domain = self._pinned(work, place) if work.seats else (widest(cycle.cluster, kind), None)
+            level, domain = self._pinned(work, place) if work.seats else (work.form.width, None)
             if domain is None:
                 most = self.capacity.most(role, eligible, level)
             else:
@@ -104,7 +103,7 @@ class Rooms:
                 facts |= first._asdict()
             return reason("capacity", detail, **facts)
         if worst is None:
-            if plain(cycle.cluster, kind) or self._fits(work, quota_type):
+            if work.form.plain or self._fits(work, quota_type):
                 return None
             detail = f"{self._free(idle, type_name)}, but not grouped as its roles and NVLink groups need them"
             return reason("fragmentation", detail, free=idle, type=type_name)
@@ -113,7 +112,7 @@ class Rooms:
     def _pinned(self, work: Work, place: int) -> tuple[int, int | None]:
         """The level in one domain of which the missing workers of a role must stand, and the domain to which those that run pin them."""
         grid, placing = self.cycle.grid, work.kind.roles[place].placing
-        level, seats = widest(self.cycle.cluster, work.kind), work.seats
+        level, seats = work.form.width, work.seats
         if placing is not None and placing.required is not None:
             of_role = tuple(seat for seat in seats if seat.role == place)
             own = grid.level_index[placing.required]
