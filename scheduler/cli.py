@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import orjson
 
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.checkers import ScenarioError
+from scheduler.engine.reading.faults import ScenarioError
 from scheduler.engine.reading.scenario import load
 
 BAD_INPUT = 2

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpufleet.core.prepared import Prepared
 from scheduler.engine.model.values import Demand, Topology
-from scheduler.engine.reading.checkers import Faults
+from scheduler.engine.reading.faults import Bad
 from scheduler.engine.reading.scenario import read_demand
 from scheduler.models import UsualDemand
 
@@ -19,10 +19,4 @@ def demand_learnt_at() -> datetime | None:
 
 def demand_of(parts: Sequence[dict[str, Any]], topology: Topology) -> tuple[Demand, ...]:
     """As the engine knows it. What was asked for on a level that there is no more is left out, as is what can't be read."""
-    return read_demand([part for part in parts if _is_sound(part, topology)], topology, Faults())
-
-
-def _is_sound(part: dict[str, Any], topology: Topology) -> bool:
-    faults = Faults()
-    read_demand([part], topology, faults)
-    return not faults.found
+    return read_demand(list(parts), topology, Bad())

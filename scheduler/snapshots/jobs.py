@@ -15,8 +15,10 @@ from quotas.models import QuotaNode
 from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Run, Topology
 from scheduler.engine.model.values import Checkpoint as Saving
-from scheduler.engine.reading.checkers import Fault, Faults
-from scheduler.engine.reading.jobs import JobReader
+from scheduler.engine.reading.checkers import moment as moment_codec
+from scheduler.engine.reading.faults import Bad, Fault
+from scheduler.engine.reading.jobs import checkpoint_codec
+from scheduler.engine.reading.kinds import kind_codec
 from scheduler.jobs.schema import IN_IMAGE
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
@@ -179,7 +181,8 @@ class Kinds:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._reader = JobReader(0, topology, (), (), Faults(), frozenset(), frozenset())
+        self._read_kind = kind_codec(topology.all_levels).read
+        self._read_saving = checkpoint_codec(moment_codec(0)).read
         self._kinds: dict[bytes, Kind | str] = {}
         self._savings: dict[bytes, tuple[Saving | None, bool] | str] = {}
 
@@ -194,9 +197,10 @@ class Kinds:
 
     def check(self, document: Mapping[str, Any]) -> Kind | list[Fault]:
         """A kind of its own, or every fault by its path."""
-        self._reader.faults = Faults()
-        made = self._reader.new_kind(dict(document), ())
-        return made if made is not None else self._reader.faults.found
+        try:
+            return self._read_kind(dict(document))
+        except Bad as bad:
+            return bad.faults()
 
     def saving(self, spec: Mapping[str, Any]) -> tuple[Saving | None, bool] | str:
         """How it saves its work, and whether it may be moved."""
@@ -208,9 +212,11 @@ class Kinds:
         key = orjson.dumps(raw, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         known = self._savings.get(key)
         if known is None:
-            self._reader.faults = Faults()
-            made = self._reader.read_checkpoint(raw, ())
-            known = self._savings[key] = (made, True) if made is not None else "; ".join(map(str, self._reader.faults.found))
+            try:
+                known = (self._read_saving(raw), True)
+            except Bad as bad:
+                known = "; ".join(map(str, bad.faults("checkpoint")))
+            self._savings[key] = known
         return known
 
 

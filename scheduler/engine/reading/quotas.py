@@ -1,187 +1,157 @@
-"""Reading the quota tree and the windows of a scenario."""
+"""The quota tree and the windows of a scenario."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from ..model.values import ANY_TYPE, CLASS_RANK, CLASSES, Amount, Node, Quota, Topology, Window
-from .checkers import MISSING, Bad, Check, Faults, instant_after, number, one_of, optional, scaled, short, table_of, text, whole
+from ..model.values import ANY_TYPE, Amount, Node, Quota, Topology, Window
+from .checkers import MILLI, SECONDS, TEXT, moment, one_of, scaled, table_of, whole
+from .faults import Bad, short
+from .fields import Codec, Field, Table, optional, record
+from .kinds import RANK
 
-_milli = scaled(1000, most=100_000_000)
-_seconds = scaled(1000)
-_UNLIMITED = Amount()
 # No organisation is deeper, and every placement is charged to each level.
 DEEPEST = 64
 CYCLE_SHOWN = 20
 
 
+def _or_by_type(codec: Codec, default: int) -> Codec:
+    """A value for every type, or a map; a type that a map does not name has the default."""
+    by_type = table_of(codec)
+    return Codec(
+        lambda value: (default, by_type.read(value)) if type(value) is dict else (codec.read(value), ()),
+        lambda both: by_type.write(both[1]) if both[1] else codec.write(both[0]),
+    )
+
+
 def _amount(value: Any) -> Amount:
-    if value is None:
-        return _UNLIMITED
     if type(value) is dict:
-        pairs = []
-        for key, item in value.items():
-            try:
-                pairs.append((text(key), _milli(item)))
-            except Bad as bad:
-                raise bad.within(str(key)) from None
-        return Amount(by_type=tuple(sorted(pairs)))
-    return Amount(total=_milli(value))
+        return Amount(by_type=table_of(MILLI).read(value))
+    return Amount(total=optional(MILLI).read(value))
+
+
+def _amount_written(amount: Amount) -> Any:
+    return optional(MILLI).write(amount.total) if amount.by_type is None else {name: value / 1000 for name, value in amount.by_type}
 
 
 def _usage(value: Any) -> tuple[tuple[str, int], ...]:
-    def part(item: Any) -> int:
-        if not 0 <= number(item) <= 1:
-            raise Bad(f"must be between 0 and 1, not {short(item)}")
-        return round(item * 1_000_000)
-
-    if type(value) is dict:
-        return tuple(sorted((text(key), part(item)) for key, item in value.items()))
-    usage = part(value)
-    return ((ANY_TYPE, usage),) if usage else ()
+    usage, by_type = _or_by_type(_PART, 0).read(value)
+    return ((ANY_TYPE, usage),) if usage else by_type
 
 
-def _one_or_by_type(check: Check, default: int) -> Check:
-    """A value for every type, or a map; a type that a map does not name has the default."""
-
-    table = table_of(check)
-
-    def read(value: Any) -> tuple[int, tuple[tuple[str, int], ...]]:
-        return (default, table(value)) if type(value) is dict else (check(value), ())
-
-    return read
+_PART = scaled(1_000_000, most=1)
+AMOUNT, USAGE = Codec(_amount, _amount_written), Codec(_usage, table_of(_PART).write)
+WEIGHT, PRIORITY = _or_by_type(scaled(1000, most=1_000_000), 1000), _or_by_type(whole(-1_000_000, 1_000_000), 100)
 
 
-def read_quotas(rows: list[Any], now: int, faults: Faults) -> tuple[Quota, ...]:
-    table: dict[str, tuple[Check, Any]] = {
-        "name": (text, MISSING),
-        "parent": (optional(text), None),
-        "guaranteed": (_amount, Amount(total=0)),
-        "limit": (_amount, _UNLIMITED),
-        "weight": (_one_or_by_type(scaled(1000, most=1_000_000), 1000), (1000, ())),
-        "priority": (_one_or_by_type(whole(-1_000_000, 1_000_000), 100), (100, ())),
-        "preempt_min_runtime_s": (optional(_seconds), None),
-        "reclaim_min_runtime_s": (optional(_seconds), None),
-        "created": (instant_after(now), now),
-        "usage": (_usage, ()),
-    }
-    found: dict[str, Quota] = {}
-    places: dict[str, int] = {}
-    for place, raw in enumerate(rows):
-        fields = faults.fields(raw, table, ("quotas", place))
-        if fields is None:
-            if isinstance(raw, dict) and isinstance(raw.get("name"), str):
-                places.setdefault(raw["name"], place)  # known, so that its children and jobs are not reported as well
-            continue
-        name = fields["name"]
-        if name in found:
-            faults.add(("quotas", place, "name"), f"{short(name)} is the name of another quota")
-            continue
-        places[name] = place
-        found[name] = Quota(
-            name=name,
-            parent=fields["parent"],
-            guaranteed=fields["guaranteed"],
-            limit=fields["limit"],
-            weight=fields["weight"][0],
-            priority=fields["priority"][0],
-            preempt_min_runtime_ms=fields["preempt_min_runtime_s"],
-            reclaim_min_runtime_ms=fields["reclaim_min_runtime_s"],
-            created=fields["created"],
-            usage=fields["usage"],
-            weights=fields["weight"][1],
-            priorities=fields["priority"][1],
-        )
-    _check_tree(found, places, faults)
-    return tuple(found[name] for name in sorted(found))
+def quota_codec(now: int) -> Codec:
+    fields = Table(
+        {
+            "name": Field("name", TEXT),
+            "parent": Field("parent", optional(TEXT), None),
+            "guaranteed": Field("guaranteed", AMOUNT, Amount(total=0)),
+            "limit": Field("limit", AMOUNT, Amount()),
+            "weight": Field("both_weights", WEIGHT, (1000, ())),
+            "priority": Field("both_priorities", PRIORITY, (100, ())),
+            "preempt_min_runtime_s": Field("preempt_min_runtime_ms", optional(SECONDS), None),
+            "reclaim_min_runtime_s": Field("reclaim_min_runtime_ms", optional(SECONDS), None),
+            "created": Field("created", moment(now), now),
+            "usage": Field("usage", USAGE, ()),
+        }
+    )
+
+    def make(both_weights: Any, both_priorities: Any, **values: Any) -> Quota:
+        (weight, weights), (priority, priorities) = both_weights, both_priorities
+        return Quota(**values, weight=weight, priority=priority, weights=weights, priorities=priorities)
+
+    def write(quota: Quota) -> dict[str, Any]:
+        both = {"weight": WEIGHT.write((quota.weight, quota.weights)), "priority": PRIORITY.write((quota.priority, quota.priorities))}
+        return fields.write(quota) | both
+
+    return Codec(record(fields, make).read, write)
 
 
-def _check_tree(found: dict[str, Quota], places: dict[str, int], faults: Faults) -> None:
-    for name, quota in found.items():
-        if quota.parent is not None and quota.parent not in places:
-            faults.add(("quotas", places[name], "parent"), f"there is no quota {short(quota.parent)}")
+def read_quotas(raw: Any, now: int, known: Collection[str], bad: Bad) -> tuple[Quota, ...]:
+    """`known` are the names of the faulty ones, too: their children and jobs are not reported as well."""
+    found = bad.named(quota_codec(now).read, raw, "quotas", "quota")
+    for place, quota in found.values():
+        if quota.parent is not None and quota.parent not in known:
+            bad.add(f"there is no quota {short(quota.parent)}", "quotas", place, "parent")
+    places = {name: found[name][0] for name in sorted(found)}
+    quotas = {name: found[name][1] for name in places}
+    _check_tree(quotas, places, bad)
+    _check_styles(quotas, places, bad)
+    return tuple(quotas.values())
+
+
+def _check_tree(quotas: dict[str, Quota], places: dict[str, int], bad: Bad) -> None:
+    """No quota is above itself, and none is too deep."""
     depths: dict[str, int] = {}
-    for name in sorted(found):
-        steps: dict[str, None] = {}
+    for name in quotas:
+        trail: dict[str, None] = {}
         at: str | None = name
-        while at is not None and at in found and at not in depths and at not in steps:
-            steps[at] = None
-            at = found[at].parent
-        trail = list(steps)
-        depth = depths.get(at or "", 0)
-        if at in steps:
-            cycle = trail[trail.index(at) :] if at is not None else trail
+        while at is not None and at in quotas and at not in depths and at not in trail:
+            trail[at] = None
+            at = quotas[at].parent
+        steps = list(trail)
+        if at is not None and at in trail:
+            cycle = steps[steps.index(at) :]
             shown = cycle if len(cycle) <= CYCLE_SHOWN else [*cycle[:CYCLE_SHOWN], "…"]
-            faults.add(("quotas", places[cycle[0]], "parent"), f"is part of a cycle: {' -> '.join(shown)} -> {cycle[0]}")
-        for step in reversed(trail):
-            depth += 1
+            bad.add(f"is part of a cycle: {' -> '.join(shown)} -> {at}", "quotas", places[at], "parent")
+        above = depths.get(at or "", 0)
+        for depth, step in enumerate(reversed(steps), above + 1):
             depths[step] = depth
             if depth == DEEPEST + 1:  # what lies below is not named again
-                faults.add(("quotas", places[step], "parent"), f"is deeper than {DEEPEST} levels")
-    styles = {name: quota.guaranteed.by_type is not None for name, quota in found.items() if not quota.guaranteed.unlimited}
-    for name in sorted(found):
-        for key, by_type in (("weight", found[name].weights), ("priority", found[name].priorities)):
-            if by_type and not any(styles.values()):
-                faults.add(("quotas", places[name], key), "may be a map only where guarantees are maps by type")
-    if len(set(styles.values())) > 1:
-        odd = sum(styles.values()) * 2 <= len(styles)  # the rarer way is reported
-        for name in sorted(styles):
-            if styles[name] is odd:
-                faults.add(("quotas", places[name], "guaranteed"), "all guarantees of a tree are numbers, or all are maps by type")
+                bad.add(f"is deeper than {DEEPEST} levels", "quotas", places[step], "parent")
 
 
-def read_windows(
-    rows: list[Any], now: int, known: frozenset[str], topology: Topology, nodes: Sequence[Node] | None, faults: Faults
-) -> tuple[Window, ...]:
-    """`nodes` is None where some are faulty: then nothing is said of types."""
-    time = instant_after(now)
-    table: dict[str, tuple[Check, Any]] = {
-        "name": (text, MISSING),
-        "quota": (optional(text), None),
-        "class": (optional(one_of(*CLASSES)), None),
-        "gpus": (_milli, MISSING),
-        "gpu_type": (optional(text), None),
-        "level": (optional(one_of(*topology.all_levels)), None),
-        "start": (time, MISSING),
-        "end": (optional(time), None),
-        "notice_s": (_seconds, 0),
-        "decay_s": (optional(_seconds), None),
-    }
+def _check_styles(quotas: dict[str, Quota], places: dict[str, int], bad: Bad) -> None:
+    """Guarantees are all numbers or all maps; and only with maps other things are."""
+    by_type = {name: quota.guaranteed.by_type is not None for name, quota in quotas.items() if not quota.guaranteed.unlimited}
+    for name, quota in quotas.items() if not any(by_type.values()) else ():
+        for key, stated in (("weight", quota.weights), ("priority", quota.priorities)):
+            if stated:
+                bad.add("may be a map only where guarantees are maps by type", "quotas", places[name], key)
+    odd = sum(by_type.values()) * 2 <= len(by_type)  # the rarer way is reported
+    for name in by_type if len(set(by_type.values())) > 1 else ():
+        if by_type[name] is odd:
+            bad.add("all guarantees of a tree are numbers, or all are maps by type", "quotas", places[name], "guaranteed")
+
+
+def window_codec(now: int, topology: Topology, known: Collection[str], nodes: Sequence[Node] | None) -> Codec:
+    """`nodes` is None where some are faulty: a type that only those have is no fault of a window."""
+    time = moment(now)
     types = {node.quota_type for node in nodes or ()}
     boards = {node.gpu_type for node in nodes or ()}
-    found: list[Window] = []
-    names: set[str] = set()
-    for place, raw in enumerate(rows):
-        path = ("reservations", place)
-        fields = faults.fields(raw, table, path)
-        if fields is None:
-            continue
-        if fields["name"] in names:
-            faults.add((*path, "name"), f"{short(fields['name'])} is the name of another reservation")
-        names.add(fields["name"])
-        if (fields["quota"] is None) == (fields["class"] is None):
-            faults.add(path, "must name either an owner (quota) or a class")
-        if fields["quota"] is not None and fields["quota"] not in known:
-            faults.add((*path, "quota"), f"there is no quota {short(fields['quota'])}")
-        if fields["gpu_type"] is None and len(types) > 1:
-            faults.add((*path, "gpu_type"), f"must name one of {', '.join(sorted(types))}")
-        if nodes is not None and fields["gpu_type"] is not None and fields["gpu_type"] not in types:
-            what = "is a GPU type, and its nodes belong to quota types of their own" if fields["gpu_type"] in boards else "no node belongs to it"
-            faults.add((*path, "gpu_type"), f"{what}; a window names a quota type, and there are {', '.join(sorted(types)) or 'none'}")
-        if fields["end"] is not None and fields["end"] <= fields["start"]:
-            faults.add((*path, "end"), "must lie after start")
-        rank = None if fields["class"] is None else CLASS_RANK[fields["class"]]
-        found.append(
-            Window(
-                name=fields["name"],
-                quota=fields["quota"],
-                class_rank=rank,
-                gpus=fields["gpus"],
-                gpu_type=fields["gpu_type"] or min(types, default=None),
-                level=fields["level"],
-                start=fields["start"],
-                end=fields["end"],
-                notice_ms=fields["notice_s"],
-                decay_ms=fields["decay_s"],
-            )
-        )
-    return tuple(sorted(found, key=lambda window: (window.start, window.name)))
+    fields = Table(
+        {
+            "name": Field("name", TEXT),
+            "quota": Field("quota", optional(TEXT), None),
+            "class": Field("class_rank", optional(RANK), None),
+            "gpus": Field("gpus", MILLI),
+            "gpu_type": Field("gpu_type", optional(TEXT), None),
+            "level": Field("level", optional(one_of(*topology.all_levels)), None),
+            "start": Field("start", time),
+            "end": Field("end", optional(time), None),
+            "notice_s": Field("notice_ms", SECONDS, 0),
+            "decay_s": Field("decay_ms", optional(SECONDS), None),
+        }
+    )
+
+    def make(**values: Any) -> Window:
+        bad = Bad()
+        quota, gpu_type, start, end = values["quota"], values["gpu_type"], values["start"], values["end"]
+        if (quota is None) == (values["class_rank"] is None):
+            bad.add("must name either an owner (quota) or a class")
+        if quota is not None and quota not in known:
+            bad.add(f"there is no quota {short(quota)}", "quota")
+        if gpu_type is None and len(types) > 1:
+            bad.add(f"must name one of {', '.join(sorted(types))}", "gpu_type")
+        if nodes is not None and gpu_type is not None and gpu_type not in types:
+            what = "is a GPU type, and its nodes belong to quota types of their own" if gpu_type in boards else "no node belongs to it"
+            bad.add(f"{what}; a window names a quota type, and there are {', '.join(sorted(types)) or 'none'}", "gpu_type")
+        if end is not None and end <= start:
+            bad.add("must lie after start", "end")
+        bad.raise_if_any()
+        return Window(**values | {"gpu_type": gpu_type or min(types, default=None)})
+
+    return record(fields, make)

@@ -1,157 +1,119 @@
-"""Scenarios as most are written, decoded with types in one go.
-
-The decoder stops at the first thing that is not as usual, and then nothing is decoded: the careful readers take the same text and
-name all that is wrong, if anything is. What many jobs share stays raw text here, as it is read once for all of them.
-"""
+"""JSON text as plain data, quickly where nothing about it is unusual."""
 
 import json
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import astuple
 
-Count = int | UnsetType
-Length = int | float | UnsetType | None
-Moment = str | int | float | UnsetType | None
-NOT_PLAIN = -1
+from .faults import Fault, ScenarioError, short
 
-
-class WrittenWorker(Struct, forbid_unknown_fields=True):
-    node: str
-    gpus: list[int]
-    role: str | UnsetType = UNSET
-    index: Count = UNSET
-    gpu_share: Any = UNSET
-    gpu_memory_gb: Any = UNSET
-    mig: Any = UNSET
-
-    @property
-    def in_part(self) -> bool:
-        return self.gpu_share is not UNSET or self.gpu_memory_gb is not UNSET or self.mig is not UNSET
-
-
-class WrittenCheckpoint(Struct, forbid_unknown_fields=True):
-    interval_s: Length = UNSET
-    last: Moment = UNSET
-    save_s: int | float | UnsetType = UNSET
-    restore_s: int | float | UnsetType = UNSET
-
-
-class WrittenJob(Struct, forbid_unknown_fields=True):
-    name: str
-    quota: str
-    roles: Raw
-    class_: str | UnsetType = msgspec.field(name="class", default=UNSET)
-    priority: Count = UNSET
-    preemptible: bool | str | UnsetType = UNSET
-    topology: Raw | UnsetType = UNSET
-    sharing: str | UnsetType | None = UNSET
-    node_labels: Raw | UnsetType = UNSET
-    needs: Raw | UnsetType = UNSET
-    tolerates_suspect: bool | UnsetType = UNSET
-    preemption_delay_s: int | float | UnsetType = UNSET
-    grace_s: int | float | UnsetType = UNSET
-    throughput: Raw | UnsetType = UNSET
-    submitted: str | int | float | UnsetType = UNSET
-    estimate_s: Length = UNSET
-    limit_s: Length = UNSET
-    deadline: Moment = UNSET
-    not_before: Moment = UNSET
-    checkpoint: WrittenCheckpoint | UnsetType | None = UNSET
-    work_s: Length = UNSET
-    state: str | UnsetType = UNSET
-    since: Moment = UNSET
-    started: Moment = UNSET
-    until: Moment = UNSET
-    workers: list[WrittenWorker] | UnsetType = UNSET
-    leaving: list[WrittenWorker] | UnsetType = UNSET
-    backfilled: bool | UnsetType = UNSET
-    degraded_since: Moment = UNSET
-    last_evicted: Moment = UNSET
-    last_moved: Moment = UNSET
-    evictions: Count = UNSET
-    reclaimed: Moment = UNSET
-
-
-class Written(Struct, forbid_unknown_fields=True):
-    """A scenario whose jobs are typed; the other lists are short and stay plain data."""
-
-    format: Any = UNSET
-    now: Any = UNSET
-    settings: Any = UNSET
-    topology: Any = UNSET
-    nodes: Any = UNSET
-    quotas: Any = UNSET
-    reservations: Any = UNSET
-    demand: Any = UNSET
-    jobs: list[WrittenJob] | UnsetType = UNSET
-
-    def plain(self) -> dict[str, Any]:
-        """As a plain decoder would have it, but for the jobs."""
-        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
-
-
-_decoder = msgspec.json.Decoder(Written)
 _encoder = msgspec.json.Encoder()
 
 
-def written(document: bytes) -> Written | None:
-    """The scenario in a JSON text, or None where anything about it is unusual."""
+__all__ = ["UNSET", "astuple"]
+
+
+class Unusual(Exception):
+    """Something about a text is unusual: `carefully` says whether it is wrong."""
+
+
+def row_type(keys: Iterable[str], raw: Collection[str]) -> type[Struct]:
+    """Objects with these keys, some of whose values are left as text: what many share is read once, by `alike` and `plain`."""
+    return msgspec.defstruct("Row", [(key, Raw if key in raw else Any, UNSET) for key in keys], gc=False)
+
+
+def decoder(keys: Iterable[str], rows: str, row: type[Struct]) -> msgspec.json.Decoder[Any]:
+    """Of an object with one long list."""
+    whole = TypedDict("whole", {key: list[row] if key == rows else Any for key in keys}, total=False)  # type: ignore[misc,valid-type]
+    return msgspec.json.Decoder(whole)
+
+
+def decoded(document: bytes, using: msgspec.json.Decoder[Any]) -> Any:
     keys = keys_written(document)
-    if keys == NOT_PLAIN:
-        return None
     try:
-        found = _decoder.decode(document)
+        found = using.decode(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Unusual from None
+    # Of a key that is given twice the decoder keeps one, and none of a key that it does not know: then there are fewer in what it found.
+    if keys_written(_encoder.encode(found)) != keys:
+        raise Unusual
+    return found
+
+
+def alike(value: Any) -> bytes | None:
+    """A key that values share only where they are written alike; None for what no scenario holds."""
+    try:
+        return _keys.encode(value)
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
-    # Of a key that is given twice the decoder keeps one, so what it has found has fewer keys when it is written again.
-    return found if keys_written(_encoder.encode(found)) == keys else None
 
 
-def keys_written(text: bytes) -> int:
-    """How many keys stand in a JSON text, or NOT_PLAIN where that is not plain to see.
-
-    With no backslash in it a quote always begins or ends a string. So a quote right before a colon ends a key, or begins a text
-    with a colon: such a text is counted as often as it stands there, before and after decoding.
-    """
-    if b"\\" in text:
-        return NOT_PLAIN
-    letters = np.frombuffer(text, dtype=np.uint8)
-    before, colons = letters[:-1], letters[1:] == ord(":")
-    return NOT_PLAIN if (colons & (before <= ord(" "))).any() else int(np.count_nonzero(colons & (before == ord('"'))))
+def _unset(value: Any) -> bytes:
+    if value is UNSET:
+        return b""  # not in JSON
+    raise TypeError
 
 
-class GivenTwice(Exception):
-    """A key stands twice in one object."""
+_keys = msgspec.msgpack.Encoder(enc_hook=_unset)
+
+
+def plain(value: Any) -> Any:
+    """A value that may have been left as text, and was not looked into before."""
+    return json.loads(bytes(value), object_pairs_hook=_once) if type(value) is Raw else value
 
 
 def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(items)
     if len(found) != len(items):
-        raise GivenTwice
+        raise Unusual
     return found
 
 
-def plain(row: WrittenJob) -> Any:
-    """A job as a plain decoder would have it. What was left raw was not looked into before."""
-    return json.loads(_encoder.encode(row), object_pairs_hook=_once)
+def keys_written(text: bytes) -> int:
+    """How many keys stand in a JSON text that has no backslash and no space before a colon; others are unusual.
+
+    With no backslash in it a quote always begins or ends a string. So a quote right before a colon ends a key, or begins a text
+    with a colon: such a text is counted as often as it stands there, before and after decoding.
+    """
+    if b"\\" in text:
+        raise Unusual
+    letters = np.frombuffer(text, dtype=np.uint8)
+    before = letters[np.flatnonzero(letters[1:] == ord(":"))]
+    if (before <= ord(" ")).any():
+        raise Unusual
+    return int(np.count_nonzero(before == ord('"')))
 
 
-def kind_key(row: WrittenJob) -> tuple[Any, ...]:
-    """Jobs that are equal in this are of one kind."""
-    topology, labels, needs, throughput = row.topology, row.node_labels, row.needs, row.throughput
-    return (
-        bytes(row.roles),
-        row.class_,
-        row.priority,
-        row.preemptible,
-        row.sharing,
-        row.tolerates_suspect,
-        row.preemption_delay_s,
-        row.grace_s,
-        topology if topology is UNSET else bytes(topology),
-        labels if labels is UNSET else bytes(labels),
-        needs if needs is UNSET else bytes(needs),
-        throughput if throughput is UNSET else bytes(throughput),
-    )
+def carefully(document: str | bytes) -> Any:
+    """The data, or what is wrong with the text. NaN and infinity are left to be refused at their path."""
+    repeated: set[str] = set()
+
+    def once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, value in items:
+            if key in result:
+                repeated.add(key)
+            result[key] = value
+        return result
+
+    try:
+        if isinstance(document, bytes):
+            document = document.decode(json.detect_encoding(document), "surrogatepass")
+        raw = json.loads(document, object_pairs_hook=once)
+    except json.JSONDecodeError as error:
+        fault = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+    except UnicodeDecodeError:
+        fault = "is not UTF-8 text"
+    except RecursionError:
+        fault = "is nested too deeply"
+    except ValueError as error:
+        fault = f"is not JSON: {error}"
+    else:
+        if not repeated:
+            return raw
+        raise ScenarioError([Fault("$", f"key {short(key)} is given twice in one object") for key in sorted(repeated)])
+    raise ScenarioError([Fault("$", fault)])

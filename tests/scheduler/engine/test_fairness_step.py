@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.checkers import ScenarioError
+from scheduler.engine.reading.faults import ScenarioError
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.reading.spelling import spelt
 
