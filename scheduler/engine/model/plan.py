@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..reading.checkers import spell_instant
+from ..reading.checkers import spell_instant, thousandths
 from ..state.fleet import bits_of
 from .mig import Instance
 from .reasons import Reason
@@ -64,7 +64,7 @@ class Decision(NamedTuple):
             return result
         result["job"] = self.job
         if self.action == "evict":
-            result |= {"why": why, "grace_s": seconds(self.grace_ms)}
+            result |= {"why": why, "grace_s": thousandths(self.grace_ms)}
             return result
         if self.at is not None:
             result["at"] = spell_instant(self.at)
@@ -156,10 +156,6 @@ class Course(NamedTuple):
     decisions: tuple[Decision, ...]  # without what is only kept for somebody
     next_wake: int | None
     fragmented: int
-
-
-def seconds(milliseconds: int) -> int | float:
-    return milliseconds // 1000 if milliseconds % 1000 == 0 else milliseconds / 1000
 
 
 def names(items: Sequence[str], most: int = 4) -> str:

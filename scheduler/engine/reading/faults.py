@@ -39,6 +39,10 @@ class Bad(Exception):
     def add(self, message: str, *path: str | int) -> None:
         self.found.append((path, message))
 
+    def when(self, wrong: object, message: str, *path: str | int) -> None:
+        if wrong:
+            self.add(message, *path)
+
     def take(self, read: Callable[[Any], T], raw: Any, *path: str | int) -> T | None:
         """What is read of the value at a path, or None after its faults."""
         try:
@@ -95,7 +99,10 @@ def spell(path: Sequence[str | int]) -> str:
 
 def short(value: Any) -> str:
     """A value as it was written, or the beginning of it."""
-    text = ascii(value) if isinstance(value, str) or not isinstance(value, PLAIN) else json.dumps(value)
+    try:
+        text = ascii(value) if isinstance(value, str) or not isinstance(value, PLAIN) else json.dumps(value)
+    except RecursionError:
+        return f"{kind_of(value)} that is nested too deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -81,8 +81,9 @@ class Table:
         return {key: codec.write(getattr(value, name)) for key, (name, codec, _) in self.fields.items() if hasattr(value, name)}
 
 
-def record(table: Table, make: Callable[..., Any]) -> Codec:
+def record(fields: Mapping[str, Field], make: Callable[..., Any]) -> Codec:
     """An object; `make` takes its values by name, and may find that they don't go together."""
+    table = Table(fields)
     return Codec(lambda raw: make(**table.read(raw)), table.write)
 
 

@@ -58,7 +58,7 @@ def checkpoint_codec(time: Codec) -> Codec:
         "save_s": Field("save_ms", SECONDS, 0),
         "restore_s": Field("restore_ms", SECONDS, 0),
     }
-    return record(Table(table), new_checkpoint)
+    return record(table, new_checkpoint)
 
 
 def remembered(codec: Codec) -> Codec:

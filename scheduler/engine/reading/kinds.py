@@ -37,7 +37,8 @@ def kind_table(levels: Sequence[str]) -> Table:
 
 
 def kind_codec(levels: Sequence[str]) -> Codec:
-    return record(kind_table(levels), kind_made)
+    table = kind_table(levels)
+    return Codec(lambda raw: kind_made(**table.read(raw)), table.write)
 
 
 def _preemptible(value: Any) -> Preemptible:
@@ -60,39 +61,38 @@ def placing_codec(levels: Sequence[str]) -> Codec:
         required, preferred = placing.required, placing.preferred
         if required is not None and preferred is not None and levels.index(preferred) < levels.index(required):
             bad.add(f"{preferred} is wider than the required {required}", "preferred")
-        if required is not None and placing.span_clusters:
-            bad.add("a required level lies inside one cluster", "span_clusters")
+        bad.when(required is not None and placing.span_clusters, "a required level lies inside one cluster", "span_clusters")
         bad.raise_if_any()
         return placing
 
-    return record(Table(fields), make)
+    return record(fields, make)
 
 
 def role_codec(placing: Codec) -> Codec:
-    fields = Table(
-        {
-            "name": Field("name", TEXT, "worker"),
-            "min": Field("least", whole(0, MOST_WORKERS), 1),
-            "max": Field("most", optional(whole(1, MOST_WORKERS)), None),
-            "step": Field("step", whole(1, MOST_WORKERS), 1),
-            "desired": Field("desired", optional(whole(0, MOST_WORKERS)), None),
-            "gpus": Field("gpus", optional(Codec(_gpus)), None),
-            "mig": Field("mig", optional(TEXT), None),
-            "gpu_memory_gb": Field("memory_mib", optional(above_zero(GIGABYTES)), None),
-            "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
-            "devices": Field("devices", whole(1, 64), 1),
-            "gpu_types": Field("gpu_types", optional(TEXTS, ()), ()),
-            "cpus": Field("cpu_milli", PROCESSORS, 0),
-            "host_memory_gb": Field("host_memory_mib", GIGABYTES, 0),
-            "topology": Field("placing", optional(placing), None),
-        }
-    )
+    fields = {
+        "name": Field("name", TEXT, "worker"),
+        "min": Field("least", whole(0, MOST_WORKERS), 1),
+        "max": Field("most", optional(whole(1, MOST_WORKERS)), None),
+        "step": Field("step", whole(1, MOST_WORKERS), 1),
+        "desired": Field("desired", optional(whole(0, MOST_WORKERS)), None),
+        "gpus": Field("gpus", optional(Codec(_gpus)), None),
+        "mig": Field("mig", optional(TEXT), None),
+        "gpu_memory_gb": Field("memory_mib", optional(above_zero(GIGABYTES)), None),
+        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
+        "devices": Field("devices", whole(1, 64), 1),
+        "gpu_types": Field("gpu_types", optional(TEXTS, ()), ()),
+        "cpus": Field("cpu_milli", PROCESSORS, 0),
+        "host_memory_gb": Field("host_memory_mib", GIGABYTES, 0),
+        "topology": Field("placing", optional(placing), None),
+    }
+
+    codec = record(fields, _role)
 
     def write(role: Role) -> dict[str, Any]:
         needless = "gpus" if role.parted else "devices"
-        return {key: value for key, value in fields.write(role).items() if value is not None and key != needless}
+        return {key: value for key, value in codec.write(role).items() if value is not None and key != needless}
 
-    return Codec(record(fields, _role).read, write)
+    return Codec(codec.read, write)
 
 
 def _gpus(value: Any) -> int:
@@ -112,8 +112,7 @@ def _role(**values: Any) -> Role:
         bad.add(f"must be min + a multiple of step ({least} + k * {step})", "max")
     if [values[name] is None for name in ("gpus", "mig", "memory_mib", "share_milli")].count(False) != 1:
         bad.add("must ask for exactly one of gpus, mig, gpu_memory_gb, gpu_share")
-    if values["devices"] != 1 and values["gpus"] is not None:
-        bad.add("counts parts; whole GPUs are counted by gpus", "devices")
+    bad.when(values["devices"] != 1 and values["gpus"] is not None, "counts parts; whole GPUs are counted by gpus", "devices")
     bad.raise_if_any()
     return Role(**values | {"most": most, "gpus": values["gpus"] or 0, "gpu_types": tuple(dict.fromkeys(values["gpu_types"]))})
 
@@ -129,18 +128,15 @@ def kind_made(*, roles: tuple[Role, ...], placing: Placing | None, sharing: str 
         values["preemptible"] = Preemptible.WHEN_BORROWED if values["class_rank"] == CLASS_RANK["inference"] else Preemptible.ALWAYS
     kind = Kind(roles=roles, placing=placing, sharing=sharing, **values)
     bad = Bad()
-    if not roles:
-        bad.add("must name at least one role", "roles")
+    bad.when(not roles, "must name at least one role", "roles")
     for place, role in enumerate(roles):
         if role.name in (other.name for other in roles[:place]):
             bad.add(f"{short(role.name)} is the name of another role of this job", "roles", place, "name")
         _check_group(role, place, placing, bad)
     _check_sharing(kind, bad)
-    if not bad.found and not any(role.least for role in roles):
-        bad.add("at least one role must need a worker (min)", "roles")
+    bad.when(not bad.found and not any(role.least for role in roles), "at least one role must need a worker (min)", "roles")
     types = [set(role.gpu_types) for role in roles if role.gpu_types and (role.gpus or role.parted)]
-    if types and not set.intersection(*types):
-        bad.add("roles that share no GPU type are not supported: a gang stands in one quota type", "roles")
+    bad.when(types and not set.intersection(*types), "roles that share no GPU type are not supported: a gang stands in one quota type", "roles")
     bad.raise_if_any()
     return kind
 
@@ -166,15 +162,11 @@ def _check_group(role: Role, place: int, placing: Placing, bad: Bad) -> None:
 def _check_sharing(kind: Kind, bad: Bad) -> None:
     roles, sharing = kind.roles, kind.sharing
     parted = any(role.parted for role in roles)
-    if parted and sharing == "exclusive":
-        bad.add("a part of a GPU needs mig, mps or timeslice", "sharing")
-    if not parted and sharing != "exclusive":
-        bad.add(f"{sharing} needs a role that asks for a part (mig, gpu_memory_gb or gpu_share)", "sharing")
-    if sharing != "mig" and any(role.mig is not None for role in roles):
-        bad.add(f"a MIG profile can't be served by {sharing}", "sharing")
+    bad.when(parted and sharing == "exclusive", "a part of a GPU needs mig, mps or timeslice", "sharing")
+    bad.when(not parted and sharing != "exclusive", f"{sharing} needs a role that asks for a part (mig, gpu_memory_gb or gpu_share)", "sharing")
+    bad.when(sharing != "mig" and any(role.mig is not None for role in roles), f"a MIG profile can't be served by {sharing}", "sharing")
     if sharing == "mig" and any(role.share_milli is not None for role in roles):
         bad.add("gpu_share needs mps or timeslice; MIG has profiles (mig) or memory (gpu_memory_gb)", "sharing")
-    if sharing == "timeslice" and kind.class_rank != CLASS_RANK["interactive"]:
-        bad.add("time slices serve the interactive class only", "sharing")
+    bad.when(sharing == "timeslice" and kind.class_rank != CLASS_RANK["interactive"], "time slices serve the interactive class only", "sharing")
     if parted and any(placing.tp_group > 1 for placing in (kind.placing, *(role.placing for role in roles)) if placing is not None):
         bad.add("a group that needs NVLink takes whole GPUs", "topology", "tp_group")

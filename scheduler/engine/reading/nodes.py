@@ -9,39 +9,32 @@ from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, MigInstance,
 from ..state.fleet import bits_of
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, TEXT, TEXTS, moment, one_of, table_of, whole
 from .faults import Bad, kind_of, short
-from .fields import Codec, Field, Table, listed, optional, record
+from .fields import Codec, Field, listed, optional, record
 
 MOST_GPUS = 64
 new_node = maker(Node)
 
 
-TOPOLOGY = record(
-    Table(
-        {
-            "levels": Field("levels", TEXTS, ()),
-            "rails": Field("rails", optional(TEXT), None),
-            "bandwidth_gbps": Field("bandwidth_gbps", table_of(MILLIONTHS), ()),
-            "oversubscription": Field("oversubscription", table_of(MILLIONTHS), ()),
-        }
-    ),
-    Topology,
-)
+_TOPOLOGY = {
+    "levels": Field("levels", TEXTS, ()),
+    "rails": Field("rails", optional(TEXT), None),
+    "bandwidth_gbps": Field("bandwidth_gbps", table_of(MILLIONTHS), ()),
+    "oversubscription": Field("oversubscription", table_of(MILLIONTHS), ()),
+}
+TOPOLOGY = record(_TOPOLOGY, Topology)
 
 
 def read_topology(raw: Any, bad: Bad) -> Topology:
     topology = bad.take(TOPOLOGY.read, raw, "topology") or Topology()
     levels, known = topology.levels, topology.all_levels
     for place, level in enumerate(levels):
-        if level in ("cluster", "node"):
-            bad.add(f"{level} is implied and must not be named", "topology", "levels", place)
-        if level in levels[:place]:
-            bad.add(f"{short(level)} is named twice", "topology", "levels", place)
-    if topology.rails is not None and topology.rails not in known:
-        bad.add(f"{short(topology.rails)} is not a level; levels are {', '.join(known)}", "topology", "rails")
+        bad.when(level in ("cluster", "node"), f"{level} is implied and must not be named", "topology", "levels", place)
+        bad.when(level in levels[:place], f"{short(level)} is named twice", "topology", "levels", place)
+    rails, strange = topology.rails, f"is not a level; levels are {', '.join(known)}"
+    bad.when(rails is not None and rails not in known, f"{short(rails)} {strange}", "topology", "rails")
     for key, amounts in (("bandwidth_gbps", topology.bandwidth_gbps), ("oversubscription", topology.oversubscription)):
         for level, _ in amounts:
-            if level not in known:
-                bad.add(f"is not a level; levels are {', '.join(known)}", "topology", key, level)
+            bad.when(level not in known, strange, "topology", key, level)
     return topology
 
 
@@ -55,6 +48,8 @@ def _mask(value: Any) -> int:
 
 
 def _islands(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
     masks: tuple[int, ...] = listed(MASK, "a list of lists of GPU numbers").read(value)
     if not all(masks) or sum(mask.bit_count() for mask in masks) != sum(masks).bit_count():
         raise Bad("islands must not be empty and must not share a GPU")
@@ -63,8 +58,9 @@ def _islands(value: Any) -> tuple[int, ...]:
 
 GPU = whole(0, MOST_GPUS - 1)
 MASK = Codec(_mask, lambda mask: list(bits_of(mask)))
-INSTANCES = listed(record(Table({"profile": Field("profile", TEXT), "start": Field("start", whole(0, 7))}), Instance))
-SPLIT_GPU = record(Table({"gpu": Field("gpu", GPU), "instances": Field("instances", INSTANCES)}), lambda gpu, instances: (gpu, instances))
+ISLANDS = Codec(_islands, lambda masks: [MASK.write(mask) for mask in masks] or None)
+INSTANCES = listed(record({"profile": Field("profile", TEXT), "start": Field("start", whole(0, 7))}, Instance))
+SPLIT_GPU = record({"gpu": Field("gpu", GPU), "instances": Field("instances", INSTANCES)}, lambda gpu, instances: (gpu, instances))
 
 
 def node_codec(topology: Topology, now: int) -> Codec:
@@ -76,46 +72,40 @@ def node_codec(topology: Topology, now: int) -> Codec:
             raise Bad("must not lie ahead of now")
         return at
 
-    fields = Table(
-        {
-            "name": Field("name", TEXT),
-            "gpu_type": Field("gpu_type", TEXT),
-            "quota_type": Field("quota_type", optional(TEXT), None),
-            "gpus": Field("gpus", whole(0, MOST_GPUS)),
-            "gpu_memory_gb": Field("gpu_memory_mib", GIGABYTES, 0),
-            "cluster": Field("cluster", TEXT, "default"),
-            "path": Field("domains", table_of(TEXT), ()),
-            "island": Field("island", optional(TEXT), None),
-            "islands": Field(
-                "islands",
-                Codec(lambda value: () if value is None else _islands(value), lambda masks: [MASK.write(mask) for mask in masks] or None),
-                (),
-            ),
-            "health": Field("health", one_of("healthy", "suspect", "draining", "down"), "healthy"),
-            "unhealthy_gpus": Field("unhealthy", MASK, 0),
-            "spare": Field("spare", FLAG, False),
-            "cpus": Field("cpu_milli", PROCESSORS, UNSTATED_CPU_MILLI),
-            "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB),
-            "labels": Field("labels", table_of(TEXT), ()),
-            "attributes": Field("attributes", table_of(MILLIONTHS), ()),
-            "mig": Field("boards", listed(SPLIT_GPU), ()),
-            "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), ()),
-        }
-    )
+    fields = {
+        "name": Field("name", TEXT),
+        "gpu_type": Field("gpu_type", TEXT),
+        "quota_type": Field("quota_type", optional(TEXT), None),
+        "gpus": Field("gpus", whole(0, MOST_GPUS)),
+        "gpu_memory_gb": Field("gpu_memory_mib", GIGABYTES, 0),
+        "cluster": Field("cluster", TEXT, "default"),
+        "path": Field("domains", table_of(TEXT), ()),
+        "island": Field("island", optional(TEXT), None),
+        "islands": Field("islands", ISLANDS, ()),
+        "health": Field("health", one_of("healthy", "suspect", "draining", "down"), "healthy"),
+        "unhealthy_gpus": Field("unhealthy", MASK, 0),
+        "spare": Field("spare", FLAG, False),
+        "cpus": Field("cpu_milli", PROCESSORS, UNSTATED_CPU_MILLI),
+        "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB),
+        "labels": Field("labels", table_of(TEXT), ()),
+        "attributes": Field("attributes", table_of(MILLIONTHS), ()),
+        "mig": Field("boards", listed(SPLIT_GPU), ()),
+        "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), ()),
+    }
+    codec = record(fields, lambda **values: _node(topology, **values))
 
     def write(node: Node) -> dict[str, Any]:
-        document = fields.write(node)
-        document |= {"cluster": node.path[0], "path": dict(zip(topology.levels, node.path[1:], strict=True))}
-        document["mig"] = [
-            {"gpu": gpu, "instances": [{"profile": one.profile, "start": one.start} for one in node.mig if one.gpu == gpu]}
-            for gpu in bits_of(node.split)
-        ]
-        # What was not stated stays so.
-        unstated = {"repartitioned": not node.repartitioned}
-        unstated |= {"cpus": node.cpu_milli == UNSTATED_CPU_MILLI, "host_memory_gb": node.host_memory_mib == UNSTATED_MEMORY_MIB}
-        return {key: value for key, value in document.items() if not unstated.get(key)}
+        left_out = {
+            "cpus": node.cpu_milli == UNSTATED_CPU_MILLI,
+            "host_memory_gb": node.host_memory_mib == UNSTATED_MEMORY_MIB,
+            "repartitioned": not node.repartitioned,
+        }
+        document = {key: value for key, value in codec.write(node).items() if not left_out.get(key)}
+        split = {gpu: [{"profile": one.profile, "start": one.start} for one in node.mig if one.gpu == gpu] for gpu in bits_of(node.split)}
+        document["mig"] = [{"gpu": gpu, "instances": instances} for gpu, instances in split.items()]
+        return document | {"cluster": node.path[0], "path": dict(zip(topology.levels, node.path[1:], strict=True))}
 
-    return Codec(record(fields, lambda **values: _node(topology, **values)).read, write)
+    return Codec(codec.read, write)
 
 
 def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], ...], boards: Any, **values: Any) -> Node:
@@ -123,16 +113,13 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
     levels, given = topology.levels, dict(domains)
     name, gpus, islands = values["name"], values["gpus"], values["islands"]
     for level in levels:
-        if level not in given:
-            bad.add(f"does not say the node's {level}", "path")
+        bad.when(level not in given, f"does not say the node's {level}", "path")
     for level in given:
-        if level not in levels:
-            bad.add(f"is not a level; levels are {', '.join(levels) or 'none'}", "path", level)
+        bad.when(level not in levels, f"is not a level; levels are {', '.join(levels) or 'none'}", "path", level)
     for key, mask in (("unhealthy_gpus", values["unhealthy"]), ("islands", sum(islands))):
-        if mask >> gpus:
-            bad.add(f"names a GPU beyond the node's {gpus}", key)
-    if islands and values["island"] not in (None, name):
-        bad.add("a node is either part of a larger island or has islands of its own", "islands")
+        bad.when(mask >> gpus, f"names a GPU beyond the node's {gpus}", key)
+    larger = islands and values["island"] not in (None, name)
+    bad.when(larger, "a node is either part of a larger island or has islands of its own", "islands")
     split = _split(boards, values["gpu_type"], gpus, bad)
     bad.raise_if_any()
     instances = (MigInstance(gpu, one.start, one.profile) for gpu, held in boards for one in held)
@@ -153,10 +140,8 @@ def _split(boards: Any, gpu_type: str, gpus: int, bad: Bad) -> int:
     if boards and board is None:
         bad.add(f"{gpu_type} can't be split by MIG", "mig")
     for place, (gpu, instances) in enumerate(boards if board is not None else ()):
-        if gpu >= gpus:
-            bad.add(f"the node has {gpus} GPUs, counted from 0", "mig", place, "gpu")
-        if split >> gpu & 1:
-            bad.add(f"GPU {gpu} is described twice", "mig", place, "gpu")
+        bad.when(gpu >= gpus, f"the node has {gpus} GPUs, counted from 0", "mig", place, "gpu")
+        bad.when(split >> gpu & 1, f"GPU {gpu} is described twice", "mig", place, "gpu")
         split |= 1 << gpu
         assert board is not None
         for message in layout_faults(board, instances):

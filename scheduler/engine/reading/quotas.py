@@ -6,7 +6,7 @@ from typing import Any
 from ..model.values import ANY_TYPE, Amount, Node, Quota, Topology, Window
 from .checkers import MILLI, SECONDS, TEXT, moment, one_of, scaled, table_of, whole
 from .faults import Bad, short
-from .fields import Codec, Field, Table, optional, record
+from .fields import Codec, Field, optional, record
 from .kinds import RANK
 
 # No organisation is deeper, and every placement is charged to each level.
@@ -44,20 +44,18 @@ WEIGHT, PRIORITY = _or_by_type(scaled(1000, most=1_000_000), 1000), _or_by_type(
 
 
 def quota_codec(now: int) -> Codec:
-    fields = Table(
-        {
-            "name": Field("name", TEXT),
-            "parent": Field("parent", optional(TEXT), None),
-            "guaranteed": Field("guaranteed", AMOUNT, Amount(total=0)),
-            "limit": Field("limit", AMOUNT, Amount()),
-            "weight": Field("both_weights", WEIGHT, (1000, ())),
-            "priority": Field("both_priorities", PRIORITY, (100, ())),
-            "preempt_min_runtime_s": Field("preempt_min_runtime_ms", optional(SECONDS), None),
-            "reclaim_min_runtime_s": Field("reclaim_min_runtime_ms", optional(SECONDS), None),
-            "created": Field("created", moment(now), now),
-            "usage": Field("usage", USAGE, ()),
-        }
-    )
+    fields = {
+        "name": Field("name", TEXT),
+        "parent": Field("parent", optional(TEXT), None),
+        "guaranteed": Field("guaranteed", AMOUNT, Amount(total=0)),
+        "limit": Field("limit", AMOUNT, Amount()),
+        "weight": Field("both_weights", WEIGHT, (1000, ())),
+        "priority": Field("both_priorities", PRIORITY, (100, ())),
+        "preempt_min_runtime_s": Field("preempt_min_runtime_ms", optional(SECONDS), None),
+        "reclaim_min_runtime_s": Field("reclaim_min_runtime_ms", optional(SECONDS), None),
+        "created": Field("created", moment(now), now),
+        "usage": Field("usage", USAGE, ()),
+    }
 
     def make(both_weights: Any, both_priorities: Any, **values: Any) -> Quota:
         (weight, weights), (priority, priorities) = both_weights, both_priorities
@@ -65,17 +63,17 @@ def quota_codec(now: int) -> Codec:
 
     def write(quota: Quota) -> dict[str, Any]:
         both = {"weight": WEIGHT.write((quota.weight, quota.weights)), "priority": PRIORITY.write((quota.priority, quota.priorities))}
-        return fields.write(quota) | both
+        return codec.write(quota) | both
 
-    return Codec(record(fields, make).read, write)
+    codec = record(fields, make)
+    return Codec(codec.read, write)
 
 
 def read_quotas(raw: Any, now: int, known: Collection[str], bad: Bad) -> tuple[Quota, ...]:
     """`known` are the names of the faulty ones, too: their children and jobs are not reported as well."""
     found = bad.named(quota_codec(now).read, raw, "quotas", "quota")
     for place, quota in found.values():
-        if quota.parent is not None and quota.parent not in known:
-            bad.add(f"there is no quota {short(quota.parent)}", "quotas", place, "parent")
+        bad.when(quota.parent is not None and quota.parent not in known, f"there is no quota {short(quota.parent)}", "quotas", place, "parent")
     places = {name: found[name][0] for name in sorted(found)}
     quotas = {name: found[name][1] for name in places}
     _check_tree(quotas, places, bad)
@@ -109,12 +107,10 @@ def _check_styles(quotas: dict[str, Quota], places: dict[str, int], bad: Bad) ->
     by_type = {name: quota.guaranteed.by_type is not None for name, quota in quotas.items() if not quota.guaranteed.unlimited}
     for name, quota in quotas.items() if not any(by_type.values()) else ():
         for key, stated in (("weight", quota.weights), ("priority", quota.priorities)):
-            if stated:
-                bad.add("may be a map only where guarantees are maps by type", "quotas", places[name], key)
+            bad.when(stated, "may be a map only where guarantees are maps by type", "quotas", places[name], key)
     odd = sum(by_type.values()) * 2 <= len(by_type)  # the rarer way is reported
     for name in by_type if len(set(by_type.values())) > 1 else ():
-        if by_type[name] is odd:
-            bad.add("all guarantees of a tree are numbers, or all are maps by type", "quotas", places[name], "guaranteed")
+        bad.when(by_type[name] is odd, "all guarantees of a tree are numbers, or all are maps by type", "quotas", places[name], "guaranteed")
 
 
 def window_codec(now: int, topology: Topology, known: Collection[str], nodes: Sequence[Node] | None) -> Codec:
@@ -122,35 +118,29 @@ def window_codec(now: int, topology: Topology, known: Collection[str], nodes: Se
     time = moment(now)
     types = {node.quota_type for node in nodes or ()}
     boards = {node.gpu_type for node in nodes or ()}
-    fields = Table(
-        {
-            "name": Field("name", TEXT),
-            "quota": Field("quota", optional(TEXT), None),
-            "class": Field("class_rank", optional(RANK), None),
-            "gpus": Field("gpus", MILLI),
-            "gpu_type": Field("gpu_type", optional(TEXT), None),
-            "level": Field("level", optional(one_of(*topology.all_levels)), None),
-            "start": Field("start", time),
-            "end": Field("end", optional(time), None),
-            "notice_s": Field("notice_ms", SECONDS, 0),
-            "decay_s": Field("decay_ms", optional(SECONDS), None),
-        }
-    )
+    fields = {
+        "name": Field("name", TEXT),
+        "quota": Field("quota", optional(TEXT), None),
+        "class": Field("class_rank", optional(RANK), None),
+        "gpus": Field("gpus", MILLI),
+        "gpu_type": Field("gpu_type", optional(TEXT), None),
+        "level": Field("level", optional(one_of(*topology.all_levels)), None),
+        "start": Field("start", time),
+        "end": Field("end", optional(time), None),
+        "notice_s": Field("notice_ms", SECONDS, 0),
+        "decay_s": Field("decay_ms", optional(SECONDS), None),
+    }
 
     def make(**values: Any) -> Window:
         bad = Bad()
         quota, gpu_type, start, end = values["quota"], values["gpu_type"], values["start"], values["end"]
-        if (quota is None) == (values["class_rank"] is None):
-            bad.add("must name either an owner (quota) or a class")
-        if quota is not None and quota not in known:
-            bad.add(f"there is no quota {short(quota)}", "quota")
-        if gpu_type is None and len(types) > 1:
-            bad.add(f"must name one of {', '.join(sorted(types))}", "gpu_type")
+        bad.when((quota is None) == (values["class_rank"] is None), "must name either an owner (quota) or a class")
+        bad.when(quota is not None and quota not in known, f"there is no quota {short(quota)}", "quota")
+        bad.when(gpu_type is None and len(types) > 1, f"must name one of {', '.join(sorted(types))}", "gpu_type")
         if nodes is not None and gpu_type is not None and gpu_type not in types:
             what = "is a GPU type, and its nodes belong to quota types of their own" if gpu_type in boards else "no node belongs to it"
             bad.add(f"{what}; a window names a quota type, and there are {', '.join(sorted(types)) or 'none'}", "gpu_type")
-        if end is not None and end <= start:
-            bad.add("must lie after start", "end")
+        bad.when(end is not None and end <= start, "must lie after start", "end")
         bad.raise_if_any()
         return Window(**values | {"gpu_type": gpu_type or min(types, default=None)})
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..model.values import CLASSES, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
 from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, table_of, whole
 from .faults import Bad, Fault, ScenarioError, short
-from .fields import Codec, Field, Table, optional, record, with_defaults_of
+from .fields import Codec, Field, optional, record, with_defaults_of
 from .jobs import JobReader, Row
 from .nodes import MOST_GPUS, read_nodes, read_topology
 from .places import Places
@@ -42,10 +42,8 @@ def _scenario(raw: dict[str, Any], *, swiftly: bool = False) -> Scenario:
     """`swiftly`: the jobs were decoded as rows; of what is wrong in them only is said that something is."""
     bad = Bad()
     for key in raw:
-        if key not in TOP_KEYS:
-            bad.add(f"unknown key; allowed are {', '.join(sorted(TOP_KEYS))}", str(key))
-    if raw.get("format") != FORMAT:
-        bad.add(f"must be {FORMAT}", "format")
+        bad.when(key not in TOP_KEYS, f"unknown key; allowed are {', '.join(sorted(TOP_KEYS))}", str(key))
+    bad.when(raw.get("format") != FORMAT, f"must be {FORMAT}", "format")
     now = bad.take(instant, raw.get("now"), "now") or 0
     settings = bad.take(SETTINGS.read, raw.get("settings", {}), "settings") or Settings()
     topology = read_topology(raw.get("topology", {}), bad)
@@ -121,7 +119,7 @@ _SETTINGS = {key: Field(key, FLAG, True) for key in PASS_OF} | with_defaults_of(
         "repartition_per_hour": ("repartition_per_hour", whole(0, 100_000)),
         "max_wait_s": ("max_wait_ms", BY_CLASS),
         "worth": ("worth_gpu_ms", BY_CLASS),
-        "fairness": ("fairness", record(Table(FAIRNESS), Fairness)),
+        "fairness": ("fairness", record(FAIRNESS, Fairness)),
         "sharing_trust": ("sharing_trust", one_of("job", "quota", "any")),
         "forecast": ("forecast", one_of("all", "head", "none")),
     },
@@ -134,24 +132,22 @@ def _settings(**values: Any) -> Settings:
     return Settings(**values | {"passes": tuple(name for name in values["passes"] if name not in left_out)})
 
 
-SETTINGS = record(Table(_SETTINGS), _settings)
+SETTINGS = record(_SETTINGS, _settings)
 
 
 # The usual demand
 
 
 def demand_codec(topology: Topology) -> Codec:
-    fields = Table(
-        {
-            "share": Field("share", MILLIONTHS),
-            "gpus": Field("gpus", optional(whole(0, MOST_GPUS)), None),
-            "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
-            "workers": Field("workers", whole(1, 100_000), 1),
-            "required": Field("required", optional(TEXT), None),
-            "cpus": Field("cpu_milli", PROCESSORS, 0),
-            "gpu_types": Field("gpu_types", optional(TEXTS), None),
-        }
-    )
+    fields = {
+        "share": Field("share", MILLIONTHS),
+        "gpus": Field("gpus", optional(whole(0, MOST_GPUS)), None),
+        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
+        "workers": Field("workers", whole(1, 100_000), 1),
+        "required": Field("required", optional(TEXT), None),
+        "cpus": Field("cpu_milli", PROCESSORS, 0),
+        "gpu_types": Field("gpu_types", optional(TEXTS), None),
+    }
 
     def make(**values: Any) -> Demand:
         if values["required"] is not None and values["required"] not in topology.all_levels:
@@ -167,9 +163,10 @@ def demand_codec(topology: Topology) -> Codec:
             "cpus": not part.cpu_milli,
             "gpu_types": not part.gpu_types,
         }
-        return {key: value for key, value in fields.write(part).items() if not left_out.get(key)}
+        return {key: value for key, value in codec.write(part).items() if not left_out.get(key)}
 
-    return Codec(record(fields, make).read, write)
+    codec = record(fields, make)
+    return Codec(codec.read, write)
 
 
 def read_demand(raw: Any, topology: Topology, bad: Bad) -> tuple[Demand, ...]:

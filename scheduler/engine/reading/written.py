@@ -1,6 +1,7 @@
 """JSON text as plain data, quickly where nothing about it is unusual."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any, TypedDict
 
@@ -11,10 +12,8 @@ from msgspec.structs import astuple
 
 from .faults import Fault, ScenarioError, short
 
-_encoder = msgspec.json.Encoder()
-
-
 __all__ = ["UNSET", "astuple"]
+_encoder = msgspec.json.Encoder()
 
 
 class Unusual(Exception):
@@ -63,14 +62,7 @@ _keys = msgspec.msgpack.Encoder(enc_hook=_unset)
 
 def plain(value: Any) -> Any:
     """A value that may have been left as text, and was not looked into before."""
-    return json.loads(bytes(value), object_pairs_hook=_once) if type(value) is Raw else value
-
-
-def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(items)
-    if len(found) != len(items):
-        raise Unusual
-    return found
+    return carefully(bytes(value)) if type(value) is Raw else value
 
 
 def keys_written(text: bytes) -> int:
@@ -93,27 +85,24 @@ def carefully(document: str | bytes) -> Any:
     repeated: set[str] = set()
 
     def once(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key, value in items:
-            if key in result:
-                repeated.add(key)
-            result[key] = value
-        return result
+        found = dict(items)
+        if len(found) != len(items):
+            repeated.update(key for key, count in Counter(key for key, _ in items).items() if count > 1)
+        return found
 
     try:
         if isinstance(document, bytes):
             document = document.decode(json.detect_encoding(document), "surrogatepass")
         raw = json.loads(document, object_pairs_hook=once)
+        faults = [f"key {short(key)} is given twice in one object" for key in sorted(repeated)]
     except json.JSONDecodeError as error:
-        fault = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        faults = [f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"]
     except UnicodeDecodeError:
-        fault = "is not UTF-8 text"
+        faults = ["is not UTF-8 text"]
     except RecursionError:
-        fault = "is nested too deeply"
+        faults = ["is nested too deeply"]
     except ValueError as error:
-        fault = f"is not JSON: {error}"
-    else:
-        if not repeated:
-            return raw
-        raise ScenarioError([Fault("$", f"key {short(key)} is given twice in one object") for key in sorted(repeated)])
-    raise ScenarioError([Fault("$", fault)])
+        faults = [f"is not JSON: {error}"]
+    if faults:
+        raise ScenarioError([Fault("$", fault) for fault in faults])
+    return raw

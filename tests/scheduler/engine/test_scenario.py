@@ -129,6 +129,15 @@ def test_text_that_is_no_scenario_is_refused(text: str) -> None:
         load(text)
 
 
+@pytest.mark.parametrize("key", ["class", "roles", "needs", "checkpoint", "workers"])
+def test_what_is_nested_almost_too_deeply_is_a_fault(key: str) -> None:
+    """What can just be decoded may be too deep to be written into a message."""
+    before, after = json.dumps(scene([node("n0")], [quota("q")], [{**job("j"), key: "?"}])).split('"?"')
+    for depth in range(850, 1000, 2):
+        with pytest.raises(ScenarioError):
+            load(f"{before}{'[' * depth}{']' * depth}{after}")
+
+
 def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
