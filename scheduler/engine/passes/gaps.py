@@ -12,7 +12,7 @@ from ..rules.times import overdue
 from ..search.evicting import take_units
 from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
-from ..search.victims import Found
+from ..search.victims import Found, Rights
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
@@ -29,18 +29,22 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     units, leaving = cycle.units(), [one for one in lenders(cycle, work, quota_type) if one not in stay]
     lent = sorted((unit for other in leaving for unit in units.units_of(other.order)), key=attrgetter("key"))
     leaf = work.charged_leaf if work.seats else work.home
-    rules = Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type))
+    rights = Due(Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)))
+    detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
+    take_units(cycle, work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail))
 
-    def legal(unit: Unit, taken: dict[int, int]) -> int | None:
+
+class Due(Rights):
+    """The rules for who stands in a gap."""
+
+    def __init__(self, rules: Reclaim) -> None:
+        self.rules = rules
+
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
         return unit.leaf
 
-    ranked = [((0,), unit) for unit in lent]
-    detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
-
-    def guard(found: Found) -> Reason | None:
-        return rules.order(found) if _taken_back(rules, found) else None
-
-    take_units(cycle, work, quota_type, ranked, legal, lambda _: reason("reservation_due", detail), guard)
+    def guard(self, found: Found) -> Reason | None:
+        return self.rules.order(found) if _taken_back(self.rules, found) else None
 
 
 def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collection[int]) -> bool:

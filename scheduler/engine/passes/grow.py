@@ -11,17 +11,17 @@ from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
 from ..rules.gates import closed_gate, held_gate
-from ..rules.legality import Reclaim
+from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
 from ..search.evicting import release, some_of
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, Target, search
+from ..search.victims import Found, Ranked, Target, least_sets
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
-from .reclaim import ANY_SIZE, may_evict
+from .reclaim import may_evict
 
 Step = tuple[int, tuple[int, ...]]
 
@@ -192,9 +192,10 @@ class Growth:
             return False
         cycle = self.cycle
         target = Target(0, cycle.grid.size, fits=self._fits, growth=True)
-        found = search(cycle.cluster, ranked, rules.legal, target, cycle.units())
-        if found is None or not found.units:
-            return False
+        return any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, ranked, rules, target, cycle.units()))
+
+    def _carry_out(self, found: Found, rules: Reclaim) -> bool:
+        cycle = self.cycle
         found.units = self._highest(found.units)
         if not self._fits(found.units) or self._refused(found, rules):
             return False

@@ -5,16 +5,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import Reclaim, rules_of
+from ..rules.legality import ANY_SIZE, Reclaim, rules_of
 from ..rules.order import QueueOrder
 from ..search.evicting import NOTHING, is_backed_off, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, has_fresh, no_larger
+from ..search.victims import Ranked, has_fresh, no_larger
 from ..state.planning import FAIR, Cycle
 from ..state.tree import Division
 from ..state.work import Work
 
-CROSSES = reason("balance", "only jobs whose queue would fall below its share free enough GPUs")
-ANY_SIZE = 1 << 60
 TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at once")
 
 
@@ -239,28 +237,10 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
         small = cycle.remember((*listed, large), no_larger(ranked, large))
     alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
 
-    def take(units: Ranked, which: str, *, fresh_first: bool = True) -> Reason | None:
-        """Take a set that leaves every victim's node at its line or above; where there is none, another one."""
-        crossing = False
+    def take(units: Ranked, which: str) -> Reason | None:
+        return take_units(cycle, work, quota_type, units, rules, why, (*alike, which), leaf)
 
-        def guard(found: Found) -> Reason | None:
-            nonlocal crossing
-            crosses = rules.crosses(found)
-            crossing |= crosses
-            return CROSSES if crosses else rules.guard(found)
-
-        refused = take_units(cycle, work, quota_type, units, rules.legal, why, guard, (*alike, which), leaf)
-        if refused is None or not crossing:
-            return refused
-        strict = rules.crossing_none()
-        others = strict.units(large, fresh_first=fresh_first)
-        if len(others) > len(units):
-            others = no_larger(others, large)
-        if take_units(cycle, work, quota_type, others, strict.legal, why, strict.guard, (*alike, which, "crossing none"), leaf) is None:
-            return None
-        return take_units(cycle, work, quota_type, units, rules.legal, why, rules.guard, (*alike, which), leaf)
-
-    if take_cheaply(cycle, work, quota_type, small, rules.legal, why, rules.guard, alike, leaf):
+    if take_cheaply(cycle, work, quota_type, small, rules, why, alike, leaf):
         return None
     refused = take(small, "small")
     if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):
@@ -268,7 +248,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     if refused is not None and has_fresh(ranked):
         later = rules.units(large, fresh_first=False)
         for which, units in (("later small", no_larger(later, large)), ("later", later)):
-            again = take(units, which, fresh_first=False)
+            again = take(units, which)
             if again is None:
                 return None
             if again is not NOTHING:

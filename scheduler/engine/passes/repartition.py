@@ -17,7 +17,7 @@ from ..rules.legality import Inside, Reclaim
 from ..search.evicting import release, some_of, targets, tell, told_before
 from ..search.reservations import delays, held_back
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, no_larger, search
+from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
@@ -165,11 +165,9 @@ class Anew:
     def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> Reason | None:
         """Evict the least that makes room together with instances split anew. None: done."""
         cycle = self.cycle
-        found = []
+        found: list[Found] = []
         for target in targets(cycle, self.work, self.quota_type, counted=False):
-            one = search(cycle.cluster, ranked, rights.legal, self._judged(target), cycle.units())
-            if one is not None and one.units:
-                found.append(one)
+            found += least_sets(cycle.cluster, ranked, rights, self._judged(target), cycle.units())
         for one in sorted(found, key=Found.rank):
             if rights.guard(one) is None and self._carry_out(one, rights.code):
                 return None

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from ..model.reasons import Reason, reason
 from ..rules.gates import closed_gate
-from ..rules.legality import Inside, Reclaim
-from ..search.evicting import NOTHING, place_in, take_units
+from ..rules.legality import ANY_SIZE, Inside, Reclaim, own_surplus, rank_and_cost
+from ..search.evicting import place_in, take_units
 from ..search.reservations import delays
 from ..search.units import Unit
+from ..search.victims import Rights
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import claimant, walk
@@ -38,30 +39,18 @@ def _to_what_is_desired(cycle: Cycle) -> None:
 
 
 def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
+    """Surplus of the leaf itself, and of others by the rules of reclaim."""
+    milli, claim = work.missing_milli(quota_type), claimant(cycle, work, quota_type)
     leaf = work.charged_leaf if work.seats else work.home
-    milli = work.missing_milli(quota_type)
-    own = {id(unit) for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level <= work.kind.level and unit.work is not work}
-    claim = claimant(cycle, work, quota_type)
-    rules: Reclaim | Inside = Inside(cycle, work, quota_type, leaf, milli)
-    large = 1 << 60
-    ranked: list[tuple[tuple[int, ...], Unit]] = [
-        ((0, 0, 0, 0, *unit.level), unit) for unit in cycle.units().surplus if id(unit) in own and unit.work.quota_type == quota_type
-    ]
-    if claim is not None:
-        rules = Reclaim(cycle, work, quota_type, claim, milli)
-        ranked.extend(pair for pair in rules.units(large, surplus_only=True) if id(pair[1]) not in own)
-    if not ranked:
-        return NOTHING
-    ranked.sort(key=lambda pair: pair[1].key)
-    name = work.job.name
-
-    def legal(unit: Unit, taken: dict[int, int]) -> int | None:
-        return leaf if id(unit) in own else rules.legal(unit, taken)
-
-    def why(_: object) -> Reason:
-        return reason("shrink", f"surplus is released for the minimum of {name}")
-
-    return take_units(cycle, work, quota_type, ranked, legal, why, rules.guard, claim=claim)
+    rights: Rights
+    if claim is None:
+        rights, ranked = Inside(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
+    else:
+        rights = Reclaim(cycle, work, quota_type, claim, milli)
+        ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
+    ranked.sort(key=rank_and_cost)
+    detail = f"surplus is released for the minimum of {work.job.name}"
+    return take_units(cycle, work, quota_type, ranked, rights, lambda _: reason("shrink", detail), claim=claim)
 
 
 def give_own(cycle: Cycle) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from copy import copy
+from functools import cached_property
 from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..search.units import Cost, Unit
-from ..search.victims import Found, Ranked, as_if_running, in_categories
+from ..search.victims import Found, Ranked, Rights, as_if_running, category, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
@@ -14,6 +15,7 @@ from .times import waited_long
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
+ANY_SIZE = 1 << 60
 WAITED = reason("victims", "the jobs that would have to leave started after a long wait, and give way only to work within its guarantees")
 
 
@@ -29,7 +31,7 @@ class Source(NamedTuple):
     floor: int  # with less it would have less of its fair share than whoever takes it
 
 
-class Reclaim:
+class Reclaim(Rights):
     """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
 
     code = "reclaim"
@@ -42,6 +44,7 @@ class Reclaim:
         self.leaf = leaf
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        self.own = work.charged_leaf if work.seats else work.home
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
@@ -170,10 +173,15 @@ class Reclaim:
         step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
         return step is not None and at is not None and at // step == self.cycle.now // step
 
+    @cached_property
+    def own_surplus(self) -> Ranked:
+        """What its own leaf gives back for its minimum."""
+        return own_surplus(self.cycle, self.work, self.quota_type, self.own)
+
     def crosses(self, found: Found) -> bool:
-        """Whether a set takes running work and leaves a victim's node below its line."""
+        """Whether a set takes running work and leaves the node of a victim in another leaf below its line."""
         used = self.division.used
-        return not found.fresh and any(used[place] - milli < self._line(place) for place, milli in found.charged.items())
+        return not found.fresh and any(used[place] - milli < self._line(place) for place, milli in found.charged.items() if place != self.own)
 
     def _line(self, place: int) -> int:
         """The line of a victim's node: its fair share where it stands above, else its guarantee."""
@@ -189,13 +197,16 @@ class Reclaim:
         return rules
 
     def exhausted(self, taken: dict[int, int]) -> bool:
-        """Whether nobody is above his line any more, with what was taken so far."""
+        """Whether nobody has anything left to give, with what was taken so far."""
         used = self.division.used
-        return all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
+        return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
 
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
-        """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it."""
+        """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it; its own
+        leaf for that one's surplus."""
         used, end, leaf = self.division.used, self.tree.end, unit.leaf
+        if leaf == self.own:
+            return leaf
         for place, line, floor in self.sources:
             if place <= leaf < end[place]:
                 left = used[place] - taken.get(place, 0)
@@ -277,6 +288,18 @@ def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -
     return rules
 
 
+def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
+    """What jobs of a leaf give back for the minimum of one of them that ranks no lower."""
+    units = cycle.units()
+    given = [
+        unit
+        for unit in (units.of_leaf(leaf) if cycle.cluster.forms.elastic else ())
+        if unit.surplus and unit.level <= work.form.level and unit.work is not work and unit.work.quota_type == quota_type
+    ]
+    borrowed = units.borrowed(leaf, cycle.tree.divisions[cycle.tree.division_of[quota_type]]) if given else ()
+    return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
+
+
 def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
     """Work above its guarantee may not destroy more than it is worth."""
     most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
@@ -289,7 +312,7 @@ def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, foun
     return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
 
 
-class Inside:
+class Inside(Rights):
     """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher, and surplus that is no
     higher to a minimum."""
 

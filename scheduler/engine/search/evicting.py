@@ -16,9 +16,8 @@ from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .reservations import delays, held_back, off_limits
 from .units import Unit
-from .victims import Found, Legal, Ranked, Target, search
+from .victims import Found, Ranked, Rights, Target, least_sets
 
-Guard = Callable[[Found], Reason | None]
 Key = tuple[object, ...]
 
 
@@ -254,9 +253,8 @@ def take_cheaply(
     work: Work,
     quota_type: int,
     ranked: Ranked,
-    legal: Legal,
+    rights: Rights,
     why: Callable[[Found], Reason],
-    guard: Guard,
     alike: tuple[object, ...],
     claim: int,
 ) -> bool:
@@ -271,7 +269,7 @@ def take_cheaply(
     others = [pair for pair in ranked if not dear(pair[1].work)]
     if len(others) == len(ranked):
         return False
-    return take_units(cycle, work, quota_type, others, legal, why, guard, (*alike, "others"), claim) is None
+    return take_units(cycle, work, quota_type, others, rights, why, (*alike, "others"), claim) is None
 
 
 def take_units(
@@ -279,14 +277,15 @@ def take_units(
     work: Work,
     quota_type: int,
     ranked: Ranked,
-    legal: Legal,
+    rights: Rights,
     why: Callable[[Found], Reason],
-    guard: Guard | None = None,
     alike: tuple[object, ...] | None = None,
     claim: int | None = None,
     more: Short = (),
 ) -> Reason | None:
     """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
+
+    Sets that cross no line go first, also off places that are kept for others.
 
     `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
 
@@ -294,43 +293,70 @@ def take_units(
     """
     if not ranked:
         return NOTHING
+    for crossing in (False, True):
+        refused, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, crossing)
+        if not others:
+            break
+    return refused
+
+
+def _take_least(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    rights: Rights,
+    why: Callable[[Found], Reason],
+    alike: tuple[object, ...] | None,
+    claim: int | None,
+    more: Short,
+    crossing: bool,
+) -> tuple[Reason | None, bool]:
+    """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
+    others = False
     refused: Reason | None = NOTHING
-    for one in _known_sets(cycle, work, quota_type, ranked, legal, alike, more):
-        refused = try_set(cycle, work, quota_type, one, why, guard, claim)
+    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more):
+        if one.crosses is not crossing:
+            others = True
+            continue
+        refused = try_set(cycle, work, quota_type, one, rights, why, claim)
         if refused is None:
-            return None
+            return None, False
     if refused is not NOTHING and (refused is None or refused.code != "reservation"):
-        return refused
+        return refused, others
     # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
     milli = work.missing_milli(quota_type)
     off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
     is_held = bool(cycle.book.entries) and (refused is not NOTHING or fits_already(cycle, work, quota_type))
     kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
-    for one in _known_sets(cycle, work, quota_type, ranked, legal, alike, more, off | kept) if off | kept else ():
-        again = try_set(cycle, work, quota_type, one, why, guard, claim, off | kept)
+    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():
+        if one.crosses is not crossing:
+            others = True
+            continue
+        again = try_set(cycle, work, quota_type, one, rights, why, claim, off | kept)
         if again is None:
-            return None
+            return None, False
         if not kept:
             refused = again
-    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused
+    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
 
 
 def _known_sets(
-    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, alike: tuple[object, ...] | None, more: Short, off: int = 0
+    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, alike: tuple[object, ...] | None, more: Short, off: int = 0
 ) -> list[Found]:
     """The same for all whose search depends on the same."""
     key = None if alike is None or work.seats else ("found", alike, off)
     found: list[Found] | None = None if key is None else cycle.memo(key)
     if found is None:
-        found = _sets(cycle, work, quota_type, ranked, legal, more, off)
+        found = _sets(cycle, work, quota_type, ranked, rights, more, off)
         if key is not None:
             cycle.remember(key, found)
     return found
 
 
-def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Legal, more: Short, off: int = 0) -> list[Found]:
-    """The sets that would make room, one per domain, the least first."""
-    found = []
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, more: Short, off: int = 0) -> list[Found]:
+    """The least sets of each domain that would make room, the least first."""
+    found: list[Found] = []
     units = cycle.units()
     # Who shares a GPU frees it only together with all others on it, which no count by node shows.
     counted = not units.parted
@@ -340,9 +366,7 @@ def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, legal: Lega
     slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
     here = _by_slice(ranked, slices, cycle.grid.size)
     for target, inside in zip(slices, here, strict=True):
-        one = search(cycle.cluster, inside, legal, target, units)
-        if one is not None and len(one):  # what fits without victims was held back for another reason
-            found.append(one)
+        found += least_sets(cycle.cluster, inside, rights, target, units)  # what fits without victims was held back for another reason
     if len(found) > 1:
         found.sort(key=Found.rank)
     return found
@@ -366,13 +390,12 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
 
 
 def try_set(
-    cycle: Cycle, work: Work, quota_type: int, found: Found, why: Callable[[Found], Reason], guard: Guard | None, claim: int | None, off: int = 0
+    cycle: Cycle, work: Work, quota_type: int, found: Found, rights: Rights, why: Callable[[Found], Reason], claim: int | None, off: int = 0
 ) -> Reason | None:
-    """Carry out one set if guard, gates and placement agree."""
-    if guard is not None:
-        refused = guard(found)
-        if refused is not None:
-            return refused
+    """Carry out one set if rights, gates and placement agree."""
+    refused = rights.guard(found)
+    if refused is not None:
+        return refused
     cluster = cycle.cluster
     milli = work.missing_milli(quota_type)
     code = why(found)

@@ -4,12 +4,14 @@ A `Unit` is what is taken as one: a step of an elastic job's surplus, or the min
 in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TypeVar
 
+from ..model.reasons import Reason
 from ..model.values import Preemptible
 from ..state.cluster import Cluster
 from ..state.form import Form
@@ -52,6 +54,7 @@ class Found:
         self.low = low
         self.high = high
         self.ranked = ranked  # among all that could be taken
+        self.crosses = False  # whether the node of a victim is left below its line
 
     def __len__(self) -> int:
         return len(self.units)
@@ -94,11 +97,31 @@ class Found:
         return [(leaf, work) for (leaf, _), work in distinct.items()]
 
     def rank(self) -> tuple[object, ...]:
-        """How one set compares with that of another domain: the least is taken."""
+        """How one set compares with another: the least is taken. That it crosses no line goes before rank."""
         jobs, mine = [work.job for work in self.works], set(self.units)
         worst = max((rank for rank, unit in self.ranked if unit in mine), default=())
         oldest_first = sorted((-job.submitted for job in jobs), reverse=True)
-        return (worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
+        return (self.crosses, worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
+
+
+class Rights(ABC):
+    """By which rules running work may be taken for a job."""
+
+    @abstractmethod
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
+        """The node of the tree that is charged with a unit beside what was taken so far; None where it may not be taken."""
+
+    @abstractmethod
+    def guard(self, found: Found) -> Reason | None:
+        """Why the whole of a set may not be taken."""
+
+    def crosses(self, found: Found) -> bool:
+        """Whether a set leaves the node of a victim below its line."""
+        return False
+
+    def crossing_none(self) -> "Rights":
+        """The same rules for sets that cross no line."""
+        return self
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -142,6 +165,18 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
     plain = [((1, *rank[1:]), unit) for rank, unit in ranked]
     plain.sort(key=lambda pair: (pair[0], pair[1].cost))
     return plain
+
+
+def least_sets(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, jobs: Units) -> list[Found]:
+    """The least set that makes room in a slice; where it crosses a line, before it the least that crosses none."""
+    found = search(cluster, ranked, rights.legal, target, jobs)
+    if found is None or not found.units:
+        return []
+    found.crosses = rights.crosses(found)
+    if not found.crosses:
+        return [found]
+    other = search(cluster, ranked, rights.crossing_none().legal, target, jobs)
+    return [found] if other is None else [other, found]
 
 
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:

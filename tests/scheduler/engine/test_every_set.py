@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.engine.passes.reclaim import ANY_SIZE, claimant
+from scheduler.engine.passes.reclaim import claimant
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.legality import Reclaim
+from scheduler.engine.rules.legality import ANY_SIZE, Reclaim
 from scheduler.engine.search import victims
 from scheduler.engine.search.evicting import targets
 from scheduler.engine.search.units import Unit

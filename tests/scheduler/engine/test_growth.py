@@ -193,6 +193,40 @@ def test_growth_that_is_left_for_the_next_plan_comes_at_once() -> None:
     assert len(world.active["grows"].run.workers) == 2
 
 
+def of_two_queues(asks: list[Json], *, step: int) -> Json:
+    """`low` ranks least. Its next step is 4 GPUs, which leave its queue with 2 of 4 GPUs that it is promised; `high` has 4 above its queue's 4."""
+    low = running("low", [at("n0", gpu) for gpu in range(6)], "a", least=2, most=6, priority=10, role={"step": step})
+    high = running("high", [at("n1", gpu) for gpu in range(8)], "b", least=2, most=8, priority=20, role={"step": 2})
+    beside = running("beside", [at("n0", 6), at("n0", 7)], "b", priority=20)
+    quotas = [quota("a", 4, weight=0), quota("b", 4, weight=0), quota("mine", 4, weight=0)]
+    return scene([node("n0"), node("n1"), node("n2", 2)], quotas, [low, high, beside, *asks])
+
+
+def test_surplus_that_crosses_no_line_goes_first_for_a_minimum() -> None:
+    other = running("other", [at("n2", 0), at("n2", 1)], "mine", priority=90)
+    waits = job("waits", "mine", 1, 2, priority=50)
+
+    assert actions(plan_of(of_two_queues([other, waits], step=4))) == {"high": "shrink", "waits": "start"}
+    assert actions(plan_of(of_two_queues([other, waits], step=2))) == {"low": "shrink", "waits": "start"}
+
+
+def test_surplus_that_crosses_no_line_goes_first_for_growth() -> None:
+    grows = running("grows", [at("n2", 0), at("n2", 1)], "mine", least=2, most=4, role={"step": 2})
+
+    assert actions(plan_of(of_two_queues([grows], step=4))) == {"high": "shrink", "grows": "grow"}
+    assert actions(plan_of(of_two_queues([grows], step=2))) == {"low": "shrink", "grows": "grow"}
+
+
+def test_of_surplus_what_is_borrowed_goes_first() -> None:
+    """All of `inside` stands on a guarantee; what makes its queue borrow is a gang of a lower number."""
+    inside, gang = elastic("inside", "a", range(4), least=2, most=4, priority=10), running("gang", [at("n0", 4, 5, 6, 7)], "a", priority=5)
+    borrowed = running("borrowed", [at("n1", gpu) for gpu in range(8)], "b", least=2, most=8, priority=20)
+    quotas = [quota("a", 4, weight=0), quota("b", 4, weight=0), quota("mine", 2, weight=0)]
+    plan = plan_of(scene([node("n0"), node("n1")], quotas, [inside, gang, borrowed, job("waits", "mine", 1, 2)]))
+
+    assert actions(plan) == {"borrowed": "shrink", "waits": "start"}
+
+
 HOURS = 5 * 3600
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from .scenes import actions, at, job, node, plan_of, quota, running, scene
+from .scenes import actions, at, job, leafed, node, plan_of, quota, running, scene
 
 Json = dict[str, Any]
 
@@ -49,6 +49,19 @@ def test_of_two_domains_the_one_is_cleared_whose_victims_leave_the_queue_at_its_
     found = reclaimed(victims, 14, nodes=nodes)
     assert found.pop("asker") == "start"
     assert len(found) == 1 and next(iter(found)).startswith("part-"), found
+
+
+def test_each_domain_is_compared_by_its_least_set_that_crosses_no_line() -> None:
+    """`first` ranks least and shares its domain with `second`, but its queue would lose a guarantee of 2; `third` is alone in the other domain."""
+    held = [
+        running("first", [at("n000", 0, 1, 2, 3)], "promised", priority=1),
+        running("second", [at("n000", 4, 5, 6, 7)], "a", priority=5),
+        running("third", [at("n001", 0, 1, 2, 3)], "b", priority=9),
+        running("fixed", [at("n001", 4, 5, 6, 7)], "fixed", preemptible=False),
+    ]
+    quotas = [quota("promised", 2, weight=0), quota("a", weight=0), quota("b", weight=0), quota("fixed", 4, weight=0), quota("mine", 4, weight=0)]
+    asker = job("asker", "mine", 2, 2, topology={"required": "leaf"})
+    assert actions(plan_of(scene(leafed(2, 1), quotas, [*held, asker]))) == {"second": "evict", "asker": "start"}
 
 
 @pytest.mark.parametrize(("first", "second", "victim"), [(-900, -800, "a-b"), (-800, -900, "a-a")])
