@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Reclaim, rules_of
 from ..rules.order import QueueOrder
-from ..search.evicting import NOTHING, is_backed_off, take_cheaply, take_units, tell, told_before
-from ..search.victims import Ranked, has_fresh, no_larger
+from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
+from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import FAIR, Cycle
 from ..state.tree import Division
 from ..state.work import Work
@@ -225,7 +225,9 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     large = max(8000, 2 * milli)
     name = work.job.name
 
-    def why(_: object) -> Reason:
+    def why(found: Found) -> Reason:
+        if all(unit.leaf == rules.own for unit in found.units):
+            return given_back(name)
         return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
 
     listed = ("ranked", rules.signature)

@@ -169,7 +169,7 @@ class Anew:
         for target in targets(cycle, self.work, self.quota_type, counted=False):
             found += least_sets(cycle.cluster, ranked, rights, self._judged(target), cycle.units())
         for one in sorted(found, key=Found.rank):
-            if rights.guard(one) is None and self._carry_out(one, rights.code):
+            if rights.guard(one) is None and self._carry_out(one, rights):
                 return None
         return NO_SPLIT
 
@@ -187,14 +187,14 @@ class Anew:
         everywhere = span_bits(0, self.cycle.grid.size)
         return everywhere & ~span_bits(low, high)
 
-    def _carry_out(self, found: Found, code: str) -> bool:
+    def _carry_out(self, found: Found, rights: Reclaim | Inside) -> bool:
         cycle, name = self.cycle, self.work.job.name
         gone = {unit.work.job.name for unit in found.units}
         before = cycle.cluster.mark()
         upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
         with cycle.cluster.attempt() as attempt:
             detail = f"its place is repartitioned for {name}, which takes {counted(self.milli)}"
-            release(cycle, found.units, reason(code, detail), name)
+            release(cycle, found.units, reason(rights.code, detail), name, rights.own)
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):
                 return False

@@ -54,6 +54,8 @@ class Reclaim(Rights):
         self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
         # Searches with the same sources find the same victims.
         self.signature: Signature = (quota_type, self.barred, self.since, self.spares_long_waits, *self.sources, *self.sparing)
+        if self.own_surplus:
+            self.signature = (*self.signature, self.own, work.form.level, work.order if work.seats else -1)
 
     def _sources(self) -> list[Source]:
         """The nodes beside the job's path from which something may be taken."""
@@ -91,8 +93,12 @@ class Reclaim(Rights):
         return reason("balance", detail, quota=name, other=other)
 
     def units(self, large: int, *, surplus_only: bool = False, fresh_first: bool = True) -> Ranked:
-        """Everything that may be taken from the sources, in the order in which it is tried."""
-        ranked: list[Pair] = []
+        """Everything that may be taken from the sources, and what the leaf itself gives back, in the order in which it is tried.
+
+        `surplus_only`: the surplus of the sources alone.
+        """
+        ranked: list[Pair] = [] if surplus_only else [*self.own_surplus]
+        parts = len(self.sources) + bool(ranked)
         for place, _, _ in self.sources:
             below = self._below(place, large, surplus_only)
             if place in self.sparing:
@@ -104,7 +110,7 @@ class Reclaim(Rights):
             ranked.extend(below)
         if not fresh_first:
             return as_if_running(ranked)
-        if len(self.sources) > 1:
+        if parts > 1:
             ranked.sort(key=rank_and_cost)
         return ranked
 
@@ -176,7 +182,7 @@ class Reclaim(Rights):
     @cached_property
     def own_surplus(self) -> Ranked:
         """What its own leaf gives back for its minimum."""
-        return own_surplus(self.cycle, self.work, self.quota_type, self.own)
+        return own_surplus(self.cycle, self.work, self.quota_type, self.own) if "shrink" in self.cycle.settings.passes else ()
 
     def crosses(self, found: Found) -> bool:
         """Whether a set takes running work and leaves the node of a victim in another leaf below its line."""
@@ -280,12 +286,17 @@ class Reclaim(Rights):
 
 def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:
     """The rules for a job of a leaf: for the same amount the same, as long as nothing changes."""
-    key = ("rules", leaf, quota_type, milli, work.home if cycle.cluster.windows.lasting else -1)
+    key = ("rules", leaf, quota_type, milli, work.home if cycle.cluster.windows.lasting else -1, *_who_gives(cycle, work))
     rules: Reclaim | None = cycle.memo(key)
     if rules is None:
         rules = cycle.remember(key, Reclaim(cycle, work, quota_type, leaf, milli))
     rules.work = work
     return rules
+
+
+def _who_gives(cycle: Cycle, work: Work) -> tuple[object, ...]:
+    """What decides which jobs of its own leaf give surplus back for it."""
+    return (work.form.level, work.order if work.seats else -1) if cycle.cluster.forms.elastic else ()
 
 
 def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:

@@ -204,8 +204,8 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 
 
-def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None) -> None:
-    """Take the units from their jobs; a job that loses all its units is evicted, another one is shrunk."""
+def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None, own: int = -1) -> None:
+    """Take the units from their jobs; a job that loses all its units is evicted, another one is shrunk. `own` leaf gives its surplus back."""
     surplus: dict[int, list[Unit]] = {}
     whole: dict[int, Work] = {}
     for unit in units:
@@ -216,7 +216,12 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
     cycle.cluster.put_out_all([*whole.values()], why, for_job)
     for order, members in surplus.items():
         if order not in whole:
-            cycle.cluster.unseat(members[0].work, [seat for unit in members for seat in unit.seats], why, for_job)
+            told = given_back(for_job) if members[0].leaf == own else why
+            cycle.cluster.unseat(members[0].work, [seat for unit in members for seat in unit.seats], told, for_job)
+
+
+def given_back(for_job: str | None) -> Reason:
+    return reason("shrink", f"surplus is released for the minimum of {for_job}")
 
 
 def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
@@ -405,7 +410,7 @@ def try_set(
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
     in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
     if found.surplus:
-        release(cycle, found.units, code, work.job.name)
+        release(cycle, found.units, code, work.job.name, rights.own)
     else:
         cluster.put_out_all(victims, code, work.job.name)
     refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)

@@ -107,6 +107,8 @@ class Found:
 class Rights(ABC):
     """By which rules running work may be taken for a job."""
 
+    own = -1  # the leaf that gives surplus back for it beside what is taken
+
     @abstractmethod
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
         """The node of the tree that is charged with a unit beside what was taken so far; None where it may not be taken."""

@@ -227,6 +227,20 @@ def test_of_surplus_what_is_borrowed_goes_first() -> None:
     assert actions(plan) == {"borrowed": "shrink", "waits": "start"}
 
 
+@pytest.mark.parametrize(("number", "passes"), [(50, None), (90, None), (50, ["allocate", "reclaim", "preempt"])])
+def test_surplus_of_the_own_queue_goes_along_with_what_is_reclaimed(number: int, passes: list[str] | None) -> None:
+    """It is given back before a second job of the other queue is evicted; not by a job of a higher number, nor where shrink is no pass."""
+    own = elastic("own", "a", range(4), least=2, most=4, priority=number)
+    others = [running("older", [at("n0", 4, 5)], "b", started=-900), running("younger", [at("n0", 6, 7)], "b", started=-100)]
+    fields = {} if passes is None else {"settings": {"passes": passes}}
+    plan = plan_of(scene([node("n0")], [quota("a", 8), quota("b")], [own, *others, job("waits", "a", 1, 4, priority=50)], **fields))
+
+    gives = {"own": "shrink", "younger": "evict"} if (number, passes) == (50, None) else {"older": "evict", "younger": "evict"}
+    assert actions(plan) == {**gives, "waits": "start"}
+    codes = {one["job"]: one["why"]["code"] for one in plan["decisions"] if one["action"] in ("evict", "shrink")}
+    assert codes == {name: "shrink" if action == "shrink" else "reclaim" for name, action in gives.items()}
+
+
 HOURS = 5 * 3600
 
 

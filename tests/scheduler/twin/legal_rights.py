@@ -45,17 +45,19 @@ def right_violations(scenario: Json, plan: Json) -> list[str]:
         key = str(why.get("for"))
         if action in TAKES and why.get("code") == "reclaim" and key in world.jobs and key not in judged:
             judged.add(key)
+            home = first.jobs[key].quota
             group = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and d["why"]["code"] == "reclaim"]
             moments = (w for moment in _moments(scenario, plan, key, first) for w in (moment, _without_what_others_got(moment, plan, key)))
-            own_victims = [d for d in plan["decisions"] if d["action"] == "evict" and d["why"].get("for") == key and d["why"]["code"] == "preempt"]
+            for_it = [d for d in plan["decisions"] if d["action"] in TAKES and d["why"].get("for") == key and first.jobs[d["job"]].quota == home]
+            own_victims = [d for d in for_it if (d["action"], d["why"]["code"]) in (("evict", "preempt"), ("shrink", "shrink"))]
             moments = (w for moment in moments for w in (moment, *_after_its_own(moment, own_victims)))
             begun = ((w, given) for moment in moments for w, given in ((moment, group), *_with_who_was_started(moment, plan, key, group)))
             asked = ((view, given) for w, given in begun for view in (w, *class_windows.views(w, key)))
             found += next(
-                (faults for w, given in asked if not (faults := reclaim_violations(w, w.jobs[key], given, plan, first.jobs[key].quota))),
+                (faults for w, given in asked if not (faults := reclaim_violations(w, w.jobs[key], given, plan, home))),
                 reclaim_violations(world, world.jobs[key], group, plan),
             )
-            own = [d["job"] for d in group if first.jobs[d["job"]].quota == first.jobs[key].quota]
+            own = [d["job"] for d in group if first.jobs[d["job"]].quota == home]
             found += [f"{name} is reclaimed for {key} of its own queue" for name in own]
     bound = world_bound(scenario, plan)
     if bound is not None and len(moves) > bound:
@@ -98,9 +100,11 @@ def _moments(scenario: Json, plan: Json, asker: str, first: World) -> Iterator[W
 
 
 def _after_its_own(world: World, victims: list[Json]) -> Iterator[World]:
-    """With those gone whom the asker evicts in its own queue: it may have taken from others afterwards."""
+    """With those gone whom the asker evicts in its own queue, and the surplus that is given back there: it may have taken from others afterwards."""
     for decision in victims:
-        world = _put_out(world, world.jobs[decision["job"]])
+        victim = world.jobs[decision["job"]]
+        shrinks = decision["action"] == "shrink"
+        world = world.with_job(replace(victim, workers=_left(decision))) if shrinks else _put_out(world, victim)
     if victims:
         yield world
 
@@ -157,6 +161,11 @@ def _without_what_others_got(world: World, plan: Json, asker: str) -> World:
             left = tuple(worker for worker in victim.workers if theirs.isdisjoint((worker.node, gpu) for gpu in worker.gpus))
             world = world.with_job(replace(victim, workers=left))
     return world
+
+
+def _left(decision: Json) -> tuple[Worker, ...]:
+    """The workers that stay."""
+    return tuple(worker_of(raw) for raw in decision["workers"])
 
 
 def _serves_others(plan: Json, victim: str, asker: str) -> bool:
@@ -423,7 +432,7 @@ def _worth(world: World, plan: Json, victim: Job, asker: Job) -> list[str]:
     bound, then = world.settings["worth"].get(asker.cls), world
     for decision in plan["decisions"]:
         if decision["action"] in TAKES and decision["why"].get("for") == asker.name:
-            left = tuple(worker_of(raw) for raw in decision["workers"]) if decision["action"] == "shrink" else ()
+            left = _left(decision) if decision["action"] == "shrink" else ()
             then = then.with_job(replace(then.jobs[decision["job"]], workers=left))
     if bound is None or within_guarantee(then, asker):
         return []
