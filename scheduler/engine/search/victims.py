@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import islice
 from typing import TypeVar
 
 from ..model.reasons import Reason
@@ -242,7 +241,7 @@ def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Ta
         return needed
     for chosen in (swapped,) if target.growth else (swapped, closed):
         units = sorted(chosen, key=lambda unit: unit.key)
-        if _together(units, legal, {}) and _enough(cluster, units, target):
+        if Together(legal).may_grow_by(units) and _enough(cluster, units, target):
             return units
     return None
 
@@ -270,7 +269,7 @@ def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] |
     kept = _complete(needed, jobs)
     if len(kept) == len(needed):
         return kept
-    return kept if _together(kept, legal, {}) else None
+    return kept if Together(legal).may_grow_by(kept) else None
 
 
 class Counter:
@@ -383,12 +382,21 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
         counter.begin_anew()
         if refused and len(units) <= FEW:
             return _least_set(units, legal, target, counter)
-        if refused and target.gpus > 1 and not target.short:
+        if refused and target.gpus > 1 and not target.short and _could_suffice(cluster, units, charged, target):
             return _collect_by_node(cluster, units, legal, target, counter)
         return None
     if target.fits is None:
         return None
     return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+
+
+def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], target: Target) -> bool:
+    """A bound: who was refused a unit may give less than one unit more, whichever are taken."""
+    assert target.allowed is not None
+    low, high = target.low, target.high
+    idle = int(cluster.fleet.soon.count_np[low:high][target.allowed[low:high] > 0].sum())
+    most = sum(charged.values()) + len(charged) * max(unit.milli for _, unit in units)
+    return 1000 * idle + most >= 1000 * target.count * target.gpus
 
 
 def _least_set(units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
@@ -405,7 +413,7 @@ def _sets(units: Sequence[Unit], legal: Legal, counter: Counter, chosen: list[Un
     """Those that may be taken together with the chosen ones and make room with them, where the last of them is needed for it."""
     for at, unit in enumerate(units):
         some = [*chosen, unit]
-        if _together(some, legal, {}):  # else nothing that holds them may be taken
+        if Together(legal).may_grow_by(some):  # else nothing that holds them may be taken
             if counter.change(unit, 1):
                 yield some
             else:
@@ -467,7 +475,10 @@ Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has co
 
 
 def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
-    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time."""
+    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time.
+
+    Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
+    """
     here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
     for pair in units:
         seats = pair[1].seats
@@ -476,26 +487,64 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
                 here[node].append(pair)
             elif target.low <= node < target.high and (target.flags is None or target.flags[node]):
                 here[node] = [pair]
-    nodes = sorted(here)
-    slots = {node: _slots(cluster, target.gpus, node, here[node]) for node in nodes}
-    heap = [slot for mine in slots.values() for slot in islice(mine, 1)]
+    slots = {node: [*_slots(cluster, target.gpus, node, here[node])] for node in sorted(here)}
+    for _ in range(ROUNDS):
+        taken = _clear(slots, legal, counter)
+        if counter.enough:
+            return taken
+        if not taken:
+            return None
+        counter.begin_anew()
+        for node in {seat.node for seat in taken[0].seats if seat.node in here}:
+            here[node] = [pair for pair in here[node] if pair[1] is not taken[0]]
+            slots[node] = [*_slots(cluster, target.gpus, node, here[node])]
+    return None
+
+
+def _clear(slots: dict[int, list[Slot]], legal: Legal, counter: Counter) -> list[Unit]:
+    """The units of the slots that cost least, until the job fits or nothing more may be taken; each node's slots one after the other."""
+    heap = [(*mine[0][:4], 0) for mine in slots.values() if mine]
     heapify(heap)
-    charged: dict[int, int] = {}
+    together = Together(legal)
     taken: dict[Unit, None] = {}
-    enough = counter.enough
-    while heap and not enough:
-        _, _, _, node, mine = heappop(heap)
-        fresh = [unit for unit in mine if unit not in taken]
-        trial = dict(charged)
-        if not _together(fresh, legal, trial):
+    while heap and not counter.enough:
+        *_, node, at = heappop(heap)
+        fresh = [unit for unit in slots[node][at][4] if unit not in taken]
+        if not together.may_grow_by(fresh):
             continue
-        charged = trial
         for unit in fresh:
             taken[unit] = None
-            enough = counter.change(unit, 1)
-        for slot in islice(slots[node], 1):
-            heappush(heap, slot)
-    return list(taken) if enough else None
+            counter.change(unit, 1)
+        if at + 1 < len(slots[node]):
+            heappush(heap, (*slots[node][at + 1][:4], at + 1))
+    return list(taken)
+
+
+class Together:
+    """Units that may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line."""
+
+    def __init__(self, legal: Legal) -> None:
+        self.legal = legal
+        self._charged: dict[int, int] = {}
+        self._last: dict[int, Unit] = {}  # by the node that is charged: the others are legal if this one is
+
+    def may_grow_by(self, units: Sequence[Unit]) -> bool:
+        """Add them if all are legal together with those before."""
+        charged, last = dict(self._charged), dict(self._last)
+        places: dict[int, None] = {}
+        for unit in units:
+            place = self.legal(unit, {})
+            if place is None:
+                return False
+            places[place] = None
+            charged[place] = charged.get(place, 0) + unit.milli
+            before = last.get(place)
+            if before is None or (not unit.surplus, unit.milli) > (not before.surplus, before.milli):
+                last[place] = unit
+        if any(self.legal(last[place], {place: charged[place] - last[place].milli}) is None for place in places):
+            return False
+        self._charged, self._last = charged, last
+        return True
 
 
 def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slot]:
@@ -533,19 +582,6 @@ def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
             most -= one[0]
             spared.append(one)
     return spared[::-1]
-
-
-def _together(units: Sequence[Unit], legal: Legal, charged: dict[int, int]) -> bool:
-    """Whether they may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line.
-
-    What they come to is added to `charged`.
-    """
-    for unit in sorted(units, key=lambda unit: (not unit.surplus, unit.milli)) if len(units) > 1 else units:
-        place = legal(unit, charged)
-        if place is None:
-            return False
-        charged[place] = charged.get(place, 0) + unit.milli
-    return True
 
 
 def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:

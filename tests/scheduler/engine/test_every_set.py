@@ -172,3 +172,43 @@ def test_what_may_be_taken_is_not_used_up_by_a_job_whose_place_does_not_help(mon
     mine = [running("mine-0", [at("n1", 1, 2, 3)], "mine")]
     scenario = scene([node("n0", 4), node("n1", 4)], [quota("mine", 6), quota("theirs", 2)], [spread, helps, *mine, job("asker", "mine", 3)])
     assert actions(plan_of(scenario)) == {"helps": "evict", "asker": "start"}
+
+
+def among_eleven(guaranteed: int, held: list[tuple[str, int, int]]) -> dict[str, str]:
+    """Jobs of so many GPUs and such a number on n0, in a queue that has nine more of one GPU, where they make no room; two workers of 2 GPUs ask."""
+    free, jobs = iter(range(8)), []
+    for name, gpus, number in held:
+        jobs.append(running(name, [at("n0", *(next(free) for _ in range(gpus)))], "theirs", priority=number))
+    stay = [*free]
+    jobs += [running("stays", [at("n0", *stay)], "fixed", preemptible=False)] if stay else []
+    for number in range(1, 10):
+        jobs.append(running(f"single-{number}", [at(f"n{number}", 0)], "theirs", priority=50))
+        jobs.append(running(f"fixed-{number}", [at(f"n{number}", 1)], "fixed", preemptible=False))
+    nodes = [node("n0"), *(node(f"n{number}", 2) for number in range(1, 10))]
+    quotas = [quota("mine", 4, weight=0), quota("theirs", guaranteed, weight=0), quota("fixed", 9 + len(stay), weight=0)]
+    done = actions(plan_of(scene(nodes, quotas, [*jobs, job("asker", "mine", 2, 2, priority=90)])))
+    assert done.pop("asker", "") == "start"
+    return done
+
+
+def test_of_many_the_search_goes_on_behind_one_that_uses_up_what_may_be_taken() -> None:
+    """With `first` gone the queue is at its line, and there is room for one worker; `second` alone makes room for both."""
+    assert among_eleven(13, [("first", 3, 0), ("second", 4, 10)]) == {"second": "evict"}
+
+
+def test_of_many_a_set_is_judged_with_its_largest_job_last() -> None:
+    """All three are needed; the queue may lose 2 GPUs and whatever it loses last."""
+    assert among_eleven(10, [("large", 2, 0), ("small", 1, 10), ("other", 1, 20)]) == {"large": "evict", "small": "evict", "other": "evict"}
+
+
+def test_of_many_a_set_is_found_wherever_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of some thousand draws, with few units treated like many."""
+    looked = 0
+    for seed in range(1500):
+        case = case_of(few_jobs(seed))
+        if case is not None and case.by_the_rules()[0] == "every set":
+            looked += 1
+            with monkeypatch.context() as patch:
+                patch.setattr(victims, "FEW", 0)
+                assert case.found() is not None, seed
+    assert looked > 20
