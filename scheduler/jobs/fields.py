@@ -1,7 +1,7 @@
-"""The fields of the submission form: one for every key of a description, with the words that stand beside it.
+"""The submission form: its sections, one field for every key of a description, and what the text in a field means.
 
-What a value may be is the schema's alone (`scheduler.jobs.schema`). Here a text becomes a value of the kind that is meant; what
-does not read so stays a text, for the schema to name it.
+What a key is called and what it may be is the schema's alone (`scheduler.jobs.schema`). Here a text becomes a value of the kind that is meant;
+what does not read so stays a text, for the schema to name it.
 """
 
 import json
@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+
 from gpufleet.core.lengths import seconds_read
-from scheduler.models import CatchUp, Overlap
+from scheduler.jobs.schema import MOST_ROLES, JobDescription, RoleForm
+from scheduler.jobs.shown import keys_of, part_of, shown_of
+from scheduler.schedules.schema import ScheduleIn
 
 Steps = tuple[int | str, ...]
-MOST_ROLES = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`kind`: text, code (several lines), number, length (of time), choice, or one of the lists below."""
-
     path: str
     label: str
     kind: str = "text"
@@ -45,173 +46,61 @@ class Section(NamedTuple):
     is_open: bool = False
 
 
-def _choices(*pairs: tuple[str, str], blank: str = "–") -> tuple[tuple[str, str], ...]:
-    return (("", blank), *pairs)
+def _field(schema: type[BaseModel], path: str, below: str = "") -> Field:
+    """The field of a key, by what the schema says of it."""
+    key, inner, rest = path.partition(".")
+    info = keys_of(schema)[key]
+    if inner:
+        return _field(part_of(info), rest, f"{below}{key}.")
+    shown = shown_of(info)
+    assert shown is not None, f"{below}{key} has no words"
+    kind, choices = shown.kind_of(key, info), shown.choices_of(key, info)
+    return Field(f"{below}{key}", shown.label, kind, shown.hint, choices, shown.placeholder_of(key, info))
 
 
-YES_NO = _choices(("true", "Yes"), ("false", "No"))
-PLACING = (
-    Field("topology.required", "All in one", hint="A level of the fleet, such as leaf or node: it waits for that."),
-    Field("topology.preferred", "Rather in one", hint="As deep as possible, but it does not wait for it."),
-    Field("topology.tp_group", "GPUs of a TP group", "number", "So many in consecutive ranks share one NVLink island."),
-)
-ROLE = (
-    Field("name", "Role", placeholder="worker"),
-    Field("min", "Workers at least", "number", placeholder="1"),
-    Field("max", "Workers at most", "number", "More than at least: elastic."),
-    Field("step", "In steps of", "number", placeholder="1"),
-    Field("gpus", "GPUs each", "number", "Whole ones, on one node."),
-    Field("mig", "MIG profile", hint="Instead of whole GPUs: 1g.10gb."),
-    Field("gpu_memory_gb", "GPU memory, GB", "number", "Instead: a part by its memory."),
-    Field("gpu_share", "Share of a GPU", "number", "Instead: 0.25."),
-    Field("devices", "So many parts", "number", "Each on another GPU of one node."),
-    Field("gpu_types", "GPU types", "words", "Empty: any that suits."),
-    Field("cpus", "CPUs each", "number", placeholder="0"),
-    Field("host_memory_gb", "Host memory each, GB", "number", placeholder="0"),
-    *PLACING,
-)
+def _fields(schema: type[BaseModel], below: str = "") -> tuple[Field, ...]:
+    """Those of all keys of a part, in its order."""
+    return tuple(_field(schema, key, below) for key, info in keys_of(schema).items() if shown_of(info))
+
+
+def _section(key: str, title: str, *paths: str, is_open: bool = False) -> Section:
+    return Section(key, title, tuple(_field(JobDescription, path) for path in paths), is_open)
+
+
+# When a job recurs is no key of its description: a schedule submits it.
+REPEAT = "repeat."
+RECURS = ("cron", "zone", "overlap", "catch_up", "start_within_s", "starts_at", "ends_at")
+PLACING = ("topology.required", "topology.preferred", "topology.tp_group")
+ROLE = (*_fields(RoleForm), *(_field(RoleForm, path) for path in PLACING))
 # On the page always, seen where a cluster is simulated or a job says something of it.
 SIMULATED = "simulated"
 SECTIONS = (
-    Section(
-        "what",
-        "The job",
-        (
-            Field("quota", "Team", "quota", "Type to search; the path of its quota."),
-            Field("gpus", "GPUs of each worker", "number", "Whole ones, on one node."),
-            Field("gpu_types", "GPU types", "types", "Empty: any that suits."),
-            Field("launch.command", "Command", "command", "Arguments as in a terminal; no shell.", placeholder="python train.py"),
-            Field("limit_s", "Time limit", "length", "Such as 90m, 12h or 1d. A limit lets it start in gaps."),
-            Field("name", "Name"),
-            Field("workers", "Workers", "number", placeholder="1"),
-        ),
-        True,
-    ),
-    Section(
-        "order",
-        "Class, priority and run time",
-        (
-            Field(
-                "class",
-                "Class",
-                "choice",
-                "Batch, unless the team has a default class.",
-                choices=_choices(("batch", "Batch"), ("interactive", "Interactive"), ("inference", "Inference"), blank="Default of the team"),
-            ),
-            Field("priority", "Priority", "number", "In its class and queue; higher goes first.", placeholder="50"),
-            Field("estimate_s", "Estimated run time", "length", "Such as 90m, 2h, 1d, or seconds; at speed 1."),
-            Field("throughput", "Relative speed by type", "numbers", "One TYPE=factor a line; 1 where none is stated, 0: can't run there."),
-        ),
-    ),
-    Section(
+    _section("what", "The job", "quota", "gpus", "gpu_types", "launch.command", "limit_s", "name", "workers", is_open=True),
+    _section("order", "Class, priority and run time", "class", "priority", "estimate_s", "throughput"),
+    _section(
         "run",
         "Script, image and environment",
-        (
-            Field("launch.shell", "Shell script", "code", "Instead of a command."),
-            Field("launch.image", "Image", hint="registry/name:tag or …@sha256:…. Empty: what its nodes have.", placeholder="registry/name:tag"),
-            Field("launch.per", "A process for each", "choice", choices=_choices(("worker", "Worker"), ("gpu", "GPU"), blank="Worker")),
-            Field("launch.workdir", "Working directory", placeholder="/data/…"),
-            Field("launch.env", "Environment", "pairs", "One KEY=value a line."),
-            Field("launch.secrets", "Secrets", "pairs", "One VARIABLE=name-of-the-secret a line; the operator keeps them."),
-            Field("launch.port", "Port", "number", "That it listens on, as a notebook does.", placeholder="8888"),
-            Field("launch.in_place", "Resized in place", "choice", "Its processes meet again by themselves, as torchrun's do.", choices=YES_NO),
-            Field("launch.idle_end_s", "Ended when idle for", "length", "Such as 1h: no activity of its GPUs for so long."),
-        ),
+        *(f"launch.{key}" for key in ("shell", "image", "per", "workdir", "env", "secrets", "port", "in_place", "idle_end_s")),
     ),
-    Section("roles", "Elastic, parts of GPUs, several roles", (), False),
-    Section(
-        "place",
-        "Where it may run",
-        (
-            *PLACING,
-            Field(
-                "sharing",
-                "Sharing",
-                "choice",
-                choices=_choices(("exclusive", "Whole GPUs"), ("mig", "MIG"), ("mps", "MPS"), ("timeslice", "Time slice")),
-            ),
-            Field("node_labels", "Labels of its nodes", "pairs", "One key=value a line."),
-            Field("needs", "Attributes of its nodes", "numbers", "At least; one key=number a line: pcie_gbps=40 (GB/s)."),
-            Field("tolerates_suspect", "Also on suspect nodes", "choice", choices=YES_NO),
-        ),
-    ),
-    Section(
-        "when",
-        "When, and after what",
-        (
-            Field("not_before", "Not before (UTC)", "moment"),
-            Field("deadline", "Deadline (UTC)", "moment", "Not started by then, it has failed."),
-            Field("after", "After these jobs", "after", "One a line: j-17, or j-17 ended for any end."),
-            Field("hold", "Held back", "choice", choices=YES_NO),
-            Field("draft", "Only a draft", "choice", choices=YES_NO),
-            Field("retries", "Retries", "number", "After failures of its own.", placeholder="0"),
-        ),
-    ),
-    Section(
-        "repeat",
-        "Repeat",
-        (
-            Field(
-                "repeat.cron",
-                "Due",
-                "cron",
-            ),
-            Field("repeat.zone", "Time zone", hint="Such as Europe/Berlin; its summer time is kept.", placeholder="UTC"),
-            Field("repeat.overlap", "If an earlier run has not ended", "choice", choices=_choices(*Overlap.choices, blank=Overlap.SKIP.label)),
-            Field("repeat.catch_up", "Times that were missed", "choice", choices=_choices(*CatchUp.choices, blank=CatchUp.LAST.label)),
-            Field("repeat.start_within_s", "Submitted at most so late", "length", "Such as 90m, or seconds. Empty: as late as it comes."),
-            Field("repeat.starts_at", "From (UTC)", "moment"),
-            Field("repeat.ends_at", "Until (UTC)", "moment", "Not due after."),
-        ),
-    ),
-    Section(
+    _section("roles", "Elastic, parts of GPUs, several roles"),
+    _section("place", "Where it may run", *PLACING, "sharing", "node_labels", "needs", "tolerates_suspect"),
+    _section("when", "When, and after what", "not_before", "deadline", "after", "hold", "draft", "retries"),
+    Section("repeat", "Repeat", tuple(_field(ScheduleIn, key, REPEAT) for key in RECURS)),
+    _section(
         "give",
         "Giving way and saving work",
-        (
-            Field(
-                "preemptible",
-                "Preemptible",
-                "choice",
-                choices=_choices(("true", "Always"), ("when_borrowed", "When borrowed"), ("false", "Never"), blank="By its class"),
-            ),
-            Field("grace_s", "Grace", "length", "Between the signal and the end by force.", placeholder="30"),
-            Field("preemption_delay_s", "Preempts nothing for", "length"),
-            Field("checkpoint", "Checkpoints", "choice", choices=_choices(("null", "Can't be moved"), blank="As stated below")),
-            Field("checkpoint.interval_s", "Saved every", "length"),
-            Field("checkpoint.save_s", "Saving takes", "length"),
-            Field("checkpoint.restore_s", "Restoring takes", "length"),
-        ),
+        *("preemptible", "grace_s", "preemption_delay_s", "checkpoint"),
+        *(f"checkpoint.{key}" for key in ("interval_s", "save_s", "restore_s")),
     ),
-    Section(
+    _section(
         "many",
         "Many alike, labels and cost centre",
-        (
-            Field("array.size", "So many", "number"),
-            Field("array.grid", "Or a sweep", "grid", "A variable a line with its values: LR=0.1 0.01 0.001."),
-            Field(
-                "array.combine",
-                "Its values",
-                "choice",
-                choices=_choices(("product", "Every combination"), ("zip", "First with first, …"), blank="Every combination"),
-            ),
-            Field("array.values", "Or one for each set", "sets", "One set of variables a line: LR=0.1 SEED=7."),
-            Field("labels", "Labels", "pairs", "One key=value a line."),
-            Field("cost_centre", "Cost centre"),
-            Field("template", "Template"),
-        ),
+        *(f"array.{key}" for key in ("size", "grid", "combine", "values")),
+        *("labels", "cost_centre", "template"),
     ),
-    Section(
-        SIMULATED,
-        "On simulated hardware",
-        (
-            Field("work_s", "Simulated work", "length", "How long it computes there."),
-            Field("launch.simulated", "Behaviour", "json", "How the job behaves there, as JSON."),
-        ),
-    ),
+    _section(SIMULATED, "On simulated hardware", "work_s", "launch.simulated"),
 )
 PLAIN = {field.path: field for section in SECTIONS for field in section.fields}
-# When a job recurs is no key of its description: a schedule submits it.
-REPEAT = "repeat."
 ROLE_BY_KEY = {field.path: field for field in ROLE}
 
 

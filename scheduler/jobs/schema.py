@@ -1,4 +1,4 @@
-"""How a job is described: one schema for the API, files of the command line, and forms.
+"""How a job is described: the one statement of its keys, with their types, bounds, defaults and words, for the API, files and forms.
 
 Names are those of the scenario format, so that a job reads the same when it is submitted, planned and exported. Unknown keys are refused. What only
 the engine can judge (levels, profiles, combinations) is checked by the engine's own reader, in `scheduler.services.jobs.submission`.
@@ -22,10 +22,14 @@ from pydantic_core import PydanticCustomError
 
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
+from scheduler.jobs.shown import Shown
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 
 MOST_ELEMENTS = 10_000
 MOST_TYPES = 50
+MOST_ROLES = 20
+MOST_WORKERS = 100_000
+MOST_GPUS = 64  # of one worker
 # In which an array says how many it is.
 WAYS = ("size", "values", "grid")
 # In `Job.spec`, which the engine's snapshot reads: whether `Job.launch` names an image. No key of a description.
@@ -78,6 +82,22 @@ Processors = Annotated[
 ]
 
 
+# What several parts of a description, or what changes one, have in common.
+Count = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
+Least = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
+Gpus = Annotated[int | None, Field(ge=0, le=MOST_GPUS)]
+Types = Annotated[list[Word] | None, Field(max_length=MOST_TYPES)]
+Priority = Annotated[int, Field(ge=-1000, le=1000), Shown("Priority", "In its class and queue; higher goes first.")]
+RunTime = Annotated[int | None, Field(ge=1, le=LONGEST_SECONDS)]
+Estimate = Annotated[RunTime, Shown("Estimated run time", "Such as 90m, 2h, 1d, or seconds; at speed 1.")]
+Limit = Annotated[RunTime, Shown("Time limit", "Such as 90m, 12h or 1d. A limit lets it start in gaps.")]
+NotBefore = Annotated[Moment | None, Shown("Not before (UTC)")]
+Deadline = Annotated[Moment | None, Shown("Deadline (UTC)", "Not started by then, it has failed.")]
+Retries = Annotated[int, Field(ge=0, le=1000), Shown("Retries", "After failures of its own.")]
+Labels = Annotated[dict[Word, Text], Field(max_length=50), Shown("Labels", "One key=value a line.")]
+CostCentre = Annotated[str, StringConstraints(max_length=40), Shown("Cost centre")]
+
+
 class Part(Strict):
     model_config = ConfigDict(extra="forbid")
 
@@ -85,65 +105,91 @@ class Part(Strict):
 class Placing(Part):
     """Where workers stand together."""
 
-    required: Word | None = Field(default=None, description="All in one domain of this level: a level of the fleet, `cluster` or `node`.")
-    preferred: Word | None = Field(default=None, description="Rather so, as deep as possible.")
-    tp_group: int | None = Field(default=None, ge=1, le=4096, description="So many GPUs in consecutive ranks share one NVLink island.")
+    required: Annotated[Word | None, Shown("All in one", "A level of the fleet, such as leaf or node: it waits for that.")] = Field(
+        default=None, description="All in one domain of this level: a level of the fleet, `cluster` or `node`."
+    )
+    preferred: Annotated[Word | None, Shown("Rather in one", "As deep as possible, but it does not wait for it.")] = Field(
+        default=None, description="Rather so, as deep as possible."
+    )
+    tp_group: Annotated[int | None, Shown("GPUs of a TP group", "So many in consecutive ranks share one NVLink island.")] = Field(
+        default=None, ge=1, le=4096, description="So many GPUs in consecutive ranks share one NVLink island."
+    )
     span_clusters: bool = Field(default=False, description="May run on several clusters at once, where their back-ends can do that.")
 
 
 class RoleForm(Part):
     """One kind of worker. It asks for whole GPUs, or for one kind of part."""
 
-    name: Word = "worker"
-    min: int = Field(default=1, ge=0, le=100_000)
-    max: int | None = Field(default=None, ge=1, le=100_000, description="More than `min`: elastic.")
-    step: int = Field(default=1, ge=1, le=100_000)
-    gpus: int | None = Field(default=None, ge=0, le=64, description="Whole GPUs of each worker, on one node.")
-    mig: Word | None = Field(default=None, description="A MIG profile, such as 1g.10gb.")
-    gpu_memory_gb: float | None = Field(default=None, gt=0, le=100_000, allow_inf_nan=False, description="A part by its memory.")
-    gpu_share: float | None = Field(default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU.")
-    devices: int | None = Field(default=None, ge=1, le=64, description="So many such parts, each on another GPU of one node.")
-    gpu_types: list[Word] | None = Field(default=None, max_length=MOST_TYPES)
-    cpus: Processors = 0
-    host_memory_gb: float = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
+    name: Annotated[Word, Shown("Role")] = "worker"
+    min: Annotated[Least, Shown("Workers at least")] = 1
+    max: Annotated[Count | None, Shown("Workers at most", "More than at least: elastic.")] = Field(
+        default=None, description="More than `min`: elastic."
+    )
+    step: Annotated[Count, Shown("In steps of")] = 1
+    gpus: Annotated[Gpus, Shown("GPUs each", "Whole ones, on one node.")] = Field(default=None, description="Whole GPUs of each worker, on one node.")
+    mig: Annotated[Word | None, Shown("MIG profile", "Instead of whole GPUs: 1g.10gb.")] = Field(
+        default=None, description="A MIG profile, such as 1g.10gb."
+    )
+    gpu_memory_gb: Annotated[float | None, Shown("GPU memory, GB", "Instead: a part by its memory.")] = Field(
+        default=None, gt=0, le=100_000, allow_inf_nan=False, description="A part by its memory."
+    )
+    gpu_share: Annotated[float | None, Shown("Share of a GPU", "Instead: 0.25.")] = Field(
+        default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU."
+    )
+    devices: Annotated[int | None, Shown("So many parts", "Each on another GPU of one node.")] = Field(
+        default=None, ge=1, le=MOST_GPUS, description="So many such parts, each on another GPU of one node."
+    )
+    gpu_types: Annotated[Types, Shown("GPU types", "Empty: any that suits.")] = None
+    cpus: Annotated[Processors, Shown("CPUs each")] = 0
+    host_memory_gb: Annotated[float, Shown("Host memory each, GB")] = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
     topology: Placing | None = None
 
 
 class Saving(Part):
     """How it saves its work."""
 
-    interval_s: Seconds | None = None
-    save_s: Seconds = 0
-    restore_s: Seconds = 0
+    interval_s: Annotated[Seconds | None, Shown("Saved every")] = None
+    save_s: Annotated[Seconds, Shown("Saving takes")] = 0
+    restore_s: Annotated[Seconds, Shown("Restoring takes")] = 0
 
 
 class Launch(Part):
     """What is started for each worker. A list of arguments; a shell only in so many words."""
 
-    command: list[Text] | None = Field(default=None, min_length=1, max_length=1000)
-    shell: Text | None = Field(default=None, min_length=1)
-    image: Image | None = Field(default=None, description="What it runs in: registry/name:tag or …@sha256:…. Only where the back-end runs images.")
-    per: Literal["worker", "gpu"] = Field(default="worker", description="One process a worker, or one for each of its GPUs.")
-    env: dict[Variable, Text] = Field(default_factory=dict, max_length=1000)
-    secrets: dict[Variable, Word] = Field(
+    command: Annotated[list[Text] | None, Shown("Command", "Arguments as in a terminal; no shell.", kind="command", example="python train.py")] = (
+        Field(default=None, min_length=1, max_length=1000)
+    )
+    shell: Annotated[Text | None, Shown("Shell script", "Instead of a command.", kind="code")] = Field(default=None, min_length=1)
+    image: Annotated[Image | None, Shown("Image", "registry/name:tag or …@sha256:…. Empty: what its nodes have.", example="registry/name:tag")] = (
+        Field(default=None, description="What it runs in: registry/name:tag or …@sha256:…. Only where the back-end runs images.")
+    )
+    per: Annotated[Literal["worker", "gpu"], Shown("A process for each", choices=(("worker", "Worker"), ("gpu", "GPU")), blank="Worker")] = Field(
+        default="worker", description="One process a worker, or one for each of its GPUs."
+    )
+    env: Annotated[dict[Variable, Text], Shown("Environment", "One KEY=value a line.")] = Field(default_factory=dict, max_length=1000)
+    secrets: Annotated[dict[Variable, Word], Shown("Secrets", "One VARIABLE=name-of-the-secret a line; the operator keeps them.")] = Field(
         default_factory=dict, max_length=100, description="Variables by the name of a secret that the operator keeps."
     )
-    workdir: Text | None = Field(default=None, pattern=r"^/", description="An absolute path.")
-    port: int | None = Field(
+    workdir: Annotated[Text | None, Shown("Working directory", example="/data/…")] = Field(
+        default=None, pattern=r"^/", description="An absolute path."
+    )
+    port: Annotated[int | None, Shown("Port", "That it listens on, as a notebook does.", example="8888")] = Field(
         default=None, ge=1024, le=65_535, description="That its first worker listens on, as a notebook does: the console says how to reach it."
     )
-    idle_end_s: int | None = Field(
+    idle_end_s: Annotated[int | None, Shown("Ended when idle for", "Such as 1h: no activity of its GPUs for so long.")] = Field(
         default=None,
         ge=300,
         le=86_400,
         description="Ended after so long without activity of its GPUs, in whole minutes. Missing readings never end it.",
     )
-    in_place: bool = Field(
+    in_place: Annotated[bool, Shown("Resized in place", "Its processes meet again by themselves, as torchrun's do.")] = Field(
         default=False,
         description="Its processes meet again by themselves when a worker joins, leaves or is lost, as torchrun's do. It is resized in place, and "
         "its healthy workers stay.",
     )
-    simulated: dict[str, Any] | None = Field(default=None, description="For the simulated back-end: how the job behaves.")
+    simulated: Annotated[dict[str, Any] | None, Shown("Behaviour", "How the job behaves there, as JSON.", kind="json")] = Field(
+        default=None, description="For the simulated back-end: how the job behaves."
+    )
 
     @model_validator(mode="after")
     def one_of_both(self) -> "Launch":
@@ -167,12 +213,18 @@ Parameter = Annotated[
 class Array(Part):
     """Many jobs alike: so many, one for each set of variables, or a sweep over the values of some."""
 
-    size: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    values: list[dict[Variable, Text]] | None = Field(default=None, min_length=1, max_length=MOST_ELEMENTS)
-    grid: dict[Variable, Annotated[list[Parameter], Field(min_length=1, max_length=MOST_ELEMENTS)]] | None = Field(
-        default=None, min_length=1, max_length=20, description="A sweep: the values that each variable takes."
+    size: Annotated[int | None, Shown("So many")] = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    values: Annotated[list[dict[Variable, Text]] | None, Shown("Or one for each set", "One set of variables a line: LR=0.1 SEED=7.", kind="sets")] = (
+        Field(default=None, min_length=1, max_length=MOST_ELEMENTS)
     )
-    combine: Literal["product", "zip"] = Field(
+    grid: Annotated[
+        dict[Variable, Annotated[list[Parameter], Field(min_length=1, max_length=MOST_ELEMENTS)]] | None,
+        Shown("Or a sweep", "A variable a line with its values: LR=0.1 0.01 0.001.", kind="grid"),
+    ] = Field(default=None, min_length=1, max_length=20, description="A sweep: the values that each variable takes.")
+    combine: Annotated[
+        Literal["product", "zip"],
+        Shown("Its values", choices=(("product", "Every combination"), ("zip", "First with first, …")), blank="Every combination"),
+    ] = Field(
         default="product",
         description="Of a grid: each combination, the last variable changing first; or the first values together, then the second.",
     )
@@ -224,23 +276,23 @@ class After(Part):
 class Range(Part):
     """How many workers of a role."""
 
-    min: int = Field(ge=0, le=100_000)
-    max: int | None = Field(default=None, ge=1, le=100_000, description="More than `min`: elastic. Null: as many as `min`.")
+    min: Least
+    max: Count | None = Field(default=None, description="More than `min`: elastic. Null: as many as `min`.")
 
 
 class JobChange(Part):
     """What may be changed of a job that was submitted. What is not named stays as it is; null takes a limit or a time away."""
 
     name: Name = "job"
-    priority: int = Field(default=50, ge=-1000, le=1000)
-    estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
-    limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Counted from the start of the run that goes on.")
-    not_before: Moment | None = None
-    deadline: Moment | None = None
-    retries: int = Field(default=0, ge=0, le=1000)
-    labels: dict[Word, Text] = Field(default_factory=dict, max_length=50, description="All of them as they shall be.")
-    cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""
-    workers: dict[Word, Range] | None = Field(default=None, max_length=20, description="The range of each role that is named.")
+    priority: Priority = 50
+    estimate_s: Estimate = None
+    limit_s: Limit = Field(default=None, description="Counted from the start of the run that goes on.")
+    not_before: NotBefore = None
+    deadline: Deadline = None
+    retries: Retries = 0
+    labels: Labels = Field(default_factory=dict, description="All of them as they shall be.")
+    cost_centre: CostCentre = ""
+    workers: dict[Word, Range] | None = Field(default=None, max_length=MOST_ROLES, description="The range of each role that is named.")
     reason: Annotated[str, StringConstraints(max_length=280)] = Field(default="", description="Kept in the job's history and in the audit log.")
 
 
@@ -249,40 +301,64 @@ class JobDescription(Part):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    name: Name
-    quota: Annotated[str, StringConstraints(min_length=1, max_length=500)] = Field(description="The path of a leaf of the quota tree.")
-    job_class: Literal["batch", "interactive", "inference"] = Field(default="batch", alias="class")
-    priority: int = Field(default=50, ge=-1000, le=1000)
-    preemptible: bool | Literal["when_borrowed"] | None = Field(default=None, description="Unless stated: inference when_borrowed, others true.")
-    gpus: int | None = Field(default=None, ge=0, le=64, description="Short for one role: whole GPUs of each worker.")
-    workers: int | None = Field(default=None, ge=1, le=100_000, description="With gpus: how many workers.")
-    gpu_types: list[Word] | None = Field(default=None, max_length=MOST_TYPES, description="For roles that name none.")
-    roles: list[RoleForm] | None = Field(default=None, min_length=1, max_length=20)
-    topology: Placing | None = None
-    sharing: Literal["exclusive", "mig", "mps", "timeslice"] | None = None
-    node_labels: dict[Word, Text] | None = Field(default=None, max_length=50)
-    needs: dict[Word, float] | None = Field(default=None, max_length=50)
-    tolerates_suspect: bool | None = None
-    preemption_delay_s: Seconds | None = None
-    grace_s: Seconds = Field(default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force.")
-    throughput: dict[Word, float] | None = Field(
-        default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there."
+    name: Annotated[Name, Shown("Name")]
+    quota: Annotated[str, StringConstraints(min_length=1, max_length=500), Shown("Team", "Type to search; the path of its quota.", kind="quota")] = (
+        Field(description="The path of a leaf of the quota tree.")
     )
-    checkpoint: Saving | None = Field(default=None, description="null in so many words: it can't be moved.")
-    work_s: Seconds | None = Field(default=None, description="For the simulated back-end: how long it computes.")
-    estimate_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS)
-    limit_s: int | None = Field(default=None, ge=1, le=LONGEST_SECONDS, description="Ended after so long a run.")
-    not_before: Moment | None = None
-    deadline: Moment | None = Field(default=None, description="Not started by then, it has failed.")
-    retries: int = Field(default=0, ge=0, le=1000)
-    labels: dict[Word, Text] = Field(default_factory=dict, max_length=50)
-    cost_centre: Annotated[str, StringConstraints(max_length=40)] = ""
+    job_class: Annotated[
+        Literal["batch", "interactive", "inference"], Shown("Class", "Batch, unless the team has a default class.", blank="Default of the team")
+    ] = Field(default="batch", alias="class")
+    priority: Priority = 50
+    preemptible: Annotated[
+        bool | Literal["when_borrowed"] | None,
+        Shown("Preemptible", choices=(("true", "Always"), ("when_borrowed", "When borrowed"), ("false", "Never")), blank="By its class"),
+    ] = Field(default=None, description="Unless stated: inference when_borrowed, others true.")
+    gpus: Annotated[Gpus, Shown("GPUs of each worker", "Whole ones, on one node.")] = Field(
+        default=None, description="Short for one role: whole GPUs of each worker."
+    )
+    workers: Annotated[Count | None, Shown("Workers", example="1")] = Field(default=None, description="With gpus: how many workers.")
+    gpu_types: Annotated[Types, Shown("GPU types", "Empty: any that suits.", kind="types")] = Field(
+        default=None, description="For roles that name none."
+    )
+    roles: list[RoleForm] | None = Field(default=None, min_length=1, max_length=MOST_ROLES)
+    topology: Placing | None = None
+    sharing: Annotated[
+        Literal["exclusive", "mig", "mps", "timeslice"] | None,
+        Shown("Sharing", choices=(("exclusive", "Whole GPUs"), ("mig", "MIG"), ("mps", "MPS"), ("timeslice", "Time slice"))),
+    ] = None
+    node_labels: Annotated[dict[Word, Text] | None, Shown("Labels of its nodes", "One key=value a line.")] = Field(default=None, max_length=50)
+    needs: Annotated[dict[Word, float] | None, Shown("Attributes of its nodes", "At least; one key=number a line: pcie_gbps=40 (GB/s).")] = Field(
+        default=None, max_length=50
+    )
+    tolerates_suspect: Annotated[bool | None, Shown("Also on suspect nodes")] = None
+    preemption_delay_s: Annotated[Seconds | None, Shown("Preempts nothing for")] = None
+    grace_s: Annotated[Seconds, Shown("Grace", "Between the signal and the end by force.")] = Field(
+        default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force."
+    )
+    throughput: Annotated[
+        dict[Word, float] | None, Shown("Relative speed by type", "One TYPE=factor a line; 1 where none is stated, 0: can't run there.")
+    ] = Field(default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there.")
+    checkpoint: Annotated[Saving | None, Shown("Checkpoints", choices=(("null", "Can't be moved"),), blank="As stated below")] = Field(
+        default=None, description="null in so many words: it can't be moved."
+    )
+    work_s: Annotated[Seconds | None, Shown("Simulated work", "How long it computes there.")] = Field(
+        default=None, description="For the simulated back-end: how long it computes."
+    )
+    estimate_s: Estimate = None
+    limit_s: Limit = Field(default=None, description="Ended after so long a run.")
+    not_before: NotBefore = None
+    deadline: Deadline = Field(default=None, description="Not started by then, it has failed.")
+    retries: Retries = 0
+    labels: Labels = Field(default_factory=dict)
+    cost_centre: CostCentre = ""
     launch: Launch = Launch()
     array: Array | None = None
-    after: list[After] = Field(default_factory=list, max_length=100)
-    hold: bool = False
-    draft: bool = False
-    template: Annotated[str, StringConstraints(max_length=600)] = Field(
+    after: Annotated[list[After], Shown("After these jobs", "One a line: j-17, or j-17 ended for any end.", kind="after")] = Field(
+        default_factory=list, max_length=100
+    )
+    hold: Annotated[bool, Shown("Held back")] = False
+    draft: Annotated[bool, Shown("Only a draft")] = False
+    template: Annotated[str, StringConstraints(max_length=600), Shown("Template")] = Field(
         default="",
         description="What it begins with: a shipped template such as notebook, or one of a subtree: org/nlp:serve, or org/nlp:serve@3.",
     )

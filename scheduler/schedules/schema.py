@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic import ValidationError as SchemaError
 
 from scheduler.jobs.reading import Faults, faults_of
+from scheduler.jobs.shown import Shown
+from scheduler.models import CatchUp, Overlap
 
 LATENESS = "How late a run may still be submitted, in seconds. Null: as late as it comes; with catch_up none five minutes."
 
@@ -18,20 +20,29 @@ class ScheduleIn(BaseModel):
 
     name: str = Field(max_length=200)
     description: dict[str, Any] = Field(description="The job, as `POST /jobs` takes it. Its name may be left out: then it is the schedule's.")
-    cron: str = Field(max_length=200, description="Minute, hour, day of the month, month, day of the week.")
-    zone: str = Field("UTC", max_length=100, description="The time zone in which it is due.")
-    overlap: str = Field(
-        "skip",
+    cron: Annotated[str, Shown("Due", kind="cron")] = Field(max_length=200, description="Minute, hour, day of the month, month, day of the week.")
+    zone: Annotated[str, Shown("Time zone", "Such as Europe/Berlin; its summer time is kept.")] = Field(
+        "UTC", max_length=100, description="The time zone in which it is due."
+    )
+    overlap: Annotated[str, Shown("If an earlier run has not ended", choices=tuple(Overlap.choices), blank=Overlap.SKIP.label)] = Field(
+        Overlap.SKIP.value,
         max_length=20,
         description="While jobs of an earlier run have not ended: allow, skip or replace.",
-        json_schema_extra={"enum": ["allow", "skip", "replace"]},
+        json_schema_extra={"enum": list(Overlap.values)},
     )
-    catch_up: str = Field(
-        "last", max_length=20, description="Of times that were missed: none, last or all.", json_schema_extra={"enum": ["none", "last", "all"]}
+    catch_up: Annotated[str, Shown("Times that were missed", choices=tuple(CatchUp.choices), blank=CatchUp.LAST.label)] = Field(
+        CatchUp.LAST.value,
+        max_length=20,
+        description="Of times that were missed: none, last or all.",
+        json_schema_extra={"enum": list(CatchUp.values)},
     )
-    start_within_s: int | None = Field(None, description=LATENESS)
-    starts_at: datetime | None = Field(None, description="Not due before. A time in the past is caught up with, as catch_up says.")
-    ends_at: datetime | None = Field(None, description="Not due after.")
+    start_within_s: Annotated[int | None, Shown("Submitted at most so late", "Such as 90m, or seconds. Empty: as late as it comes.")] = Field(
+        None, description=LATENESS
+    )
+    starts_at: Annotated[datetime | None, Shown("From (UTC)")] = Field(
+        None, description="Not due before. A time in the past is caught up with, as catch_up says."
+    )
+    ends_at: Annotated[datetime | None, Shown("Until (UTC)", "Not due after.")] = Field(None, description="Not due after.")
 
 
 def schedule_read(raw: Mapping[str, Any]) -> tuple[dict[str, Any], Faults]:

@@ -5,7 +5,8 @@ import re
 import pytest
 from django.urls import reverse
 
-from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, description_of, values_of
+from scheduler.jobs.fields import PLAIN, REPEAT, ROLE_BY_KEY, SECTIONS, description_of, values_of
+from scheduler.jobs.reading import read_description
 from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.jobs.template_rules import SHIPPED
 from scheduler.models import Cluster, Job, JobDraft, JobEvent, JobState
@@ -41,6 +42,21 @@ def test_every_key_of_a_description_has_its_field():
     assert [key for key in keys if key not in PLAIN] == []
     roles = [key for key in paths(RoleForm) if key != "topology"] + paths(Placing, "topology.")
     assert [key for key in roles if key not in ROLE_BY_KEY] == []
+
+
+def test_every_field_stands_in_one_section_and_offers_what_its_key_takes():
+    stand = [field.path for section in SECTIONS for field in section.fields]
+    assert len(stand) == len(set(stand))
+    for field in (*PLAIN.values(), *ROLE_BY_KEY.values()):
+        assert (field.kind == "choice") == bool(field.choices), field.path
+
+    def is_taken(path: str, text: str) -> bool:
+        return path not in read_description({"name": "x", "quota": PATH, "gpus": 1} | description_of({path: text})).faults
+
+    for path, field in PLAIN.items():
+        if field.kind == "choice" and not path.startswith(REPEAT):
+            assert [text for text, _ in field.choices if text and not is_taken(path, text)] == [], path
+            assert path == "checkpoint" or not is_taken(path, "nonsense"), path
 
 
 WHOLE = {
