@@ -3,7 +3,7 @@
 import gzip
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -134,10 +134,21 @@ def nic(of: Node, name: str = "mlx5_0", **fields: Any) -> Nic:
     return Nic.objects.create(**({"public_id": public_id("i"), "node": of, "name": name, "rail": 0, "speed_gbps": 400} | fields))
 
 
+def spec_of(said: Mapping[str, Any] | None = None, *, workers: int = 1, gpus: int = 0) -> dict[str, Any]:
+    """As a submission keeps it (`scheduler.jobs.stored`). What `said` leaves out of its roles is there; without any there is one."""
+    spec = dict(said or {})
+    types = {"gpu_types": spec.pop("gpu_types")} if "gpu_types" in spec else {}
+    given = spec.get("roles") or [{"min": workers, "gpus": gpus}]
+    return spec | {"roles": [{"name": "worker", "min": 1} | types | role for role in given]}
+
+
 def job(name: str = "train", *, state: str = JobState.QUEUED, on: QuotaNode | None = None, **fields: Any) -> Job:
     defaults: dict[str, Any] = {"name": name, "quota": on or quota(), "job_class": JobClass.BATCH, "state": state, "submitted_at": NOON}
     if state in ENDED:
         defaults["ended_at"] = NOON
+    milli = fields.get("gpus_milli", 0)
+    plain = {"gpus": milli // 1000} if milli % 1000 == 0 else {"gpu_share": milli / 1000}
+    defaults["spec"] = spec_of({"roles": [plain]} | fields.pop("spec", {}))
     made = Job.objects.create(public_id=public_id("j"), **(defaults | fields))
     marks_write([made])
     return made

@@ -16,10 +16,10 @@ from scheduler.engine.model.values import CLASSES, Scenario
 from scheduler.engine.model.values import Job as Planned
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import Split
+from scheduler.jobs.stored import least_of, roles_of, takes_gpus
 from scheduler.loop.policy import policy
 from scheduler.models import Job
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import kind_document
 
 USUAL = timedelta(days=28)
 LEARNT_EVERY = timedelta(hours=1)
@@ -27,7 +27,6 @@ LEARNT_EVERY = timedelta(hours=1)
 MOST_JOBS = 20_000
 WIDEST = "cluster"
 # What a worker asks for that takes no whole GPU.
-PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 
 
 class Fragments:
@@ -139,20 +138,18 @@ def shapes_waiting(jobs: Iterable[Planned], kept: Sequence[Reserved] = ()) -> It
 def usual_demand(*, now: datetime) -> dict[Shape, int]:
     """The commonest shapes of what was submitted in the last four weeks."""
     rows = Job.objects.filter(submitted_at__gt=now - USUAL, submitted_at__lte=now).order_by("-submitted_at", "-pk")
-    facts = rows.values_list("spec", "job_class", "priority", "preemptible", "gpus_milli")[:MOST_JOBS]
-    return typical(counted(shape for row in facts.iterator(chunk_size=2000) if (shape := _shape_of(*row)) is not None))
+    facts = rows.values_list("spec", flat=True)[:MOST_JOBS]
+    return typical(counted(shape for spec in facts.iterator(chunk_size=2000) if (shape := _shape_of(spec)) is not None))
 
 
-def _shape_of(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, milli: int) -> Shape | None:
-    document = kind_document(spec, job_class, priority, preemptible, milli)
-    asking = [role for role in document["roles"] if any(role.get(key) for key in ("gpus", *PARTS))]
-    role = max(asking, key=lambda one: int(one.get("gpus") or 0), default=None)
-    if role is None or not role.get("min", 1):
+def _shape_of(spec: Mapping[str, Any]) -> Shape | None:
+    role = max((role for role in roles_of(spec) if takes_gpus(role)), key=lambda one: int(one.get("gpus") or 0), default=None)
+    if role is None or not least_of(role):
         return None
-    placing = document.get("topology") or {}
+    placing = spec.get("topology") or {}
     level = placing.get("required") or ("" if placing.get("span_clusters") else WIDEST)
     return Shape(
-        int(role.get("min", 1)),
+        least_of(role),
         int(role.get("gpus") or 0),
         frozenset(role.get("gpu_types") or ()),
         level,

@@ -15,6 +15,7 @@ from gpufleet.core.moment import one_moment
 from quotas.models import Phase, QuotaShare
 from quotas.models.windows import Idle
 from quotas.selectors.windows import lasting_at
+from scheduler.jobs.stored import least_of, roles_of
 from scheduler.models import IN_SERVICE, Gpu, Health, Job, Placement, PromisedSeat
 from scheduler.selectors.holders import outside_seats
 from scheduler.services.loop.usage import phase_of
@@ -105,10 +106,10 @@ def _asks() -> Iterable[Ask]:
 
 def ask_of(spec: Mapping[str, Any], milli: int, *, behind: bool = False) -> Ask | None:
     """What a job asks for; `behind`: a window that is to come keeps it waiting. Of several roles those with parts of GPUs are left out."""
-    forms = spec.get("roles") or [{}]
+    forms = roles_of(spec) or [{}]
     roles = []
     for form in forms:
-        workers, gpus, types = int(form.get("min", 1)), int(form.get("gpus") or 0), frozenset(form.get("gpu_types") or ())
+        workers, gpus, types = least_of(form), int(form.get("gpus") or 0), frozenset(form.get("gpu_types") or ())
         level = _level_of(form)
         if workers and gpus:
             roles.append(Role(workers, gpus, types, level=level))

@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from quotas.permissions import Access
-from scheduler.presenters.jobs import JobLine, job_lines, types_of
+from scheduler.jobs.stored import types_of
+from scheduler.presenters.jobs import JobLine, job_lines
 from scheduler.selectors.jobs import job_rows, may_steer
 from scheduler.selectors.queue import jobs_waiting_longest
 

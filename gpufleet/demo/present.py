@@ -37,6 +37,7 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.memory import Glance
 from scheduler.backends.registry import backend_for
 from scheduler.backends.simulated import SimulatedBackend, moment_of
+from scheduler.jobs.stored import roles_of
 from scheduler.models import ENDED, HOLDING, Cluster, Gpu, Health, InventoryEvent, Job, JobState, Node, Placement
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.jobs.jobs import job_create, job_stop
@@ -252,7 +253,7 @@ def _asks(memory: Memory) -> dict[int, Ask]:
     for first in range(0, len(fresh), 500):
         rows = Job.objects.filter(pk__in=fresh[first : first + 500]).order_by("pk")
         for key, labels, spec, quota, milli, submitted in rows.values_list("pk", "labels", "spec", "quota__path", "gpus_milli", "submitted_at"):
-            role = (spec.get("roles") or [{}])[0]
+            role = next(iter(roles_of(spec)), {})
             kind = str(labels.get("workload", ""))
             line = (kind, str((role.get("gpu_types") or [""])[0]), str(role.get("mig") or ""))
             memory.asks[key] = Ask(key, line, team_of(quota), milli, millis(submitted))

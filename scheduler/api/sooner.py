@@ -10,8 +10,8 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.fitting import FitReadingOut, being_read
 from scheduler.api.lists import answered
+from scheduler.jobs.writing import description_again
 from scheduler.presenters.sooner import proposals
-from scheduler.presenters.submitting import description_of_job
 from scheduler.selectors.jobs import job_for
 from scheduler.services.forecasts.sooner import job_sooner
 
@@ -55,7 +55,7 @@ def job_earlier(request: HttpRequest, public_id: str) -> HttpResponse:
     """
     access = access_of(request)
     found = job_for(access, public_id)
-    sooner = job_sooner(access=access, job=found, description=description_of_job(found, with_launch=True), now=now())
+    sooner = job_sooner(access=access, job=found, description=description_again(found, with_launch=True), now=now())
     if sooner is None:
         return being_read()
     keys = ("path", "to", "at", "now", "in_place", "text")

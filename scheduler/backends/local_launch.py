@@ -19,6 +19,7 @@ from typing import Any
 
 from scheduler.backends.base import BackendError, BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_accounts import LOCAL_PATH, Account
+from scheduler.jobs.stored import role_named
 
 # A cgroup takes no less than a millisecond of processor time in each of its periods of 100.
 LEAST_CPU_MICROS = 1000
@@ -101,7 +102,7 @@ def limits_of(order: StartOrder, seat: WorkerSeat, cgroup: Path | None) -> dict[
     """The cgroup of a worker that says how much of the host it needs."""
     if cgroup is None:
         return None
-    role: dict[str, Any] = next((one for one in order.spec.get("roles") or () if one.get("name", "worker") == seat.role), {})
+    role = role_named(order.spec, seat.role)
     files = {}
     if role.get("host_memory_gb"):
         files["memory.max"] = str(int(role["host_memory_gb"] * 1024**3))

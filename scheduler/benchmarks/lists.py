@@ -30,7 +30,7 @@ WORDS = ("train", "tune", "eval", "serve", "sweep", "embed", "distil", "export")
 # Of a hundred: what months of work leave behind, what waits now, what holds GPUs now.
 QUEUED_PERCENT, RUNNING_PERCENT = 5, 1
 SCENES = {JobState.COMPLETED: 80, JobState.FAILED: 12, JobState.CANCELLED: 8}
-SPEC = {"roles": [{"name": "worker", "min": 1, "gpus": 4}], "gpu_types": [FULL], "grace_s": 30}
+SPEC = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "gpu_types": [FULL]}], "grace_s": 30}
 REASON = {"code": "limit", "detail": "The team's guarantee is used up and nothing idle is left to borrow."}
 COLUMNS = (
     "public_id",
@@ -52,6 +52,7 @@ COLUMNS = (
 # Of so many jobs one has a label of its own, one names a GPU type that few do, one waits for something that few do.
 RARE = 1000
 RARE_TYPE = "H200-SXM-141GB"
+RARE_SPEC = SPEC | {"roles": [{"name": "worker", "min": 1, "gpus": 4, "gpu_types": [FULL, RARE_TYPE]}]}
 
 
 def many_jobs(count: int) -> None:
@@ -106,7 +107,7 @@ def _jobs(
             over or submitted,
             submitted,
             over,
-            SPEC | {"gpu_types": [FULL, RARE_TYPE]} if number % RARE == 1 else SPEC,
+            RARE_SPEC if number % RARE == 1 else SPEC,
             4000,
             {"command": ["python", f"{words}.py"]},
             {"project": f"p-{number % 20}"} | ({"paper": f"{number // RARE}"} if number % RARE == 0 else {}),

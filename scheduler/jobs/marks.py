@@ -1,9 +1,10 @@
 """What jobs are looked for by besides their columns: labels, and GPU types that they name or have run on. `JobMark` has a row for each."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from scheduler.jobs.stored import types_of
 from scheduler.models import MarkKind
 
 LONGEST = 160  # of a value as it is kept; the key of an index has an end
@@ -18,8 +19,12 @@ class Mark(NamedTuple):
 
 def marks_of(spec: Mapping[str, Any], labels: Mapping[str, Any]) -> list[Mark]:
     """Of a job that was checked, or of one that the system made: what reads as no label or type has no mark."""
-    found = [Mark(MarkKind.TYPE, name, "") for name in dict.fromkeys(_types(spec)) if len(name) <= 100]
-    return found + [label_mark(key, value) for key, value in labels.items() if len(key) <= 100]
+    found = [Mark(MarkKind.TYPE, name, "") for name in types_of(spec) if len(name) <= 100]
+    return found + label_marks(labels)
+
+
+def label_marks(labels: Mapping[str, Any]) -> list[Mark]:
+    return [label_mark(key, value) for key, value in labels.items() if len(key) <= 100]
 
 
 def label_mark(key: str, value: Any) -> Mark:
@@ -35,10 +40,3 @@ def mark_value(value: Any) -> str:
 def is_cut(value: str) -> bool:
     """Whether this is what `mark_value` made of a longer one."""
     return len(value) == KEPT + 65 and value[KEPT] == "…"
-
-
-def _types(spec: Mapping[str, Any]) -> Iterator[str]:
-    roles = spec.get("roles")
-    for holder in (spec, *(roles if isinstance(roles, list) else ())):
-        named = holder.get("gpu_types") if isinstance(holder, Mapping) else None
-        yield from (str(name) for name in (named if isinstance(named, list) else ()))

@@ -5,6 +5,7 @@ the engine can judge (levels, profiles, combinations) is checked by the engine's
 """
 
 from datetime import UTC, datetime
+from functools import cached_property
 from math import isfinite, prod
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 
 MOST_ELEMENTS = 10_000
@@ -32,8 +34,6 @@ MOST_WORKERS = 100_000
 MOST_GPUS = 64  # of one worker
 # In which an array says how many it is.
 WAYS = ("size", "values", "grid")
-# In `Job.spec`, which the engine's snapshot reads: whether `Job.launch` names an image. No key of a description.
-IN_IMAGE = "in_image"
 LONGEST_SECONDS = 366 * 86_400
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -377,9 +377,9 @@ class JobDescription(Part):
         """Whether its deadline still lies ahead."""
         return self.deadline is None or self.deadline > moment
 
-    @property
+    @cached_property
     def spec(self) -> dict[str, Any]:
-        """What the job's row keeps: the job as the scenario format has it, without what has columns of its own."""
+        """What the job's row keeps, in the one form of `scheduler.jobs.stored`: the very value that was judged."""
         roles = self.roles or [RoleForm(min=self.workers or 1, gpus=self.gpus)]
         document: dict[str, Any] = {"roles": [_spelt(role, self.gpu_types) for role in roles], "grace_s": _number(self.grace_s)}
         for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "work_s"):
@@ -397,7 +397,7 @@ class JobDescription(Part):
         chosen = self.preemptible
         if chosen is None:
             chosen = "when_borrowed" if self.job_class == "inference" else True
-        return chosen if isinstance(chosen, str) else {True: "yes", False: "no"}[chosen]
+        return next(kept for kept, said in PREEMPTIBLE.items() if said == chosen)
 
 
 def _spelt(role: RoleForm, gpu_types: list[str] | None) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 from datetime import datetime
 from typing import Any
 
-from scheduler.jobs.schema import IN_IMAGE
+from scheduler.jobs.stored import COLUMNS, IN_IMAGE, PREEMPTIBLE, least_of, name_of, roles_of
 from scheduler.models import Job
 
-PREEMPTIBLE: dict[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
+# A role of no more than these is said by `gpus`, `workers` and `gpu_types`.
+PLAIN_ROLE = frozenset({"name", "min", "gpus", "gpu_types"})
+# What a job may have none of. Its times are not among them, as they may have passed.
+STATED = ("estimate_s", "limit_s", "retries", "labels", "cost_centre")
 # Set by the array that the job was an element of.
 ARRAY_INDEX = "GPUFLEET_ARRAY_INDEX"
 # Set by the schedule that submitted it. It stays when the same is submitted again: the run is still about that time.
@@ -15,28 +18,30 @@ DUE_AT = "GPUFLEET_DUE_AT"
 
 def description_of(job: Job, now: datetime) -> dict[str, Any]:
     """What `POST /jobs` would take. Times that have passed, and what only belonged to its array, are left out."""
+    times = {"not_before": job.not_before, "deadline": job.deadline}
+    return _timeless(job) | {key: moment.isoformat() for key, moment in times.items() if moment is not None and moment > now}
+
+
+def description_again(job: Job, *, with_launch: bool) -> dict[str, Any]:
+    """The same as a form shows it to whom wants such a job: without what only held for its own time, and a single role in short."""
+    found = _timeless(job)
+    if job.array_index is not None:
+        found["name"] = job.name.removesuffix(f"[{job.array_index}]")
+    roles = roles_of(job.spec)
+    if len(roles) == 1 and (role := roles[0]).keys() <= PLAIN_ROLE and role.get("gpus") and name_of(role) == "worker":
+        del found["roles"]
+        found |= {"gpus": role["gpus"], "workers": least_of(role)} | ({"gpu_types": role["gpu_types"]} if "gpu_types" in role else {})
+    if not with_launch:
+        found.pop("launch", None)
+    return found
+
+
+def _timeless(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {"name": job.name, "quota": job.quota.path, "class": job.job_class, "priority": job.priority}
     found["preemptible"] = PREEMPTIBLE[job.preemptible]
-    found |= {key: value for key, value in job.spec.items() if key not in ("roles", IN_IMAGE)}
-    roles = [_role(dict(role)) for role in job.spec.get("roles") or ()]
-    if roles:
-        found["roles"] = roles
-    else:
-        found["gpus"] = -(-job.gpus_milli // 1000)
-    found |= {key: value for key, value in (("estimate_s", job.estimate_seconds), ("limit_s", job.limit_seconds)) if value is not None}
-    if job.not_before is not None and job.not_before > now:
-        found["not_before"] = job.not_before.isoformat()
-    if job.deadline is not None and job.deadline > now:
-        found["deadline"] = job.deadline.isoformat()
-    found |= {key: value for key, value in (("retries", job.retry_limit), ("labels", job.labels), ("cost_centre", job.cost_centre)) if value}
+    found |= {key: value for key, value in job.spec.items() if key != IN_IMAGE}
+    found |= {key: value for key in STATED if (value := getattr(job, COLUMNS[key]))}
     launch = dict(job.launch)
     if env := {key: value for key, value in (launch.pop("env", None) or {}).items() if not (job.array and key == ARRAY_INDEX)}:
         launch["env"] = env
     return found | ({"launch": launch} if launch else {})
-
-
-def _role(role: dict[str, Any]) -> dict[str, Any]:
-    """`count` is short for a fixed number of workers in what was not submitted through the schema."""
-    if "count" in role:
-        role["min"] = role["max"] = role.pop("count")
-    return role

@@ -8,12 +8,13 @@ import yaml
 
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.schema import JobDescription
+from scheduler.jobs.shown import keys_of
 
 MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 30
 MAX_VALUES = 20_000
 MAX_DIGITS = 40
-KEYS = {one.alias or name: place for place, (name, one) in enumerate(JobDescription.model_fields.items())}
+KEYS = {key: place for place, key in enumerate(keys_of(JobDescription))}
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

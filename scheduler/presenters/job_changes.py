@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpufleet.core.times import written
-from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, Field, description_of, is_same, roles_of, steps_of, value_at, values_of
+from scheduler.jobs.fields import PLAIN, ROLE_BY_KEY, Field, description_of, is_same, steps_of, value_at, values_of
 from scheduler.jobs.reading import Faults
+from scheduler.jobs.stored import COLUMNS, least_of, name_of, roles_of
 from scheduler.models import ENDED, HOLDING, Job
 from scheduler.presenters.submitting import Row
 
@@ -51,33 +52,17 @@ class Typed:
 
 def texts_of(job: Job) -> dict[str, str]:
     """What each field says of the job as it is."""
-    roles = [{"name": _named(role), **_range_of(role)} for role in roles_of(job.spec)]
-    described = {
-        "name": job.name,
-        "priority": job.priority,
-        "estimate_s": job.estimate_seconds,
-        "limit_s": job.limit_seconds,
-        "not_before": _moment(job.not_before),
-        "deadline": _moment(job.deadline),
-        "retries": job.retry_limit,
-        "labels": job.labels,
-        "cost_centre": job.cost_centre,
-        "roles": roles,
-    }
-    return values_of(described)
+    roles = [{"name": name_of(role), **_range_of(role)} for role in roles_of(job.spec)]
+    described = {key: getattr(job, column) for key, column in COLUMNS.items()}
+    return values_of(described | {key: _moment(described[key]) for key in UNTIL_IT_STARTS} | {"roles": roles})
 
 
 def _moment(value: Any) -> str | None:
     return written(value).replace(".000Z", "Z") if value is not None else None
 
 
-def _named(role: Mapping[str, Any]) -> str:
-    return str(role.get("name", "worker"))
-
-
 def _range_of(role: Mapping[str, Any]) -> dict[str, Any]:
-    least = role.get("min", role.get("count", 1))
-    most = role.get("max")
+    least, most = least_of(role), role.get("max")
     return {"min": least} | ({"max": most} if most is not None and most != least else {})
 
 
@@ -94,7 +79,7 @@ def fields_of(job: Job) -> list[Field]:
     for number, role in enumerate(roles):
         for key in ("min", "max"):
             field = ROLE_BY_KEY[key].at(number)
-            found.append(replace(field, label=f"{_named(role).capitalize()}: {field.label.lower()}") if many else field)
+            found.append(replace(field, label=f"{name_of(role).capitalize()}: {field.label.lower()}") if many else field)
     return found
 
 
@@ -110,7 +95,7 @@ def asked_of(job: Job, typed: Typed) -> dict[str, Any]:
         if any(typed.touched(path, before) for path in paths.values()):
             # Read by their own paths: a role of which all fields are empty has no place in the list.
             alone = {key: description_of({path: texts.get(path, "")}) for key, path in paths.items()}
-            asked.setdefault("workers", {})[_named(role)] = {key: value_at(one, ("roles", 0, key)) for key, one in alone.items()}
+            asked.setdefault("workers", {})[name_of(role)] = {key: value_at(one, ("roles", 0, key)) for key, one in alone.items()}
     return asked | {REASON: typed.now.get(REASON, "")}
 
 
@@ -140,7 +125,7 @@ def _field_of(job: Job, path: str, typed: Typed) -> str:
     if head != "workers":
         return str(head)
     before = texts_of(job)
-    names = {_named(role): number for number, role in enumerate(roles_of(job.spec))}
+    names = {name_of(role): number for number, role in enumerate(roles_of(job.spec))}
     rest = path.removeprefix("workers").removeprefix(".")
     if not rest:  # what the engine says of all of them stands at the first that was changed
         changed = (field.path for field in fields_of(job) if field.path.startswith("roles[") and typed.touched(field.path, before))

@@ -11,6 +11,7 @@ from gpufleet.core.templatetags.shell import gpus, plural, relative
 from scheduler.engine.tell.explain import change_in_words
 from scheduler.jobs.filters import BLOCKERS
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
+from scheduler.jobs.stored import least_of, most_of, name_of, roles_of, types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
@@ -271,14 +272,12 @@ class RoleShape:
 
 def shape_of(spec: Mapping[str, Any]) -> list[RoleShape]:
     """A line for each role: how many workers, and what each of them needs."""
-    return [_role(role) for role in spec.get("roles") or () if isinstance(role, Mapping)]
+    return [_role(role) for role in roles_of(spec)]
 
 
 def _role(role: Mapping[str, Any]) -> RoleShape:
-    least = role.get("min", role.get("count", 1))
-    most = role.get("max", least)
-    workers = f"{least} to {most}" if most != least else f"{least}"
-    return RoleShape(str(role.get("name", "worker")), workers, _each(role))
+    least, most = least_of(role), most_of(role)
+    return RoleShape(name_of(role), f"{least} to {most}" if most != least else f"{least}", _each(role))
 
 
 def _each(role: Mapping[str, Any]) -> str:
@@ -296,14 +295,6 @@ def _each(role: Mapping[str, Any]) -> str:
         f"{float(role['host_memory_gb']):g} GB of host memory" if role.get("host_memory_gb") else "",
     ]
     return ", ".join([device, *(part for part in host if part)])
-
-
-def types_of(spec: Mapping[str, Any]) -> list[str]:
-    """The GPU types that it accepts, the preferred first; none named: any."""
-    named = list(spec.get("gpu_types") or ())
-    for role in spec.get("roles") or ():
-        named += [name for name in (role.get("gpu_types") or ()) if name not in named]
-    return [str(name) for name in named]
 
 
 # Where the workers sit.

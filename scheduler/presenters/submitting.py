@@ -11,10 +11,9 @@ from zoneinfo import ZoneInfo
 from gpufleet.core.templatetags.shell import duration, money, plural
 from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, SIMULATED, Field, differences, field_for_fault, roles_of, values_of
 from scheduler.jobs.reading import Faults
-from scheduler.jobs.schema import IN_IMAGE
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.yaml_text import Document
-from scheduler.models import Job, Schedule
+from scheduler.models import Schedule
 from scheduler.schedules.pattern import Pattern, pattern_of
 from scheduler.selectors.schedules import times_ahead
 from scheduler.services.forecasts.presets import PresetFit
@@ -193,33 +192,3 @@ def curl_line(description: Mapping[str, Any], repeat: Mapping[str, Any], origin:
     body = shlex.quote(json.dumps(said, ensure_ascii=False, default=str))
     address = f"{origin}/api/v1/{'schedules' if repeat else 'jobs'}"
     return f'curl -X POST {address} -H "Authorization: Bearer $TOKEN" -H "Content-Type: application/json" -d {body}'
-
-
-PLAIN_ROLE = {"name", "min", "gpus", "gpu_types"}
-PREEMPTIBLE: dict[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
-
-
-def description_of_job(job: Job, *, with_launch: bool) -> dict[str, Any]:
-    """How a job would be described to get the same one again. What only held for its own time (a deadline, jobs before it) is left out."""
-    spec: dict[str, Any] = dict(job.spec)
-    roles = spec.pop("roles", None) or []
-    spec.pop(IN_IMAGE, None)
-    name = job.name.removesuffix(f"[{job.array_index}]") if job.array_index is not None else job.name
-    found: dict[str, Any] = {"name": name, "quota": job.quota.path, "class": job.job_class}
-    if len(roles) == 1 and roles[0].keys() <= PLAIN_ROLE and roles[0].get("gpus") and roles[0].get("name", "worker") == "worker":
-        found |= {"gpus": roles[0]["gpus"], "workers": roles[0].get("min", 1)}
-        if roles[0].get("gpu_types"):
-            found["gpu_types"] = roles[0]["gpu_types"]
-    elif roles:
-        found["roles"] = roles
-    else:
-        found["gpus"] = max(1, -(-job.gpus_milli // 1000))
-    found |= {"priority": job.priority, "preemptible": PREEMPTIBLE.get(job.preemptible, True), **spec}
-    stated: dict[str, Any] = {"estimate_s": job.estimate_seconds, "limit_s": job.limit_seconds, "retries": job.retry_limit or None}
-    stated |= {"labels": dict(job.labels) or None, "cost_centre": job.cost_centre or None}
-    found |= {key: value for key, value in stated.items() if value is not None}
-    if with_launch and job.launch:
-        launch = dict(job.launch)
-        env = {key: value for key, value in launch.pop("env", {}).items() if key != "GPUFLEET_ARRAY_INDEX"}
-        found["launch"] = launch | ({"env": env} if env else {})
-    return found

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Case, Count, F, IntegerField, Max, Min, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, IntegerField, Max, Min, Q, QuerySet, Sum, Value, When
 from django.http import Http404
 
 from quotas.permissions import Access, Can
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
+from scheduler.jobs.stored import types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.jobs import WAITING
@@ -81,8 +82,7 @@ def array_for(access: Access, array: str, now: datetime) -> ArrayState:
     """In five queries at most, however many jobs it has. 404 where the reader may see none of them."""
     access.must_somewhere(Can.SEE)
     mine = elements(access, array)
-    asked = {"throughput": F("spec__throughput"), "gpu_types": F("spec__gpu_types")}
-    first = mine.select_related("quota", "owner").defer("spec", "launch").annotate(**asked).order_by("array_index").first()
+    first = mine.select_related("quota", "owner").defer("launch").order_by("array_index").first()
     if first is None:
         raise Http404(f"There is no array {array}.")
     held = Count("pk", filter=Q(held_at__isnull=False))
@@ -101,8 +101,8 @@ def _foreseen(mine: QuerySet[Job], first: Job, counts: dict[str, int], now: date
     """By each job's own start and how long it takes; where some have none, by the pace of those that have ended."""
     live = mine.exclude(state__in=ENDED)
     # The jobs of an array are alike: the speeds of one are those of all.
-    spec = {"throughput": first.throughput, "gpu_types": first.gpu_types}  # type: ignore[attr-defined]
-    types = _types_held(live) if spec["throughput"] else {}
+    spec = first.spec
+    types = _types_held(live) if spec.get("throughput") else {}
     wherever = _slowest_anywhere(spec)
     began = Max("attempts__running_at", filter=Q(attempts__ended_at__isnull=True))
     rows = (
@@ -132,9 +132,9 @@ def _types_held(jobs: QuerySet[Job]) -> dict[int, set[str]]:
 
 def _slowest_anywhere(spec: Mapping[str, Any]) -> float:
     """Of a job that sits nowhere yet: on any of the types that it accepts and can run on."""
-    stated = spec["throughput"] or {}
-    speeds = [speed_on(spec, name) for name in spec["gpu_types"] or stated]
-    return min([speed for speed in speeds if speed > 0] + ([] if spec["gpu_types"] else [1.0]), default=1.0)
+    named = types_of(spec)
+    speeds = [speed_on(spec, name) for name in named or spec.get("throughput") or ()]
+    return min([speed for speed in speeds if speed > 0] + ([] if named else [1.0]), default=1.0)
 
 
 def _at_this_pace(mine: QuerySet[Job], counts: dict[str, int], now: datetime) -> datetime | None:

@@ -9,7 +9,7 @@ from scheduler.engine.model.values import Job as EngineJob
 from scheduler.loop.foresight import WINDOW, Foresight, Outcome, Ranged, Score, score
 from scheduler.models import Attempt, Job, Prediction
 from scheduler.simulation.futures import Lasted, Past, Waits, past_of
-from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.jobs import Kinds
 
 LOOKED_BACK = timedelta(days=7)
 MOST = 4000  # starts that are scored
@@ -72,12 +72,12 @@ def _running(now: datetime) -> Iterator[Lasted]:
 def _submitted(kinds: Kinds, now: datetime) -> Iterator[EngineJob]:
     """The newest, as the engine would have had them."""
     newest = Job.objects.filter(submitted_at__gt=now - LOOKED_BACK).order_by("-submitted_at", "-id")
-    columns = ("quota__path", "spec", "job_class", "priority", "preemptible", "gpus_milli", "submitted_at", "estimate_seconds", "limit_seconds")
-    for quota, spec, job_class, priority, preemptible, milli, at, estimate, limit in newest.values_list(*columns)[:MOST_SUBMITTED]:
-        kind = kinds.kind(kind_document(spec, job_class, priority, preemptible, milli))
-        if not isinstance(kind, str):  # what can't be read now is not expected again
+    columns = ("quota__path", "spec", "job_class", "priority", "preemptible", "submitted_at", "estimate_seconds", "limit_seconds")
+    for quota, spec, job_class, priority, preemptible, at, estimate, limit in newest.values_list(*columns)[:MOST_SUBMITTED]:
+        asks = kinds.asks(spec, job_class, priority, preemptible)
+        if not isinstance(asks, str):  # what can't be read now is not expected again
             lengths = {"estimate_ms": estimate and 1000 * estimate, "limit_ms": limit and 1000 * limit}
-            yield EngineJob(name="", quota=quota, kind=kind, submitted=millis(at), **lengths)
+            yield EngineJob(name="", quota=quota, kind=asks.kind, submitted=millis(at), **lengths)
 
 
 def predictions_score(*, now: datetime) -> Score | None:

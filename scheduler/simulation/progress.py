@@ -134,7 +134,7 @@ def nature_of(
     """
     play = launch.get("simulated") or {}
     checkpoint = spec.get("checkpoint") or {}
-    least = max(1, sum(int(role.get("min", 1)) for role in spec.get("roles") or [{}]))
+    least = max(1, sum(int(role.get("min", 1)) for role in spec.get("roles") or ()))
     work = _work(job, spec, endless=bool(play.get("endless")), limit=limit)
     sentences = play.get("fails_with") or ["Worker 0 ended with exit code 1."]
     load = _millis(play.get("load_s"))

@@ -1,9 +1,10 @@
 """Jobs as the engine's: what each asks for, and where it stands."""
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from django.db.models import Exists, Max, OuterRef, Q
@@ -19,7 +20,7 @@ from scheduler.engine.reading.checkers import moment as moment_codec
 from scheduler.engine.reading.faults import Bad, Fault
 from scheduler.engine.reading.jobs import checkpoint_codec
 from scheduler.engine.reading.kinds import kind_codec
-from scheduler.jobs.schema import IN_IMAGE
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, roles_of
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
 from scheduler.models import Job as JobRow
@@ -28,8 +29,6 @@ from scheduler.snapshots.fleet import RUNS_IMAGES, SHARES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.
 SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput")
-PREEMPTIBLE = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
-LARGEST_WORKER = 8
 COLUMNS = (
     "id",
     "public_id",
@@ -51,6 +50,7 @@ COLUMNS = (
 )
 ID, NAME, QUOTA, CLASS, PRIORITY, PREEMPT, STATE, REVISION, SUBMITTED = range(9)
 ESTIMATE, LIMIT, DEADLINE, EVICTIONS, EVICTED, MOVED, DEGRADED, ASIDE = range(9, 17)
+MOST_KEPT = 50_000
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 
 Row = tuple[Any, ...]
@@ -143,41 +143,30 @@ def standing_of(attempts: list[Row], held: list[Row], promises: list[Row], seats
     return {row[0]: row for row in attempts}, holds, {row[0]: row for row in promises}, promised, {row[0]: row[1] for row in saved}
 
 
-def kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str, gpus_milli: int) -> dict[str, Any]:
+def _kind_document(spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str) -> dict[str, Any]:
     """What the engine shares between jobs, from a job's columns and its spec."""
     document: dict[str, Any] = {key: spec[key] for key in SHARED if spec.get(key) is not None}
     document |= {"class": job_class, "priority": priority, "preemptible": PREEMPTIBLE.get(preemptible, True)}
     document.setdefault("grace_s", DEFAULT_GRACE_SECONDS)
     if spec.get(IN_IMAGE):
         document["needs"] = {**document.get("needs", {}), RUNS_IMAGES: 1}
-    document["roles"] = [_role(role, spec.get("gpu_types")) for role in spec.get("roles") or _plain_roles(gpus_milli)]
+    document["roles"] = list(roles_of(spec))
     shared = any(role.get("gpu_share") or role.get("gpu_memory_gb") for role in document["roles"])
     if shared and (way := SHARES.get(document.get("sharing") or "mps")):
         document["needs"] = {**document.get("needs", {}), way: 1}
     return document
 
 
-def _role(role: Mapping[str, Any], gpu_types: Any) -> dict[str, Any]:
-    """`count` is short for a fixed number of workers; types that the job names hold for every role that names none."""
-    document = dict(role)
-    if "count" in document:
-        document["min"] = document["max"] = document.pop("count")
-    if gpu_types and not document.get("gpu_types"):
-        document["gpu_types"] = list(gpu_types)
-    return document
+class Asks(NamedTuple):
+    """What a job asks for, as the engine plans it, and how it saves its work. It is not moved where it says that it saves nothing."""
 
-
-def _plain_roles(gpus_milli: int) -> list[dict[str, Any]]:
-    """The gang of a job that only says how many GPUs it needs: as few workers as possible."""
-    gpus, part = divmod(gpus_milli, 1000)
-    if part:
-        return [{"name": "worker", "gpu_share": gpus_milli / 1000}] if not gpus else [{"name": "worker", "gpus": gpus + 1}]
-    each = next((size for size in range(min(gpus, LARGEST_WORKER), 0, -1) if gpus % size == 0), 0)
-    return [{"name": "worker", "gpus": each, "min": gpus // each if each else 1}]
+    kind: Kind
+    saving: Saving | None
+    movable: bool
 
 
 class Kinds:
-    """Checked and shared `Kind`s. Levels are part of what is checked, so another topology begins anew."""
+    """What jobs ask for: judged, and one value for all that ask for the same. Levels are part of what is judged: another topology begins anew."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -185,24 +174,48 @@ class Kinds:
         self._read_saving = checkpoint_codec(moment_codec(0)).read
         self._kinds: dict[bytes, Kind | str] = {}
         self._savings: dict[bytes, tuple[Saving | None, bool] | str] = {}
+        self._kept: dict[tuple[str, str, int, str], Asks | str] = {}
+
+    def kept(self, spec: str, job_class: str, priority: int, preemptible: str) -> Asks | str:
+        """Of a job as its row keeps it, the spec as it is written there: what was read of such a row once is not read again."""
+        key = spec, job_class, priority, preemptible
+        known = self._kept.get(key)
+        if known is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            known = self._kept[key] = self.asks(json.loads(spec), job_class, priority, preemptible)
+        return known
+
+    def asks(self, spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str) -> Asks | str:
+        """Of a job, by its columns; or why the engine can't be shown it."""
+        try:
+            kind, saving = self.kind(_kind_document(spec, job_class, priority, preemptible)), self._saving(spec)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            return f"it can't be read: {error}"
+        if isinstance(kind, str):
+            return kind
+        return saving if isinstance(saving, str) else Asks(kind, *saving)
+
+    def judge(self, spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str) -> Kind | list[Fault]:
+        """What a job that is submitted or changed asks for, or every fault by its path."""
+        return self._judge(_kind_document(spec, job_class, priority, preemptible))
 
     def kind(self, document: Mapping[str, Any]) -> Kind | str:
         """The kind, or what is wrong with it."""
         key = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
         known = self._kinds.get(key)
         if known is None:
-            made = self.check(document)
+            made = self._judge(document)
             known = self._kinds[key] = made if isinstance(made, Kind) else "; ".join(map(str, made))
         return known
 
-    def check(self, document: Mapping[str, Any]) -> Kind | list[Fault]:
-        """A kind of its own, or every fault by its path."""
+    def _judge(self, document: Mapping[str, Any]) -> Kind | list[Fault]:
         try:
             return self._read_kind(dict(document))
         except Bad as bad:
             return bad.faults()
 
-    def saving(self, spec: Mapping[str, Any]) -> tuple[Saving | None, bool] | str:
+    def _saving(self, spec: Mapping[str, Any]) -> tuple[Saving | None, bool] | str:
         """How it saves its work, and whether it may be moved."""
         if "checkpoint" not in spec:
             return None, True

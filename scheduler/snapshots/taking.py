@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
-from scheduler.engine.model.values import Demand, Job, Kind, Scenario, Settings, Topology, has_lapsed
+from scheduler.engine.model.values import Demand, Job, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
@@ -19,6 +19,7 @@ from scheduler.snapshots.demand import ASKED as DEMAND
 from scheduler.snapshots.demand import demand_of
 from scheduler.snapshots.fleet import FleetView, fleet_asked, fleet_view
 from scheduler.snapshots.jobs import (
+    Asks,
     Kinds,
     Row,
     Standing,
@@ -26,7 +27,6 @@ from scheduler.snapshots.jobs import (
     job_of,
     job_rows,
     jobs_asked,
-    kind_document,
     run_of,
     standing_asked,
     standing_of,
@@ -35,7 +35,7 @@ from scheduler.snapshots.jobs import (
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
 from scheduler.snapshots.windows import WindowsView, windows_asked
 
-ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec", "gpus_milli"))
+ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Snapshots:
         self._rules: tuple[Settings, Mapping[str, Any], Settings] | None = None
         self._kinds: Kinds | None = None
         self._known: dict[int, _Known] = {}
-        self._asks: dict[int, tuple[int, Any]] = {}  # by job: revision, and its kind with how it saves, or a fault
+        self._asks: dict[int, tuple[int, Asks | str]] = {}  # by job: revision, and what it asks for or why it can't be read
         self._rows: dict[int, Row] = {}
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
@@ -176,24 +176,13 @@ class Snapshots:
     # Jobs
 
     def _ask(self, rows: Iterable[Row]) -> None:
-        """What each job asks for, read where its revision has moved on."""
+        """What each job asks for, looked up where its revision has moved on."""
         assert self._kinds is not None
         asks = self._asks
         wanted = {row[rows_of.ID]: row for row in rows if asks.get(row[rows_of.ID], (0,))[0] != row[rows_of.REVISION]}
-        for key, spec, milli in ASKED(wanted) if wanted else ():
+        for key, spec in ASKED.raw(wanted) if wanted else ():
             row = wanted[key]
-            asks[key] = (row[rows_of.REVISION], self._read_ask(spec, milli, row))
-
-    def _read_ask(self, spec: Any, milli: int, row: Row) -> tuple[Kind, Any, bool] | str:
-        assert self._kinds is not None
-        try:
-            document = kind_document(spec, row[rows_of.CLASS], row[rows_of.PRIORITY], row[rows_of.PREEMPT], milli)
-            kind, saving = self._kinds.kind(document), self._kinds.saving(spec)
-        except (AttributeError, TypeError, ValueError) as error:
-            return f"it can't be read: {error}"
-        if isinstance(kind, str):
-            return kind
-        return saving if isinstance(saving, str) else (kind, *saving)
+            asks[key] = row[rows_of.REVISION], self._kinds.kept(spec, row[rows_of.CLASS], row[rows_of.PRIORITY], row[rows_of.PREEMPT])
 
     def _jobs(
         self, rows: Collection[Row], standing: Standing, fleet: FleetView, tree: TreeView, now: datetime, start_timeout: timedelta

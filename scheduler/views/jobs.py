@@ -26,6 +26,7 @@ from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
+from scheduler.jobs.stored import types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, Node
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
@@ -40,7 +41,6 @@ from scheduler.presenters.jobs import (
     seats_by_node,
     shape_of,
     start_bar,
-    types_of,
     would_start_if,
 )
 from scheduler.presenters.launching import launch_told

@@ -19,9 +19,10 @@ from gpufleet.web import Access, Can, access_of, requires
 from quotas.forms import faults_of
 from quotas.views.confirm import confirm
 from scheduler.forms import ScheduleForm, SteeringForm
+from scheduler.jobs.writing import description_again
 from scheduler.jobs.yaml_text import read_yaml, write_yaml
 from scheduler.models import CatchUp, Overlap, Schedule
-from scheduler.presenters.submitting import description_of_job, due_told
+from scheduler.presenters.submitting import due_told
 from scheduler.schedules.lists import RUNS, SCHEDULES
 from scheduler.selectors.jobs import job_for, may_steer, quota_last_used
 from scheduler.selectors.schedules import (
@@ -207,7 +208,7 @@ def _begun(request: HttpRequest, access: Access) -> dict[str, Any]:
     job = job_for(access, name)
     if not may_steer(access, job):
         raise PermissionDenied
-    said = {key: value for key, value in description_of_job(job, with_launch=True).items() if key not in NOT_RECURRING}
+    said = {key: value for key, value in description_again(job, with_launch=True).items() if key not in NOT_RECURRING}
     return {"name": said["name"], "description": write_yaml(said)}
 
 

@@ -6,8 +6,8 @@ from django.views.decorators.http import require_safe
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
+from scheduler.jobs.writing import description_again
 from scheduler.presenters.sooner import proposals
-from scheduler.presenters.submitting import description_of_job
 from scheduler.selectors.jobs import WAITING, job_for, must_steer
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS
 from scheduler.services.forecasts.sooner import job_sooner
@@ -20,7 +20,7 @@ def job_sooner_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     job = job_for(access, public_id)
     must_steer(access, job)
-    found = job_sooner(access=access, job=job, description=description_of_job(job, with_launch=True), now=now())
+    found = job_sooner(access=access, job=job, description=description_again(job, with_launch=True), now=now())
     context = {
         "job": job,
         "waits": job.state in WAITING,

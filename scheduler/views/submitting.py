@@ -17,6 +17,7 @@ from scheduler.backends.registry import is_simulated
 from scheduler.jobs.fields import REPEAT, description_of, differences, field_at, repeat_of, roles_of, values_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.template_rules import Template
+from scheduler.jobs.writing import description_again
 from scheduler.jobs.yaml_text import Document, read_yaml, write_yaml
 from scheduler.models import GpuType, JobDraft, Schedule
 from scheduler.presenters.fitting import fit_view, node_names
@@ -25,7 +26,6 @@ from scheduler.presenters.submitting import (
     bounds_said,
     command_line,
     curl_line,
-    description_of_job,
     due_told,
     faults_by_field,
     form_groups,
@@ -195,7 +195,7 @@ def _start(request: HttpRequest, access: Access) -> Start:
         job = job_for(access, clone)
         steers = may_steer(access, job)
         heading = f"Submit {job.name} again"
-        return Start(description_of_job(job, with_launch=steers), clone=job.public_id, draft=draft, heading=heading, compared=True)
+        return Start(description_again(job, with_launch=steers), clone=job.public_id, draft=draft, heading=heading, compared=True)
     if template and (found := template_named(access, template)) is not None:
         # Who asked for an older version gets that one.
         described = {**found.body, "template": template if "@" in template else found.ref}

@@ -57,7 +57,9 @@ def visit(live_console: LiveConsole, browser: Browser, jobs: list[Job]) -> Itera
 
 
 def submit(name: str, of: Job) -> Job:
-    return job_create(name=name, quota=of.quota, owner=None, job_class="batch", spec={}, gpus_milli=1000, now=now(), actor=SYSTEM)
+    return job_create(
+        name=name, quota=of.quota, owner=None, job_class="batch", spec=builders.spec_of(gpus=1), gpus_milli=1000, now=now(), actor=SYSTEM
+    )
 
 
 def names(page: Any) -> list[str]:

@@ -19,7 +19,7 @@ from scheduler.services.jobs.arrays import array_steer
 from scheduler.services.jobs.jobs import job_hold
 from scheduler.services.jobs.planned_changes import planned_changes_begin
 from scheduler.views import arrays as pages
-from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement
+from tests.builders import attempt, gpu, gpu_type, job, node, outlook, placement, spec_of
 from tests.scheduler.test_undo import UNDO
 
 pytestmark = pytest.mark.django_db
@@ -114,7 +114,7 @@ def test_its_end_counts_on_the_speed_of_the_gpus_and_never_beyond_a_limit(person
         return array_for(personas.access("viewer"), "a-1", moment).foreseen.at
 
     assert end() == moment + timedelta(seconds=7200), "half as quick where it sits, or may sit"
-    Job.objects.update(spec=spec | {"gpu_types": ["H100-SXM-80GB"]})
+    Job.objects.update(spec=spec_of(spec | {"gpu_types": ["H100-SXM-80GB"]}))
     Job.objects.filter(pk=slow.pk).update(state="completed", ended_at=moment)
     assert end() == moment + timedelta(seconds=1800)
     Job.objects.update(limit_seconds=600)

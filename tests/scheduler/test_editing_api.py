@@ -12,7 +12,7 @@ from scheduler.jobs.reading import read_description
 from scheduler.jobs.writing import description_of
 from scheduler.models import Job, JobEvent, JobState, Order, OrderKind
 from scheduler.services.jobs.submission import submission_create
-from tests.builders import attempt, job, node, placement
+from tests.builders import attempt, job, node, placement, spec_of
 
 pytestmark = pytest.mark.django_db
 TEAM = "acme/research/nlp"
@@ -75,10 +75,10 @@ def test_a_draft_is_put_in_the_queue_as_submitted_now(ask, draft, mine):
 def test_a_draft_has_to_hold_on_the_day_on_which_it_is_submitted(ask, draft, personas):
     Job.objects.filter(pk=draft.pk).update(deadline=now() - timedelta(minutes=1))
     assert ask("POST", "/enqueue", {}, 422, of=draft).json()["errors"][0]["path"] == "deadline"
-    Job.objects.filter(pk=draft.pk).update(deadline=None, spec=draft.spec | {"gpu_types": ["Z1"]})
-    assert ask("POST", "/enqueue", {}, 422, of=draft).json()["errors"][0]["path"] == "gpu_types"
+    Job.objects.filter(pk=draft.pk).update(deadline=None, spec=spec_of(draft.spec | {"gpu_types": ["Z1"]}))
+    assert ask("POST", "/enqueue", {}, 422, of=draft).json()["errors"][0]["path"] == "roles[0].gpu_types"
     page = personas.client("submitter").post(f"/jobs/{draft.public_id}/enqueue/")
-    assert (page.status_code, "gpu_types: The fleet knows no Z1" in page.content.decode()) == (422, True)
+    assert (page.status_code, "roles[0].gpu_types: The fleet knows no Z1" in page.content.decode()) == (422, True)
     Job.objects.filter(pk=draft.pk).update(spec=draft.spec)
     ask("POST", "/enqueue", {}, 403, of=draft, who="viewer")
     ask("POST", "/enqueue", {}, 403, of=draft, who="stranger")

@@ -20,7 +20,15 @@ from tests.invariants import fleet_faults
 
 
 def new_job(gpus: int = 2, **fields: object) -> Job:
-    facts = {"name": "train", "quota": builders.quota(), "owner": None, "job_class": "batch", "spec": {}, "gpus_milli": gpus * 1000, "now": NOON}
+    facts = {
+        "name": "train",
+        "quota": builders.quota(),
+        "owner": None,
+        "job_class": "batch",
+        "spec": builders.spec_of(workers=gpus, gpus=1),
+        "gpus_milli": gpus * 1000,
+        "now": NOON,
+    }
     return job_create(**(facts | {"actor": Actor(None, "Ada", "system")} | fields))  # type: ignore[arg-type]
 
 

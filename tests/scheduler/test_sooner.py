@@ -10,9 +10,9 @@ from django.urls import reverse
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.jobs.reading import change_read
+from scheduler.jobs.writing import description_again
 from scheduler.models import Job, JobState
 from scheduler.presenters.sooner import proposals
-from scheduler.presenters.submitting import description_of_job
 from scheduler.services.forecasts import fitting, sooner
 from scheduler.services.forecasts.sooner import HELD, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
 from scheduler.services.jobs.edits import job_clone, job_edit
@@ -59,7 +59,7 @@ def waits(loop: Loop, world: Any, **fields: Any) -> Job:
 def asked(world: Any, job: Job, loop: Loop, who: str = "submitter") -> Sooner:
     fitting.GROUNDS.forget()
     fitting.GROUNDS.read(loop.now)
-    found = job_sooner(access=world.access(who), job=job, description=description_of_job(job, with_launch=True), now=loop.now)
+    found = job_sooner(access=world.access(who), job=job, description=description_again(job, with_launch=True), now=loop.now)
     assert found is not None
     return found
 
@@ -142,7 +142,7 @@ def test_a_fleet_that_was_read_before_the_job_came_is_not_the_answer(world, loop
     submitted = submit(world.nodes[OURS], gpus=8, owner=world.users["submitter"])
     Job.objects.filter(pk=submitted.pk).update(state_since=loop.now)
     job = Job.objects.select_related("quota", "owner").get(pk=submitted.pk)
-    description = description_of_job(job, with_launch=True)
+    description = description_again(job, with_launch=True)
 
     assert job_sooner(access=world.access("submitter"), job=job, description=description, now=loop.now) is None, "it is asked again"
     assert asked(world, job, loop) is not None, "once the fleet has been read again"
@@ -171,7 +171,7 @@ def test_it_is_looked_for_once_as_long_as_neither_job_nor_fleet_change(world, lo
     job = waits(loop, world, gpus=4, workers=2)
     first = asked(world, job, loop)
     monkeypatch.setattr(sooner, "changes_found", lambda *_: pytest.fail("It was found already."))
-    description = description_of_job(job, with_launch=True)
+    description = description_again(job, with_launch=True)
     assert job_sooner(access=world.access("submitter"), job=job, description=description, now=loop.now) == first
 
 
@@ -187,7 +187,7 @@ def test_a_trial_leaves_the_fleet_as_it_was(world, loop):
     for _ in range(3):
         for one, before in ((other, second), (job, first)):
             fitting.GROUNDS._serving.answers.clear()
-            description = description_of_job(one, with_launch=True)
+            description = description_again(one, with_launch=True)
             assert job_sooner(access=world.access("submitter"), job=one, description=description, now=loop.now) == before
         assert [turn.job.name for turn in fitting.GROUNDS.queue(loop.now).turns] == [job.public_id, other.public_id]
 

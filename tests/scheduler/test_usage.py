@@ -42,7 +42,15 @@ def root() -> Access:
 
 
 def new_job(on: QuotaNode, gpus: int = 2, **fields: object) -> Job:
-    facts = {"name": "train", "quota": on, "owner": None, "job_class": "batch", "spec": {}, "gpus_milli": gpus * 1000, "now": NOON}
+    facts = {
+        "name": "train",
+        "quota": on,
+        "owner": None,
+        "job_class": "batch",
+        "spec": builders.spec_of(workers=gpus, gpus=1),
+        "gpus_milli": gpus * 1000,
+        "now": NOON,
+    }
     return job_create(**(facts | {"actor": Actor(None, "Ada", "system")} | fields))  # type: ignore[arg-type]
 
 
@@ -436,7 +444,7 @@ class Usage(RuleBasedStateMachine):
 
     @rule(team=st.integers(0, 1), gpus=st.integers(1, 3), preemptible=st.sampled_from(["yes", "no", "when_borrowed"]), elastic=st.booleans())
     def submit(self, team: int, gpus: int, preemptible: str, elastic: bool) -> None:
-        spec = {"roles": [{"name": "worker", "min": 1, "max": gpus, "gpus": 1}]} if elastic else {}
+        spec = {"roles": [{"name": "worker", "min": 1, "max": gpus, "gpus": 1}]} if elastic else builders.spec_of(workers=gpus, gpus=1)
         self.jobs.append(new_job(self.teams[team], 1 if elastic else gpus, preemptible=preemptible, spec=spec))
 
     @precondition(lambda self: self.jobs)

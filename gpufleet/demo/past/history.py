@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dashboards.fragmentation.measure import Room, Scattered, Shape, counted, scattered, typical
 from dashboards.fragmentation.store import fragmentation_sum, fragmentation_write
-from dashboards.gap.causes import Ask, Device, Hold, Part, divided
+from dashboards.gap.causes import Ask, Device, Hold, Part, Role, divided
 from dashboards.gap.snapshot import health_state
 from dashboards.gap.store import Gap, gaps_write, spans_sum
 from dashboards.models import NO_READING, FleetSample, NodeSample, TelemetryMinute
@@ -171,8 +171,8 @@ def _ask(job: Work) -> Ask:
     """What a waiting job asks for of the hardware."""
     shape = _shape(job)
     if not shape.gpus:
-        return Ask(1, 1, shape.types, milli=min(1000, job.milli))
-    return Ask(shape.workers, shape.gpus, shape.types)
+        return Ask((Role(1, 1, shape.types, min(1000, job.milli)),))
+    return Ask((Role(shape.workers, shape.gpus, shape.types),))
 
 
 def _shape(job: Work) -> Shape:

@@ -13,6 +13,7 @@ from typing import Any
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_launch import NAME
 from scheduler.backends.slurm.gres import Gres, is_share, promised
+from scheduler.jobs.stored import role_named
 
 NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 PORTS = range(10_240, 20_000)
@@ -79,7 +80,6 @@ def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: i
     A share is a job of its own, as Slurm takes all shares of a job from one GPU. Of a run that is resized in place each worker is one, so that it
     comes and goes by itself.
     """
-    roles = {str(role.get("name") or "worker"): role for role in order.spec.get("roles") or ()}
     if order.launch.get("in_place") and len(order.workers) > 1:
         ranks = sorted(order.workers, key=lambda seat: (seat.role, seat.index))
         return [part for place, seat in enumerate(ranks, first) for part in parts_of(replace(order, workers=(seat,)), gres_of, first=place)]
@@ -91,7 +91,7 @@ def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: i
     alike: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for (node, alone), seats in by_place.items():
         cpus = sum(_cpus(order, seat) for seat in seats)
-        memory = sum(int((roles.get(seat.role, {}).get("host_memory_gb") or 0) * 1024) for seat in seats)
+        memory = sum(int((role_named(order.spec, seat.role).get("host_memory_gb") or 0) * 1024) for seat in seats)
         gpus = 0 if alone else sum(len(seat.gpus) for seat in seats)
         there = Gres.read(gres_of(node))
         gres = there.asked(seats) if any(seat.gpus for seat in seats) else ""
@@ -310,8 +310,7 @@ def keeps_logs_on_its_node(order: StartOrder, folder: str) -> bool:
 def _cpus(order: StartOrder, seat: WorkerSeat) -> int:
     """Processors of a worker: what its role asks for, rounded down, and at least one for each of its tasks. Rounded up, eight workers of 7.5 would
     not fit the 60 processors on which they were placed, and Slurm would never start them."""
-    role: Mapping[str, Any] = next((one for one in order.spec.get("roles") or () if (one.get("name") or "worker") == seat.role), {})
-    return max(tasks_of(order, seat), int(role.get("cpus") or 1))
+    return max(tasks_of(order, seat), int(role_named(order.spec, seat.role).get("cpus") or 1))
 
 
 def _argv(launch: Mapping[str, Any]) -> list[str]:

@@ -34,6 +34,7 @@ from scheduler.engine.tell.decisions import decisions_of
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
+from scheduler.jobs.stored import most_of, roles_of, takes_gpus
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
@@ -47,7 +48,7 @@ from scheduler.services.loop.lease import TICK
 from scheduler.simulation.applying import changed as changed_by
 from scheduler.simulation.futures import Stage, events_each, waits_foreseen
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.jobs import Kinds
 
 # As long as nothing was decided since, a ground serves so long; after a decision it is made anew as soon as this.
 FRESH, FRESH_QUIET = timedelta(seconds=5), timedelta(seconds=60)
@@ -64,7 +65,6 @@ AGAIN_SECONDS = 1
 MOST_KINDS = 2000
 MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
 ANY = ""  # a type that stands for all
-PARTS = ("mig", "gpu_memory_gb", "gpu_share")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
 log = logging.getLogger(__name__)
@@ -495,7 +495,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         budgets=budgets.notes,
         on_types=_on_types(said, found, standing, rates),
         without_images=clusters_without_images() if said.launch.image is not None else (),
-        wanted_milli=sum(1000 * (role.get("gpus") or 0) * int(role.get("max") or role.get("min") or 1) for role in said.spec["roles"]),
+        wanted_milli=sum(1000 * (role.get("gpus") or 0) * most_of(role) for role in roles_of(said.spec)),
     )
 
 
@@ -526,7 +526,7 @@ def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rat
     """What it would be on each type of the fleet that it accepts: for those who choose between sooner, faster and cheaper."""
     if not said.throughput:
         return ()
-    roles = [role for role in said.spec["roles"] if role.get("gpus") or any(role.get(part) for part in PARTS)]
+    roles = [role for role in roles_of(said.spec) if takes_gpus(role)]
     # A part that is stated by its memory is charged otherwise on GPUs of another size.
     alike = not any(role.get("gpu_memory_gb") for role in roles)
     rows = []
@@ -547,25 +547,23 @@ def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Tria
 def job_of(checked: Checked, side: Side) -> Job:
     """The job as the engine has it, of a kind that the ground knows and keeps."""
     said = checked.description
-    kinds = side.snapshots.kinds
-    kind = kinds.kind(kind_document(said.spec, said.job_class, said.priority, said.preemptible_column, checked.gpus_milli))
-    saving = kinds.saving(said.spec)
-    if isinstance(kind, str) or isinstance(saving, str):
-        raise ValidationError({"description": [kind if isinstance(kind, str) else str(saving)]})
+    asks = side.snapshots.kinds.asks(said.spec, said.job_class, said.priority, said.preemptible_column)
+    if isinstance(asks, str):
+        raise ValidationError({"description": [asks]})
     side.kinds += 1
     assert side.ground is not None
     scenario = side.ground.scenario
     return Job(
         name=side.ground.name,
         quota=checked.quota.path,
-        kind=kind,
+        kind=asks.kind,
         submitted=scenario.now,
         estimate_ms=None if said.estimate_s is None else 1000 * said.estimate_s,
         limit_ms=None if said.limit_s is None else 1000 * said.limit_s,
         deadline=None if said.deadline is None else millis(said.deadline),
         not_before=None,
-        checkpoint=saving[0],
-        movable=saving[1],
+        checkpoint=asks.saving,
+        movable=asks.movable,
         work_ms=None,
         run=QUEUED,
     )

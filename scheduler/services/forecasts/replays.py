@@ -36,7 +36,7 @@ from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
+from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 from scheduler.snapshots.taking import Snapshot
 from scheduler.snapshots.tree import archived_nodes, inner_nodes, past_usage, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span
@@ -156,7 +156,6 @@ COLUMNS = (
     "job_class",
     "priority",
     "preemptible",
-    "gpus_milli",
     "submitted_at",
     "not_before",
     "estimate_seconds",
@@ -186,29 +185,29 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]
         mine = ran.get(key, [])
         if not mine and (ended is not None or on_hold is not None or for_others):
             continue
-        kind, saving = kinds.kind(kind_document(spec, *asked)), kinds.saving(spec)
-        if isinstance(kind, str) or isinstance(saving, str):
+        asks = kinds.asks(spec, *asked)
+        if isinstance(asks, str):
             continue  # it can't be read now
-        if any(role.gpu_types and not any(one in types for one in role.gpu_types) for role in kind.roles):
+        if any(role.gpu_types and not any(one in types for one in role.gpu_types) for role in asks.kind.roles):
             continue
         due = max(moment for moment in (at, not_before, free_at.get(key)) if moment is not None)
-        read.append((name, quota, kind, saving, mine, due, estimate, limit, ended is not None))
-    uneven = [name for name, _, kind, _, mine, *_ in read if mine and (kind.elastic or kind.throughput)]
+        read.append((name, quota, asks, mine, due, estimate, limit, ended is not None))
+    uneven = [name for name, _, asks, mine, *_ in read if mine and (asks.kind.elastic or asks.kind.throughput)]
     held = _held_since(uneven, begin, now)
     found = []
-    for name, quota, kind, saving, mine, due, estimate, limit, is_over in read:
+    for name, quota, asks, mine, due, estimate, limit, is_over in read:
         ran_for = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
-        if saving[0] is None:  # what was lost is not what it takes
+        if asks.saving is None:  # what was lost is not what it takes
             mine = [one for one in mine if one[2] not in PUT_OUT]
         work = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
-        did = _at_least(kind, held[name]) if name in held else None
+        did = _at_least(asks.kind, held[name]) if name in held else None
         if did is not None and ran_for:
             work = did * work // ran_for  # the ledger knows what was held in all of its runs
         if not is_over:  # what it states is left of it
             stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
             work += max(SHORTEST, stated - sum(max(0, ((until or now) - since) // MILLISECOND) for since, until, _ in mine))
         after = max(0, (due - begin) // MILLISECOND)
-        found.append(Came(quota, kind, *saving, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit))
+        found.append(Came(quota, *asks, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit))
     return found
 
 

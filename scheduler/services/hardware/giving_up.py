@@ -22,7 +22,7 @@ from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError, attempt_key
 from scheduler.backends.registry import UnknownBackend, backend_for, exists, slurm_settings
 from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
-from scheduler.jobs.fields import roles_of
+from scheduler.jobs.stored import least_of, roles_of
 from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.nodes import Guest, job_guests
@@ -138,10 +138,9 @@ def _fits_elsewhere(cluster: Cluster) -> Callable[[Job], bool]:
     for key, backend, gpu_type, size in rows.order_by("pk"):
         if exists(backend):
             sizes[key].append((gpu_type or "", size))
-    return lambda job: any(all(_has_room(role, job.spec, nodes) for role in roles_of(job.spec)) for nodes in sizes.values())
+    return lambda job: any(all(_has_room(role, nodes) for role in roles_of(job.spec)) for nodes in sizes.values())
 
 
-def _has_room(role: Mapping[str, Any], spec: Mapping[str, Any], nodes: Sequence[tuple[str, int]]) -> bool:
-    types = role.get("gpu_types") or spec.get("gpu_types")
-    each, least = int(role.get("gpus") or 1), int(role.get("min", role.get("count", 1)) or 1)
+def _has_room(role: Mapping[str, Any], nodes: Sequence[tuple[str, int]]) -> bool:
+    types, each, least = role.get("gpu_types"), role.get("gpus") or 1, least_of(role) or 1
     return sum(size // each for gpu_type, size in nodes if not types or gpu_type in types) >= least

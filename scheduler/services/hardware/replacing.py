@@ -13,6 +13,7 @@ from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import together
 from scheduler.engine.model.values import Node as Machine
+from scheduler.jobs.stored import name_of, roles_of
 from scheduler.models import Attempt, Job, JobState, Node, OutsideSeat, Placement, Promise, PromisedSeat
 from scheduler.services.loop.holds import OPEN_OF, WHOLE_MILLI, Seat, seats_faults
 from scheduler.services.loop.lease import lease_want
@@ -134,9 +135,9 @@ def _bound(guest: _Guest) -> Iterator[tuple[str, Sequence[Placement]]]:
     spec = guest.job.spec
     if level := (spec.get("topology") or {}).get("required"):
         yield level, guest.held
-    for role in spec.get("roles") or ():
+    for role in roles_of(spec):
         if level := (role.get("topology") or {}).get("required"):
-            yield level, [one for one in guest.held if one.role == role.get("name", "worker")]
+            yield level, [one for one in guest.held if one.role == name_of(role)]
 
 
 def _seats(guest: _Guest, node: Node, spare: Node, fleet: FleetView) -> list[Seat]:

@@ -46,7 +46,7 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Clusters, Stop, grace_of, stop_ask
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.services.loop.timers import NOT_STARTED
-from scheduler.snapshots.jobs import Kinds, kind_document, unmet_dependencies
+from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 
 MOST = 500
 ID_LENGTH = 24
@@ -419,20 +419,19 @@ def _instead(asked: Asked, jobs: Sequence[Job], free: Sequence[Job], planned: Se
 
 def planned_job(job: Job, kinds: Kinds) -> Planned | None:
     """A waiting job as the engine has it; None where it can't be read, which its own page says."""
-    kind = kinds.kind(kind_document(job.spec, job.job_class, job.priority, job.preemptible, job.gpus_milli))
-    saving = kinds.saving(job.spec)
-    if isinstance(kind, str) or isinstance(saving, str):
+    asks = kinds.asks(job.spec, job.job_class, job.priority, job.preemptible)
+    if isinstance(asks, str):
         return None
     return Planned(
         name=job.public_id,
         quota=job.quota.path,
-        kind=kind,
+        kind=asks.kind,
         submitted=millis(job.submitted_at),
         estimate_ms=None if job.estimate_seconds is None else 1000 * job.estimate_seconds,
         limit_ms=None if job.limit_seconds is None else 1000 * job.limit_seconds,
         deadline=None if job.deadline is None else millis(job.deadline),
-        checkpoint=saving[0],
-        movable=saving[1],
+        checkpoint=asks.saving,
+        movable=asks.movable,
         run=QUEUED,
     )
 

@@ -16,6 +16,7 @@ from scheduler.backends.base import Signal
 from scheduler.engine.model.values import Kind
 from scheduler.jobs.schema import JobChange
 from scheduler.jobs.storable import unstorable
+from scheduler.jobs.stored import COLUMNS, least_of, name_of, roles_of
 from scheduler.jobs.writing import description_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement
 from scheduler.selectors.jobs import must_steer
@@ -30,19 +31,8 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Clusters
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.snapshots.fleet import topology_now
-from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.jobs import Kinds
 
-COLUMNS = {
-    "name": "name",
-    "priority": "priority",
-    "estimate_s": "estimate_seconds",
-    "limit_s": "limit_seconds",
-    "not_before": "not_before",
-    "deadline": "deadline",
-    "retries": "retry_limit",
-    "cost_centre": "cost_centre",
-    "labels": "labels",
-}
 # What no longer means anything once a job has its GPUs.
 ONLY_WAITING = ("not_before", "deadline")
 
@@ -162,17 +152,16 @@ def _check_times(job: Job, given: Mapping[str, Any], now: datetime) -> None:
 
 def _resized(job: Job, change: JobChange) -> dict[str, Any]:
     """The spec with other numbers of workers; the whole must be a job that the engine takes, and a run must lie within its new range."""
-    roles = [dict(role) for role in job.spec.get("roles") or ()]
-    named = {str(role.get("name", "worker")): role for role in roles}
+    roles = [dict(role) for role in roles_of(job.spec)]
+    named = {name_of(role): role for role in roles}
     faults: dict[str, list[str]] = {}
     held = _workers_held(job) if job.state in HOLDING else None
     for name, wanted in (change.workers or {}).items():
         role = named.get(name)
         if role is None:
-            faults[f"workers.{name}"] = [f"The job has no such role; it has {', '.join(sorted(named)) or 'none that it names'}."]
+            faults[f"workers.{name}"] = [f"The job has no such role; it has {', '.join(sorted(named))}."]
             continue
         least, most = wanted.min, wanted.max if wanted.max is not None else wanted.min
-        role.pop("count", None)
         role["min"] = least
         role.pop("max", None)
         role |= {"max": most} if most != least else {}
@@ -180,7 +169,7 @@ def _resized(job: Job, change: JobChange) -> dict[str, Any]:
             faults[f"workers.{name}"] = [f"It runs with {held.get(name, 0)}, which must lie within the new range."]
     spec = {**job.spec, "roles": roles}
     if not faults:
-        found = Kinds(topology_now()).check(kind_document(spec, job.job_class, job.priority, job.preemptible, job.gpus_milli))
+        found = Kinds(topology_now()).judge(spec, job.job_class, job.priority, job.preemptible)
         if not isinstance(found, Kind):
             faults["workers"] = [f"{fault.message[:1].upper()}{fault.message[1:]}." for fault in found]
     if faults:
@@ -198,9 +187,8 @@ def _workers_held(job: Job) -> dict[str, int]:
 
 def _least_milli(job: Job, spec: Mapping[str, Any]) -> int:
     """What the minimum of the gang is charged now: each worker as much as it was charged before."""
-    before = {str(role.get("name", "worker")): int(role.get("min", role.get("count", 1))) for role in job.spec.get("roles") or ()}
-    after = {str(role.get("name", "worker")): int(role.get("min", 1)) for role in spec["roles"]}
-    each = {str(role.get("name", "worker")): 1000 * int(role.get("gpus", 0) or 0) for role in spec["roles"]}
+    before, after = ({name_of(role): least_of(role) for role in roles_of(one)} for one in (job.spec, spec))
+    each = {name_of(role): 1000 * int(role.get("gpus") or 0) for role in roles_of(spec)}
     if all(each.values()):
         return sum(each[name] * count for name, count in after.items())
     # Parts of GPUs: with one role the charge of a worker is known, with several it stays as it was.

@@ -7,7 +7,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import prepared_cursor
-from scheduler.jobs.marks import marks_of
+from scheduler.jobs.marks import label_marks, marks_of
 from scheduler.models import Job, JobMark, MarkKind
 
 COLUMNS = ("job_id", "kind", "key", "value")
@@ -29,7 +29,7 @@ def marks_write(jobs: Iterable[Job]) -> None:
 def labels_renew(job: Job) -> None:
     """Of a job whose labels have changed."""
     JobMark.objects.filter(job=job, kind=MarkKind.LABEL).delete()
-    rows_insert(JobMark, COLUMNS, [(job.pk, *mark) for mark in marks_of({}, job.labels)])
+    rows_insert(JobMark, COLUMNS, [(job.pk, *mark) for mark in label_marks(job.labels)])
 
 
 def types_sat_on(attempts: Iterable[int]) -> None:

@@ -11,7 +11,7 @@ from django.db.models import Sum
 from gpufleet.core.money import cost_micros
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
-from scheduler.jobs.fields import roles_of
+from scheduler.jobs.stored import least_of, most_of, roles_of, takes_gpus
 from scheduler.models import Job, Placement
 from scheduler.selectors.windows import capacity_now
 
@@ -77,18 +77,14 @@ def _held(jobs: "Mapping[int, int] | list[int]") -> dict[int, dict[str, int]]:
     return found
 
 
-PARTS = ("mig", "gpu_share", "gpu_memory_gb")
-
-
 def _on_gpus(job: Job) -> list[Mapping[str, Any]]:
     """Its roles but those that ask for processors alone, which cost nothing."""
-    return [role for role in roles_of(job.spec) if role.get("gpus") or any(role.get(part) for part in PARTS)]
+    return [role for role in roles_of(job.spec) if takes_gpus(role)]
 
 
 def _types(job: Job) -> set[str]:
     """That it may have: those that it names, else those of the fleet, without those on which it cannot run."""
-    roles = [role for role in _on_gpus(job) if role.get("max", role.get("min", role.get("count", 1)))]
-    named = [role.get("gpu_types") or job.spec.get("gpu_types") for role in roles]
+    named = [role.get("gpu_types") for role in _on_gpus(job)]
     speeds = job.spec.get("throughput") or {}
     found = {name for names in named for name in names or ()} if named and all(named) else set(capacity_now().by_type)
     return {name for name in found if speeds.get(name, 1)}
@@ -96,8 +92,7 @@ def _types(job: Job) -> set[str]:
 
 def _sizes(job: Job) -> tuple[int, int] | None:
     """The fewest and the most milli-GPU. None where several roles, some of them in parts of GPUs, leave the most unsaid."""
-    roles = [(int(role.get("min", role.get("count", 1))), role) for role in _on_gpus(job)]
-    ranges = [(least, int(role.get("max") or least), 1000 * int(role.get("gpus", 0) or 0)) for least, role in roles]
+    ranges = [(least_of(role), most_of(role), 1000 * int(role.get("gpus") or 0)) for role in _on_gpus(job)]
     if all(least == most for least, most, _ in ranges):
         return job.gpus_milli, job.gpus_milli
     if all(each for _, _, each in ranges):

@@ -40,7 +40,7 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.story import Event
 from scheduler.services.notify.outbox import happening_wanted, happenings_write
 from scheduler.snapshots.fleet import LEVELS, topology_now
-from scheduler.snapshots.jobs import Kinds, kind_document
+from scheduler.snapshots.jobs import Kinds
 
 MOST_AT_ONCE = 10_000
 TYPES = Prepared[GpuType](lambda: GpuType.objects.all())
@@ -261,8 +261,7 @@ class _Checker:
                 faults[path].append(f"The fleet knows no {', '.join(unknown)}; it knows {known}.")
 
     def _kind(self, description: JobDescription, faults: dict[str, list[str]]) -> Kind | None:
-        document = kind_document(description.spec, description.job_class, description.priority, description.preemptible_column, 0)
-        found = self.kinds.check(document)
+        found = self.kinds.judge(description.spec, description.job_class, description.priority, description.preemptible_column)
         if isinstance(found, Kind):
             return found
         for fault in found:

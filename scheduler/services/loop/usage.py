@@ -19,6 +19,7 @@ from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, PreparedUpdate, together
 from quotas.models import LedgerClock, LedgerEntry, Phase
 from quotas.services.ledger import LATE, Held, by_moment, ledger_follow, ledger_moment, ledger_redecide
+from scheduler.jobs.stored import least_of, role_named, roles_of
 from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat, UsageStep
 
 EVERY_TYPE = "*"
@@ -190,10 +191,8 @@ def _surplus(workers: Iterable[tuple[int, str, int, str]], runs: Mapping[int, Ma
 
 def _minimum(spec: Mapping[str, Any], role: str) -> int | None:
     """How many workers the minimum of a role has, where the job says so; else all of them."""
-    for stated in spec.get("roles") or ():
-        if stated.get("name", "worker") == role:
-            return int(stated.get("min", 1))
-    return None
+    stated = role_named(spec, role)
+    return least_of(stated) if stated else None
 
 
 def timeline_follow(*, gpus: Iterable[int], at: datetime, since: Mapping[int, datetime] = NOTHING) -> int:
@@ -218,8 +217,7 @@ def timeline_review(*, now: datetime) -> int:
 def _wanted_types() -> list[str]:
     found: set[str] = set()
     for spec in Job.objects.filter(state__in=WAITING, held_at__isnull=True).order_by("id").values_list("spec", flat=True).iterator():
-        roles: list[dict[str, Any]] = spec.get("roles") or [{}]
-        for role in roles:
+        for role in roles_of(spec):
             found.update(role.get("gpu_types") or (EVERY_TYPE,))
     return sorted(found)
 

@@ -14,6 +14,7 @@ from gpufleet.core.prepared import Prepared, together
 from quotas.models import LedgerClock, Reservation, ReservationState, Window
 from quotas.services.ledger import ledger_moment, ledger_redecide
 from scheduler.engine.model.values import Settings
+from scheduler.jobs.stored import accepts
 from scheduler.models import HOLDING, Job, JobState
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop, grace_of
@@ -168,14 +169,7 @@ def _claims(window: Window, until: datetime) -> bool:
         jobs = jobs.filter(Q(quota=reservation.quota) | Q(quota__path__startswith=f"{reservation.quota.path}/"))
     else:
         jobs = jobs.filter(job_class=reservation.job_class)
-    return any(_accepts(spec, reservation.gpu_type) for spec in jobs.order_by("-submitted_at").values_list("spec", flat=True)[:1000])
-
-
-def _accepts(spec: dict[str, object], gpu_type: str) -> bool:
-    stated = spec.get("gpu_types")
-    speeds = spec.get("throughput")
-    slow = isinstance(speeds, dict) and speeds.get(gpu_type) == 0
-    return not slow and (not isinstance(stated, list) or not stated or gpu_type in stated)
+    return any(accepts(spec, reservation.gpu_type) for spec in jobs.order_by("-submitted_at").values_list("spec", flat=True)[:1000])
 
 
 def _tell(key: int) -> None:

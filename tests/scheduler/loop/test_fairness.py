@@ -38,7 +38,7 @@ def fairness() -> Fairness:
 
 def used(team: QuotaNode, node: Node, gpus: int, since: datetime, until: datetime, first: int = 0) -> None:
     """So many GPUs of a node were a team's from one moment to another."""
-    facts: dict[str, Any] = {"name": "past", "owner": None, "job_class": "batch", "spec": {}, "actor": SOMEBODY}
+    facts: dict[str, Any] = {"name": "past", "owner": None, "job_class": "batch", "spec": builders.spec_of(workers=gpus, gpus=1), "actor": SOMEBODY}
     job = job_create(quota=team, gpus_milli=1000 * gpus, now=since, **facts)
     seats = [Seat(node.pk, gpu.pk, worker) for worker, gpu in enumerate(node.gpus.order_by("index")[first : first + gpus])]
     job_start(job=job, seats=seats, now=since, cause="")

@@ -28,10 +28,9 @@ def submit(
     quota: QuotaNode | None = None, *, gpus: int = 1, workers: int = 1, at: datetime = NOON, spec: dict[str, Any] | None = None, **fields: Any
 ) -> Job:
     """A job whose workers want `gpus` each."""
-    role = {"name": "worker", "min": workers, "gpus": gpus}
     facts: dict[str, Any] = {"name": "train", "owner": None, "job_class": "batch", "now": at, "actor": SOMEBODY}
     launch = fields.pop("launch", {})
-    facts |= {"spec": {"roles": [role]} | (spec or {}), "gpus_milli": 1000 * gpus * workers, "quota": quota or leaf("team", 8)}
+    facts |= {"spec": builders.spec_of(spec, workers=workers, gpus=gpus), "gpus_milli": 1000 * gpus * workers, "quota": quota or leaf("team", 8)}
     job = job_create(**(facts | fields))
     if launch:
         Job.objects.filter(pk=job.pk).update(launch=launch)

@@ -36,7 +36,7 @@ from scheduler.services.notify.delivering import (
 from scheduler.services.notify.outbox import outbox_turn
 from scheduler.services.notify.webhooks import delivery_repeat, hook_change, hook_create, hook_remove, hook_secret, hook_test
 from tests import builders
-from tests.builders import NOON
+from tests.builders import NOON, spec_of
 
 pytestmark = pytest.mark.django_db
 TEAM = "acme/research/nlp"
@@ -89,7 +89,7 @@ def submitted(personas, path=TEAM, who="submitter"):
         quota=personas.nodes[path],
         owner=personas.users[who],
         job_class="batch",
-        spec={},
+        spec=spec_of(gpus=8),
         gpus_milli=8000,
         now=NOON,
         actor=personas.access(who).actor,

@@ -138,3 +138,18 @@ def test_a_window_that_nobody_claims_is_released() -> None:
     assert window.released_at == FRIDAY.replace(hour=8, minute=30).astimezone(UTC)
     assert state(tune) == JobState.RUNNING
     assert held.state == ReservationState.APPROVED
+
+
+def test_a_job_that_names_another_type_claims_no_window() -> None:
+    for name in (H100, "A100-SXM-40GB"):
+        builders.node(gpus=8, gpu_type=builders.gpu_type(name))
+    serve = leaf("serve", 8)
+    fleet = Fleet()
+    fleet.now = FRIDAY.replace(hour=7).astimezone(UTC)
+    held = floor(fleet.now, decay_s=1800)
+    elsewhere = submit(serve, gpus=8, at=fleet.now, job_class="inference", spec={"gpu_types": ["A100-SXM-40GB"], "work_s": 80_000})
+    play(fleet, FRIDAY.replace(hour=8, minute=45))
+
+    window = Window.objects.get(reservation=held, starts_at=FRIDAY.replace(hour=8).astimezone(UTC))
+    assert state(elsewhere) == JobState.RUNNING
+    assert (window.claimed_at, window.released_at) == (None, FRIDAY.replace(hour=8, minute=30).astimezone(UTC))

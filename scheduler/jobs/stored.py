@@ -1,0 +1,71 @@
+"""What the row of a job keeps of its description (`Job.spec`), and what is read from it.
+
+It has one form, whoever made the job, with the keys and units of the scenario format: `roles` is there, each role with its `name` and `min` and with
+the GPU types that it names; what would be as it is if nothing was said of it is left out. Class, priority and the other columns of a job stand there
+alone. Readers here take any row, also one that somebody wrote by hand; the snapshot says what is wrong with it.
+
+`scheduler.jobs.writing` makes a description of it again, and `scheduler.snapshots.jobs` what the engine plans.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Whether `Job.launch` names an image: the engine knows that of the spec alone. No key of a description.
+IN_IMAGE = "in_image"
+# What a role may ask for instead of whole GPUs.
+PARTS = ("mig", "gpu_share", "gpu_memory_gb")
+
+# The keys of a description that may be changed later, by the column of a job that keeps each.
+COLUMNS = {
+    "name": "name",
+    "priority": "priority",
+    "estimate_s": "estimate_seconds",
+    "limit_s": "limit_seconds",
+    "not_before": "not_before",
+    "deadline": "deadline",
+    "retries": "retry_limit",
+    "labels": "labels",
+    "cost_centre": "cost_centre",
+}
+# What a description says of preemption, by what `Job.preemptible` keeps.
+PREEMPTIBLE: Mapping[str, bool | str] = {"yes": True, "no": False, "when_borrowed": "when_borrowed"}
+
+Spec = Mapping[str, Any]
+Role = Mapping[str, Any]
+
+
+def roles_of(spec: Spec) -> Sequence[Role]:
+    return spec.get("roles") or ()
+
+
+def role_named(spec: Spec, name: str) -> Role:
+    """Empty where the job has no such role."""
+    return next((role for role in roles_of(spec) if name_of(role) == name), {})
+
+
+def name_of(role: Role) -> str:
+    return str(role.get("name", "worker"))
+
+
+def least_of(role: Role) -> int:
+    return int(role.get("min", 1))
+
+
+def most_of(role: Role) -> int:
+    return int(role.get("max") or max(least_of(role), 1))
+
+
+def takes_gpus(role: Role) -> bool:
+    """Whether its workers take GPUs, whole ones or parts, and not processors alone."""
+    return bool(role.get("gpus")) or any(role.get(part) for part in PARTS)
+
+
+def types_of(spec: Spec) -> list[str]:
+    """The GPU types that a job names, the preferred first; none: any."""
+    return list(dict.fromkeys(name for role in roles_of(spec) for name in role.get("gpu_types") or ()))
+
+
+def accepts(spec: Spec, gpu_type: str) -> bool:
+    """Whether it may stand on GPUs of that type, and can run there."""
+    named = types_of(spec)
+    return (not named or gpu_type in named) and (spec.get("throughput") or {}).get(gpu_type) != 0
