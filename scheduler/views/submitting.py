@@ -19,7 +19,7 @@ from scheduler.jobs.reading import Faults
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.writing import description_again
 from scheduler.jobs.yaml_text import Document, read_yaml, write_yaml
-from scheduler.models import GpuType, JobDraft, Schedule
+from scheduler.models import GpuType, JobDraft
 from scheduler.presenters.fitting import fit_view, node_names
 from scheduler.presenters.sooner import WITH, described_with
 from scheduler.presenters.submitting import (
@@ -42,9 +42,9 @@ from scheduler.selectors.suggestions import teams_to_submit
 from scheduler.selectors.templates import template_named, templates_visible
 from scheduler.services.forecasts.fitting import AGAIN_SECONDS, fit_checked
 from scheduler.services.forecasts.presets import preset_fits
-from scheduler.services.jobs.submission import Checked, submission_create, submissions_judge
+from scheduler.services.jobs.submission import Checked, submissions_judge, submissions_write
 from scheduler.services.jobs.templates import draft_delete, draft_save
-from scheduler.services.schedules.schedules import schedule_create, schedule_draw
+from scheduler.services.schedules.schedules import Drawn, schedule_draw, schedule_keep
 
 PRESETS_SHOWN = 13  # with a blank one two rows on a desk
 CRON = f"{REPEAT}cron"
@@ -82,7 +82,7 @@ class Sent:
     faults: Faults
     repeat: dict[str, str]  # as typed; empty: it is submitted once
     checked: Checked | None = None
-    drawn: Schedule | None = None
+    drawn: Drawn | None = None  # where it recurs
 
     @property
     def recurs(self) -> dict[str, Any]:
@@ -100,17 +100,16 @@ def job_new(request: HttpRequest) -> HttpResponse:
     if sent.checked is None or sent.faults or "check" in request.POST or "add_role" in request.POST:
         only_looks = "check" in request.POST or "add_role" in request.POST
         return _page(request, access, start, sent, status=200 if only_looks else 422, looked=True)
-    said = _said(request, sent)
-    try:
-        if sent.repeat:
-            schedule = schedule_create(access=access, given=_given(sent, said)[0], now=now())
-            draft_delete(access=access, public=request.POST.get("_draft", ""))
-            messages.success(request, f"{schedule.name} is kept: it is submitted each time that it is due.")
-            return redirect("schedule", schedule.public_id)
-        jobs = submission_create(access=access, description=said, now=now(), actor=access.actor)
-    except ValidationError as fault:
-        sent.faults = repeat_faults(fault.message_dict) if sent.repeat else fault.message_dict
-        return _page(request, access, start, sent, status=422, looked=True)
+    if sent.drawn is not None:
+        try:
+            schedule = schedule_keep(access=access, drawn=sent.drawn)
+        except ValidationError as fault:
+            sent.faults = repeat_faults(fault.message_dict)
+            return _page(request, access, start, sent, status=422, looked=True)
+        draft_delete(access=access, public=request.POST.get("_draft", ""))
+        messages.success(request, f"{schedule.name} is kept: it is submitted each time that it is due.")
+        return redirect("schedule", schedule.public_id)
+    jobs = submissions_write(checked=[sent.checked], access=access, now=now(), actor=access.actor)
     draft_delete(access=access, public=request.POST.get("_draft", ""))
     first = jobs[0]
     if len(jobs) > 1:
@@ -255,17 +254,18 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
             values[f"roles[{len({path.partition(']')[0] for path in values if path.startswith('roles[')})}].name"] = "another"
         described = description_of(values)
         sent = Sent(described, values, None, write_yaml(described), {}, repeat)
+    said = {**sent.description, "draft": True} if "keep" in request.POST else sent.description
     if judged and repeat:
-        given, unread = _given(sent, _said(request, sent))
+        given, unread = schedule_read({"name": said.get("name", ""), **sent.recurs, "description": said})
         drawn = schedule_draw(access=access, given=given, now=now())
         faults = repeat_faults(drawn.faults | unread)
         if fault := pattern_of(repeat.get(CRON, "")).fault:
             faults[CRON] = [fault]
         if "name" not in sent.description:
             faults["name"] = ["This field is required."]
-        sent.checked, sent.drawn, sent.faults = drawn.checked, drawn.schedule, {**faults, **sent.faults}
+        sent.checked, sent.drawn, sent.faults = drawn.checked, drawn, {**faults, **sent.faults}
     elif judged:
-        (verdict,) = submissions_judge(access=access, descriptions=[sent.description], now=now())
+        (verdict,) = submissions_judge(access=access, descriptions=[said], now=now())
         if isinstance(verdict, Checked):
             sent.checked = None if sent.faults else verdict
         else:
@@ -279,21 +279,11 @@ def _typed(request: HttpRequest) -> dict[str, str]:
     return {path: text for path, text in fields if not path.startswith(REPEAT)}
 
 
-def _said(request: HttpRequest, sent: Sent) -> dict[str, Any]:
-    return {**sent.description, "draft": True} if "keep" in request.POST else sent.description
-
-
-def _given(sent: Sent, said: Mapping[str, Any]) -> tuple[dict[str, Any], Faults]:
-    """The schedule that the form describes, and what can't be read of it."""
-    return schedule_read({"name": said.get("name", ""), **sent.recurs, "description": said})
-
-
 def _due(sent: Sent) -> dict[str, Any]:
     """When it would be due next."""
-    drawn = sent.drawn
-    if drawn is None or any(path in sent.faults for path in DUE_BY):
+    if sent.drawn is None or any(path in sent.faults for path in DUE_BY):
         return {"recurs": bool(sent.repeat), "due": []}
-    return due_told(drawn, now())
+    return due_told(sent.drawn.schedule, now())
 
 
 def _send(sent: Sent) -> str:

@@ -3,13 +3,15 @@
 import re
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from scheduler.jobs.fields import PLAIN, REPEAT, ROLE_BY_KEY, SECTIONS, description_of, values_of
 from scheduler.jobs.reading import read_description
 from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
 from scheduler.jobs.template_rules import SHIPPED
-from scheduler.models import Cluster, Job, JobDraft, JobEvent, JobState
+from scheduler.models import Cluster, Job, JobDraft, JobEvent, JobState, Schedule
 from scheduler.presenters.submitting import preset_said
 from scheduler.services.forecasts.presets import PresetFit
 from tests import builders
@@ -225,6 +227,16 @@ def test_a_job_is_submitted_by_the_form_also_without_scripts(personas, look):
     checked = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "check": "1", "_from": "form"})
     assert "Starts now" in checked.content.decode()
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("when", [{}, {"repeat.cron": "30 2 * * *"}])
+def test_what_is_sent_is_judged_once(personas, look, when):
+    client = personas.client("submitter")
+    with CaptureQueriesContext(connection) as asked:
+        answer = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "_from": "form", **when})
+
+    assert (answer.status_code, Job.objects.count(), Schedule.objects.count()) == (302, not when, bool(when))
+    assert len([one for one in asked if '"gpu_type"' in one["sql"]]) == 1, "whether the fleet knows its types is asked for each judgement"
 
 
 @pytest.mark.parametrize(("button", "kept"), [("_from", JobState.QUEUED), ("check", None), ("keep", JobState.DRAFT)])

@@ -95,7 +95,11 @@ def schedule_timed(*, access: Access, schedule: Schedule, given: Mapping[str, An
 
 def schedule_create(*, access: Access, given: Mapping[str, Any], now: datetime) -> Schedule:
     """A schedule of the caller's own. Every fault is told at once, those of the job below `description`."""
-    drawn = schedule_draw(access=access, given=given, now=now)
+    return schedule_keep(access=access, drawn=schedule_draw(access=access, given=given, now=now))
+
+
+def schedule_keep(*, access: Access, drawn: Drawn) -> Schedule:
+    """Write down what was drawn for the caller. What is wrong with it is refused."""
     if drawn.faults:
         raise ValidationError(drawn.faults)
     schedule, user = drawn.schedule, access.actor.user
