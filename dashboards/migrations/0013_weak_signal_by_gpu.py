@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboards", "0009_xids_are_remembered_by_gpu")]
+    dependencies = [("dashboards", "0012_each_incident_is_told")]
     operations = [
         migrations.AddField(
             "telemetryframe",
