@@ -1,6 +1,6 @@
 """How plain data is read and written: codecs for values, and one table of fields for each kind of object, which both ways use."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .faults import Bad, all_wrong, kind_of, rows
@@ -68,10 +68,11 @@ class Table:
                 bad.add("is missing", key)
         return bad
 
-    def columns(self, stated: Iterable[Sequence[Any]]) -> dict[str, list[Any]]:
-        """The same of many objects at once, column by column: what each of them states for each key."""
+    def columns(self, stated: Collection[Sequence[Any]]) -> dict[str, list[Any]]:
+        """The same of many objects at once, column by column, from what each of them states for each key."""
         found = {}
-        for (name, codec, default), column in zip(self.fields.values(), stated, strict=True):
+        columns = zip(*stated, strict=True) if stated else [()] * len(self.fields)
+        for (name, codec, default), column in zip(self.fields.values(), columns, strict=True):
             read = codec.read
             found[name] = [*map(read, column)] if default is MISSING else [default if value is UNSET else read(value) for value in column]
         return found

@@ -14,7 +14,7 @@ from .faults import Bad, kind_of, rows, short
 from .fields import Codec, Field, Table, optional, record, with_defaults_of
 from .kinds import kind_made, kind_table
 from .places import Places
-from .written import UNSET, alike, astuple, plain, row_type
+from .written import UNSET, Raw, alike, astuple, plain, row_type
 
 
 def job_tables(now: int, quota: Codec = TEXT) -> tuple[Table, Table]:
@@ -51,14 +51,17 @@ def job_tables(now: int, quota: Codec = TEXT) -> tuple[Table, Table]:
     return Table(own, beside=(*standing, *kind_table(()).fields)), Table(standing)
 
 
-def checkpoint_codec(time: Codec) -> Codec:
-    table = {
+def checkpoint_fields(time: Codec) -> dict[str, Field]:
+    return {
         "interval_s": Field("interval_ms", optional(SECONDS), None),
         "last": Field("last", optional(time), None),
         "save_s": Field("save_ms", SECONDS, 0),
         "restore_s": Field("restore_ms", SECONDS, 0),
     }
-    return record(table, new_checkpoint)
+
+
+def checkpoint_codec(time: Codec) -> Codec:
+    return record(checkpoint_fields(time), new_checkpoint)
 
 
 def remembered(codec: Codec) -> Codec:
@@ -69,7 +72,7 @@ def remembered(codec: Codec) -> Codec:
         key = alike(value)
         found = known.get(key)
         if found is None:
-            found = known[key] = codec.read(value)
+            found = known[key] = codec.read(plain(value))
         return found
 
     return Codec(read, codec.write)
@@ -78,7 +81,8 @@ def remembered(codec: Codec) -> Codec:
 SHARED, OWN, STANDING = (tuple(table.fields) for table in (kind_table(()), *job_tables(0)))
 _OWN, _STANDING, _CHECKPOINT = len(SHARED), len(SHARED) + len(OWN), OWN.index("checkpoint")
 STANDS_NOWHERE = (UNSET,) * len(STANDING)
-Row = row_type((*SHARED, *OWN, *STANDING), raw=("roles", "topology", "node_labels", "needs", "throughput"))
+_AS_TEXT = dict.fromkeys(("roles", "topology", "node_labels", "needs", "throughput"), Raw)
+Row = row_type((*SHARED, *OWN, *STANDING), _AS_TEXT | {"checkpoint": row_type(checkpoint_fields(moment(0))) | None})
 
 
 class JobReader:
@@ -92,16 +96,18 @@ class JobReader:
 
     def read_all(self, rows: Sequence[Any]) -> list[Job]:
         """Jobs that were decoded as rows. Of what is wrong in them it is only said that something is."""
-        columns = [*zip(*map(astuple, rows), strict=True)] or [()] * (_STANDING + len(STANDING))
-        own = self.own.columns(columns[_OWN:_STANDING])
-        kinds = [*map(self.kind, zip(*columns[:_OWN], strict=True))]
+        kinds, parts, told = [], [], {}
+        for place, stated in enumerate(map(astuple, rows)):
+            kinds.append(self.kind(stated[:_OWN]))
+            parts.append(stated[_OWN:_STANDING])
+            if stated[_STANDING:] != STANDS_NOWHERE:
+                told[place] = stated[_STANDING:]
+        own = self.own.columns(parts)
+        movable = [stated[_CHECKPOINT] is UNSET or checkpoint is not None for stated, checkpoint in zip(parts, own["checkpoint"], strict=True)]
         runs = [QUEUED] * len(rows)
-        told = {place: stated for place, stated in enumerate(zip(*columns[_STANDING:], strict=True)) if stated != STANDS_NOWHERE}
-        stands = self.standing.columns([*zip(*told.values(), strict=True)] or [()] * len(STANDING))
+        stands = self.standing.columns(told.values())
         for place, values in zip(told, zip(*stands.values(), strict=True), strict=True):
             runs[place] = self.places.run(dict(zip(stands, values, strict=True)), kinds[place], own["name"][place])
-        checkpoints = zip(columns[_OWN + _CHECKPOINT], own["checkpoint"], strict=True)
-        movable = [stated is UNSET or checkpoint is not None for stated, checkpoint in checkpoints]
         if len({*own["name"]}) < len(rows):
             raise Bad("a name is given twice")
         values_of = own | {"kind": kinds, "run": runs, "movable": movable}

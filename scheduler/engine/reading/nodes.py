@@ -112,10 +112,11 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
     bad = Bad()
     levels, given = topology.levels, dict(domains)
     name, gpus, islands = values["name"], values["gpus"], values["islands"]
-    for level in levels:
-        bad.when(level not in given, f"does not say the node's {level}", "path")
-    for level in given:
-        bad.when(level not in levels, f"is not a level; levels are {', '.join(levels) or 'none'}", "path", level)
+    if given.keys() != set(levels):
+        for level in levels:
+            bad.when(level not in given, f"does not say the node's {level}", "path")
+        for level in given:
+            bad.when(level not in levels, f"is not a level; levels are {', '.join(levels) or 'none'}", "path", level)
     for key, mask in (("unhealthy_gpus", values["unhealthy"]), ("islands", sum(islands))):
         bad.when(mask >> gpus, f"names a GPU beyond the node's {gpus}", key)
     larger = islands and values["island"] not in (None, name)

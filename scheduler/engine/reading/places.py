@@ -32,8 +32,10 @@ class Places:
         # What was promised until a moment that has come may be somebody else's by now.
         occupancy = self.going if state == "stopping" else Occupancy(self.held.message) if lapsed else self.held
         workers = self.workers(stands, kind, "workers", occupancy, job, bad, promised=state == "reserved" or lapsed or bool(leaving))
-        bad.when(state == "queued" and (workers or leaving), "a queued job has none", "workers")
-        bad.when(state in ("reserved", "starting", "running") and not stands, f"a {state} job has some", "workers")
+        if state == "queued" and (workers or leaving):
+            bad.add("a queued job has none", "workers")
+        if state in ("reserved", "starting", "running") and not stands:
+            bad.add(f"a {state} job has some", "workers")
         bad.raise_if_any()
         run = new_run(**stated, workers=workers, leaving=leaving)
         return run.given_up() if lapsed else run
@@ -50,7 +52,8 @@ class Places:
                 continue  # its fault was reported where it is
             try:
                 worker = self.worker(row, kind)
-                bad.when((worker.role, worker.index) in placed, f"worker {worker.index} of this role is named twice", key, place, "index")
+                if (worker.role, worker.index) in placed:
+                    bad.add(f"worker {worker.index} of this role is named twice", key, place, "index")
                 placed[worker.role, worker.index] = worker
                 occupancy.take(self.nodes[worker.node], worker, job, promised=promised)
             except Bad as wrong:

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec.structs import astuple
 
 from .faults import Fault, ScenarioError, short
 
-__all__ = ["UNSET", "astuple"]
+__all__ = ["UNSET", "Raw", "astuple"]
 _encoder = msgspec.json.Encoder()
 
 
@@ -20,14 +21,14 @@ class Unusual(Exception):
     """Something about a text is unusual: `carefully` says whether it is wrong."""
 
 
-def row_type(keys: Iterable[str], raw: Collection[str]) -> type[Struct]:
-    """Objects with these keys, some of whose values are left as text: what many share is read once, by `alike` and `plain`."""
-    return msgspec.defstruct("Row", [(key, Raw if key in raw else Any, UNSET) for key in keys], gc=False)
+def row_type(keys: Iterable[str], types: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Objects with these keys. What is left as text, or is a row in a row, `plain` makes plain data; what many share is read once by `alike`."""
+    return msgspec.defstruct("Row", [(key, types.get(key, Any), UNSET) for key in keys], gc=False)
 
 
-def decoder(keys: Iterable[str], rows: str, row: type[Struct]) -> msgspec.json.Decoder[Any]:
+def decoder(keys: Iterable[str], rows: str, row: Any) -> msgspec.json.Decoder[Any]:
     """Of an object with one long list."""
-    whole = TypedDict("whole", {key: list[row] if key == rows else Any for key in keys}, total=False)  # type: ignore[misc,valid-type]
+    whole = TypedDict("whole", {key: list[row] if key == rows else Any for key in keys}, total=False)  # type: ignore[misc]
     return msgspec.json.Decoder(whole)
 
 
@@ -61,8 +62,10 @@ _keys = msgspec.msgpack.Encoder(enc_hook=_unset)
 
 
 def plain(value: Any) -> Any:
-    """A value that may have been left as text, and was not looked into before."""
-    return carefully(bytes(value)) if type(value) is Raw else value
+    """A value as a plain decoder would have it. What was left as text was not looked into before."""
+    if type(value) is Raw:
+        return carefully(bytes(value))
+    return msgspec.to_builtins(value) if isinstance(value, Struct) else value
 
 
 def keys_written(text: bytes) -> int:
