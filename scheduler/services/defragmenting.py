@@ -145,7 +145,8 @@ def _end(found: Defragmentation, because: str, now: datetime) -> None:
 
 
 def moves_by_rule(*, since: datetime) -> int:
-    """How many jobs a rule may have moved since then: what it allowed, or made where it has ended."""
-    rows = Defragmentation.objects.filter(by_rule=True, asked_at__gt=since)
+    """How many jobs rules may have moved since then: all that an open one allows, and what those made that ended since, whenever they began."""
+    rows = Defragmentation.objects.filter(by_rule=True)
     open_ones = rows.filter(state=Defragmentation.State.OPEN).aggregate(sum=Sum("moves_most"))["sum"] or 0
-    return int(open_ones + (rows.filter(state=Defragmentation.State.ENDED).aggregate(sum=Sum("moves_done"))["sum"] or 0))
+    ended = rows.filter(state=Defragmentation.State.ENDED, ended_at__gt=since).aggregate(sum=Sum("moves_done"))["sum"] or 0
+    return int(open_ones + ended)

@@ -11,6 +11,7 @@ from dashboards.fragmentation.store import fragmentation_write
 from gpufleet.core.times import now
 from gpufleet.core.undo import undo_of
 from scheduler.models import Defragmentation, Health, JobState, Node
+from scheduler.services.defragmenting import moves_by_rule
 from tests import builders
 from tests.scheduler.loop.worlds import Loop, submit
 
@@ -116,11 +117,22 @@ def test_lasting_fragmentation_starts_one_by_rule_within_its_budget(kept_out, se
     assert (found.moves_most, found.by_rule, found.asked_by_name) == (3, True, "gpufleet")
     assert found.reason == "100% of what is free is of no use to the queue, and for 5 min more than 50%."
     assert rule_turn(now=moment) is None, "one is open"
-    Defragmentation.objects.update(state="ended", moves_done=3)
+    Defragmentation.objects.update(state="ended", moves_done=3, ended_at=moment)
     assert rule_turn(now=moment) is None, "the budget of the hour is spent"
     settings.SCHEDULER = {**settings.SCHEDULER, "DEFRAGMENT_ABOVE_PERCENT": 0}
     Defragmentation.objects.all().delete()
     assert rule_turn(now=moment) is None, "it is switched off"
+
+
+@pytest.mark.parametrize(("minutes", "counted"), [(58, 3), (61, 3), (117, 3), (119, 0)])
+def test_moves_of_a_rule_count_for_an_hour_from_when_they_were_made(minutes, counted):
+    """Asked for at 12:00; the last of three moves was made at 12:58."""
+    noon = now()
+    ends = {"ends_at": noon + timedelta(minutes=60), "ended_at": noon + timedelta(minutes=58), "state": "ended"}
+    facts = {"moves_most": 5, "moves_done": 3, "by_rule": True, "reason": "Test", "asked_by_name": "gpufleet"}
+    Defragmentation.objects.create(public_id="df-1", starts_at=noon, asked_at=noon, **ends, **facts)
+
+    assert moves_by_rule(since=noon + timedelta(minutes=minutes - 60)) == counted
 
 
 @pytest.mark.parametrize(
