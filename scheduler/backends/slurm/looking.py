@@ -76,6 +76,7 @@ class Looking(Site):
             key, number = self._mark(job)
             if key and not job.ended and job.uid in users.get(key, (uid,)):
                 ours.setdefault((key, number), []).append(job)
+        self._ports = {(run.parts[0]["seats"][0]["node"], run.port): run.key for run in runs if run.parts and run.port}
         found: list[SeenRun] = []
         held: dict[str, list[int]] = {}
         began = monotonic()

@@ -212,6 +212,7 @@ class Orders(Site):
         uid = self._account().pw_uid
         run.parts = [part_of(order, part, uid=uid) for part in parts]
         run.single = len(parts) == 1 and is_single(order, parts[0])
+        run.port = self._port(order.key, order.workers[0].node)
         run.folder, run.checkpoints = (str(path) for path in self._folders(order))
         return run
 

@@ -23,6 +23,7 @@ class Run:
     single: bool = False  # one process, which is sent signals through the batch step
     saves: bool = False
     grace: int = 30
+    port: int = 0  # where its ranks meet
     folder: str = ""
     checkpoints: str = ""
     stopping: str = ""

@@ -6,8 +6,9 @@ value can add an option. Variables of the script's own begin with `gf_`: a job m
 
 import shlex
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
@@ -71,6 +72,7 @@ class Places:
     user: str
     home: str
     report_url: str = ""
+    port: int = 0  # where the ranks meet; 0: a run of before has that of its name
     node_logs: str = ""  # where a node keeps logs until they are asked for; empty: they are written to the folder of the run
 
 
@@ -127,15 +129,16 @@ def saves(order: StartOrder) -> bool:
     return bool(order.spec.get("checkpoint"))
 
 
-def port_of(key: str) -> int:
-    """The same for every member of a gang, and likely another for another run."""
-    return PORTS[zlib.crc32(key.encode()) % len(PORTS)]
+def ports_of(key: str) -> Iterator[int]:
+    """Where the ranks of a run may meet: all ports, from one on that is likely another for another run."""
+    first = zlib.crc32(key.encode()) % len(PORTS)
+    return chain(PORTS[first:], PORTS[:first])
 
 
 def script_of(order: StartOrder, part: Part, *, places: Places, master: str, secrets: Mapping[str, str]) -> str:
     argv = _argv(order.launch)
     env = _environment(order, places, secrets)
-    ranks = _ranks(order, master)
+    ranks = _ranks(order, master, places.port or next(ports_of(order.key)))
     workdir = str(order.launch.get("workdir") or "")
     if workdir and (not workdir.startswith("/") or "\0" in workdir):
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
@@ -347,7 +350,7 @@ def _environment(order: StartOrder, places: Places, secrets: Mapping[str, str]) 
     return found
 
 
-def _ranks(order: StartOrder, master: str) -> dict[tuple[str, int], dict[str, str]]:
+def _ranks(order: StartOrder, master: str, port: int) -> dict[tuple[str, int], dict[str, str]]:
     """The variables of each worker, as torchrun sets them; `FIRST` is the rank of its first task."""
     seats: Sequence[WorkerSeat] = sorted(order.workers, key=lambda seat: (seat.role, seat.index))
     counts = [tasks_of(order, seat) for seat in seats]
@@ -362,7 +365,7 @@ def _ranks(order: StartOrder, master: str) -> dict[tuple[str, int], dict[str, st
             "GROUP_WORLD_SIZE": str(len(seats)),
             "ROLE_WORLD_SIZE": str(world),
             "MASTER_ADDR": master,
-            "MASTER_PORT": str(port_of(order.key)),
+            "MASTER_PORT": str(port),
             "TORCHELASTIC_RUN_ID": order.key,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "GPUFLEET_ROLE": seat.role,

@@ -22,7 +22,7 @@ from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
 from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
-from scheduler.backends.slurm.script import Places
+from scheduler.backends.slurm.script import Places, ports_of
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
@@ -65,6 +65,7 @@ class Site:
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
         self._partition: tuple[float, tuple[str, Partition] | None] = (-inf, None)
         self._gpus: KnownGpus = {}
+        self._ports: dict[tuple[str, int], str] = {}  # of runs, by the node of their first rank
         self._looker, self._deleter = Looker(), Deleter()
         self._probing = Patient("slurm-probe")
         self._waits_left = 0.0
@@ -221,7 +222,13 @@ class Site:
 
     def _places(self, order: StartOrder, run: Run) -> Places:
         account = self._account()
-        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url, self.settings.node_logs)
+        return Places(run.folder, run.checkpoints, account.pw_name, account.pw_dir, self.report_url, run.port, self.settings.node_logs)
+
+    def _port(self, key: str, node: str) -> int:
+        """Where the ranks of a run meet: no port of another run whose first rank is on that node, as far as is known since the last look."""
+        port = next((port for port in ports_of(key) if self._ports.get((node, port), key) == key), 0)
+        self._ports[node, port] = key
+        return port
 
     def _secret_values(self, order: StartOrder) -> dict[str, str]:
         found = {}

@@ -1,6 +1,7 @@
 """Starts on a real Slurm: told together, with answers that were lost, doubles and another leader beside."""
 
 import threading
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from scheduler.backends.slurm.client import SlurmSilent
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.scenes import start_order
 from tests.scheduler.backends.slurm_site import seat, shell
+from tests.servers import wait_until
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 
@@ -168,6 +170,34 @@ def test_one_start_that_fails_in_a_way_nobody_thought_of_is_told_alone_and_silen
             with pytest.raises(BackendError, match="nobody answers"):
                 site.backend.start(order, now=now())
     assert asked == [1]
+
+
+def test_ranks_of_two_runs_that_begin_on_one_node_meet_at_different_ports(site):
+    """Their names make the same port, and the console was started anew between them."""
+    spans = range(10_240, 20_000)
+    seen: dict[int, str] = {}
+    for number in range(1, 10_000):
+        key = f"j-{number}.1"
+        if (first := seen.setdefault(zlib.crc32(key.encode()) % len(spans), key)) != key:
+            break
+    gang, says = [seat(0, "gpu001", 1), seat(1, "gpu002", 1)], shell("echo $MASTER_PORT; sleep 300")
+    site.start(first, on=gang, launch=says)
+    site.restart()
+    site.backend.observe(now=now())
+    site.start(key, on=gang, launch=says)
+    site.start("j-20000.1", on=gang, launch=says)
+
+    ports = {run: wait_until(lambda run=run: site.seen(run) and said(site, run), what=f"{run} to say its port") for run in (first, key, "j-20000.1")}
+
+    assert len(set(ports.values())) == 3
+    assert {site.log(1, run).strip() for run in (first,)} == {ports[first]}
+
+
+def said(site, key: str) -> str:
+    try:
+        return site.log(0, key).strip() and site.log(1, key).strip()
+    except BackendError:
+        return ""
 
 
 def test_a_double_that_came_late_is_cancelled_unstarted(site):
