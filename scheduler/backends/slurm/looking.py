@@ -41,7 +41,7 @@ from scheduler.backends.slurm.outcomes import (
     ran_out_of_time,
     refusals_of,
 )
-from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, to_go_on
+from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_set, to_go_on
 from scheduler.backends.slurm.site import Site
 from scheduler.models import SlurmRun
 
@@ -190,8 +190,8 @@ class Looking(Site):
         elif why:
             found.wrong.append((now, None, why, True, True, False))
         if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
-            part["ahead"] = True  # Slurm's clock is: what is charged does not begin with the start that it tells
-            self._keep(run)
+            # Slurm's clock is: what is charged does not begin with the start that it tells.
+            self._note(run, part_set(part, ahead=True))
         found.start(run, part, job, look, code, lost=lost)
         found.workers += self._workers(run, part, job, look, code)
 
@@ -228,13 +228,12 @@ class Looking(Site):
         if run.killed or left_at(run, part) is not None:
             return True
         if "missing" not in part:
-            part["missing"] = now.isoformat()
-            self._keep(run)
+            self._note(run, part_set(part, missing=now.isoformat()))
         return now - datetime.fromisoformat(part["missing"]) >= FORGOTTEN_FOR
 
     def _part_state(self, run: Run, part: dict[str, Any], job: SlurmJob | None, now: datetime) -> RunState:
-        if job is not None and part.pop("missing", None):
-            self._keep(run)
+        if job is not None and part.get("missing"):
+            self._note(run, part_set(part, missing=None))
         if job is None:
             if part.get("id"):
                 return RunState.ENDED if self._is_over(run, part, now) else RunState.STARTING
@@ -309,14 +308,10 @@ class Looking(Site):
                 pending = [number for number in alive if not there[number].running]
                 self._cancel(pending, named(run.key))
                 self._send(run, "TERM", [number for number in alive if number not in pending])
-                run.term_at = ""
-                self._keep(run)
+                self._note(run, term_sent)
             return []
         if seen.why:
-            run.stopping = now.isoformat()
-            if seen.node_lost:
-                run.withdrawn = seen.why
-            self._keep(run)
+            self._note(run, ends(now, seen.why if seen.node_lost else ""))
             self._cancel(alive, named(run.key))
             return []
         self._see_leavers_off(run, seen, by_id, now)
@@ -328,14 +323,12 @@ class Looking(Site):
             job = by_id.of(run.key, part)
             if job is None or job.ended:
                 if len(run.parts) > 1:
-                    run.parts.remove(part)
-                    self._keep(run)
+                    self._note(run, without(part))
             elif not job.running or now >= datetime.fromisoformat(part["leaving"]) + timedelta(seconds=run.grace):
                 self._cancel_again([job.id], named(run.key))
             elif part["term_at"] and is_time(seen, part["leaving"], part["term_at"], now):
                 self._send(run, "TERM", [job.id])
-                part["term_at"] = ""
-                self._keep(run)
+                self._note(run, part_set(part, term_at=""))
 
     def _end_doubles(self, runs: Sequence[Run], ours: Mapping[tuple[str, int], Sequence[SlurmJob]]) -> None:
         """A submission whose answer was lost and that came to be after all, beside the one that was made instead. It was never released."""
@@ -423,6 +416,29 @@ class Gathered:
             checkpoints=checkpoints,
             steps=steps,
         )
+
+
+def term_sent(run: Run) -> None:
+    run.term_at = ""
+
+
+def ends(now: datetime, withdrawn: str) -> Callable[[Run], None]:
+    """A gang that lost a member. `withdrawn`: why, where hardware is to blame."""
+
+    def change(run: Run) -> None:
+        run.stopping, run.withdrawn = now.isoformat(), withdrawn or run.withdrawn
+
+    return change
+
+
+def without(part: Mapping[str, Any]) -> Callable[[Run], None]:
+    """One that has left."""
+    number, told = part["number"], part.get("id")
+
+    def change(run: Run) -> None:
+        run.parts = [one for one in run.parts if (one["number"], one.get("id")) != (number, told)]
+
+    return change
 
 
 def _own_parts(shown: Sequence[tuple[str, int]], kept: Mapping[str, Any], taken: dict[str, int]) -> tuple[tuple[str, int], ...]:

@@ -204,7 +204,7 @@ class Orders(Site):
                 return (None if run.never_begun or run.stopping or run.killed or run.sequence > order.sequence else run), False
             if new is None:
                 raise BackendError(f"{order.key} was forgotten a moment ago.")
-            self._keep(new)
+            self._add(new)
             return new, True
 
     def _new(self, order: StartOrder, parts: Sequence[Part], now: datetime) -> Run:
@@ -446,7 +446,7 @@ class Orders(Site):
         self._cancel(list(self._submitted_now(key).values()), named(key))
         with transaction.atomic():  # Slurm was never told of it, as far as is known: a late start is to do nothing
             if is_unknown := self._read(key) is None:
-                self._keep(Run(key, sequence, now.isoformat()))
+                self._add(Run(key, sequence, now.isoformat()))
         if not is_unknown:  # it was begun meanwhile
             self._tell(key, sequence, change, send)
 

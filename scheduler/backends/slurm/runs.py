@@ -1,6 +1,6 @@
 """A run as it is kept between two looks, and which of Slurm's jobs are its own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -78,6 +78,20 @@ def to_go_on(cluster: int, keys: Iterable[str]) -> set[str]:
     jobs = {key.rpartition(".")[0] for key in wanted}
     rows = Attempt.objects.filter(~Exists(untold), ended_at__isnull=True, stop_to="", job__public_id__in=jobs)
     return {key for job, number in rows.values_list("job__public_id", "number") if (key := attempt_key(job=job, attempt=number)) in wanted}
+
+
+def part_set(part: Mapping[str, Any], **values: Any) -> Callable[[Run], None]:
+    """A change of what a run keeps of that part, with that number in Slurm. A value of None is no longer kept."""
+    number, told = part["number"], part.get("id")
+
+    def change(run: Run) -> None:
+        for one in run.parts:
+            if one["number"] == number and one.get("id") == told:
+                one.update(values)
+                for name in [name for name, value in values.items() if value is None]:
+                    del one[name]
+
+    return change
 
 
 def named(key: str) -> str:

@@ -10,6 +10,8 @@ from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 
+from django.db import IntegrityError, transaction
+
 from scheduler.backends.base import (
     BackendError,
     BackendRefused,
@@ -184,6 +186,24 @@ class Site:
     def _keep(self, run: Run) -> None:
         defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": state_of(run)}
         SlurmRun.objects.update_or_create(attempt_key=run.key, defaults=defaults)
+
+    def _add(self, run: Run) -> None:
+        """One that is not there yet. `BackendError` where another leader was first."""
+        try:
+            with transaction.atomic():
+                SlurmRun.objects.create(cluster_id=self.cluster, attempt_key=run.key, sequence=run.sequence, state=state_of(run))
+        except IntegrityError:
+            raise BackendError(f"{run.key} was told by another scheduler a moment ago.") from None
+
+    def _note(self, run: Run, change: Callable[[Run], None]) -> None:
+        """Write down what a look found: on the row as it is now, so that nothing is lost that another leader has written since it was read, and
+        nothing at all where that carried out a newer order. The look goes on with what it saw."""
+        change(run)
+        with transaction.atomic():
+            kept = self._read(run.key)
+            if kept is not None and kept.sequence == run.sequence:
+                change(kept)
+                self._keep(kept)
 
     def _account(self) -> pwd.struct_passwd:
         if not self.settings.user:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import NotFound, RunState, Signal
+from scheduler.backends.base import BackendError, NotFound, RunState, Signal
+from scheduler.backends.slurm import looking
 from scheduler.backends.slurm.client import SlurmJob, SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
 from scheduler.backends.slurm.outcomes import outcome
-from scheduler.backends.slurm.runs import Run
+from scheduler.backends.slurm.runs import Run, state_of
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.slurm_site import STAYS, UNKNOWN, seat, shell
 from tests.servers import wait_until
@@ -269,3 +270,50 @@ def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site, mon
     site.start("j-2.1", on=[seat(0, "gpu004", 1)], launch=shell("sleep 300"))
     site.until(RunState.RUNNING, "j-2.1")
     assert len([line for line in site.mine() if "j-2.1" in line]) == 1
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_look_that_was_paused_writes_over_nothing_of_another_leader(site, monkeypatch, newer):
+    """It wakes up between reading the row and writing down that Slurm no longer knows a part: another has killed the run, or replaced a worker."""
+    site.start(on=[seat(0, "gpu001", 1), seat(1, "gpu002", 2)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    row = SlurmRun.objects.get()
+    row.state["parts"][0]["id"] = UNKNOWN
+    row.save()
+
+    def other_leader(*_: Any) -> None:
+        theirs = SlurmRun.objects.get()
+        theirs.state["killed"] = True
+        if newer:
+            theirs.sequence = 7
+            theirs.state["parts"][0] |= {"id": UNKNOWN + 1, "number": 3000}
+        theirs.save()
+
+    monkeypatch.setattr(looking, "left_at", other_leader)
+    assert site.seen().state == RunState.STARTING
+
+    row = SlurmRun.objects.get()
+    assert row.state["killed"]
+    assert row.sequence == (7 if newer else 1)
+    assert row.state["parts"][0]["id"] == (UNKNOWN + 1 if newer else UNKNOWN)
+    assert ("missing" in row.state["parts"][0]) is not newer
+    monkeypatch.undo()
+    for part in row.state["parts"]:
+        site.client.cancel([part["id"]])
+
+
+def test_a_start_that_another_leader_was_first_with_is_left_to_be_told_again(site, monkeypatch):
+    new = site.backend._new
+
+    def begun_by_another(*told: Any) -> Run:
+        run = new(*told)
+        SlurmRun.objects.create(cluster=site.cluster, attempt_key=run.key, sequence=9, state=state_of(Run(run.key, 9, now().isoformat())))
+        return run
+
+    with monkeypatch.context() as paused:
+        paused.setattr(site.backend, "_new", begun_by_another)
+        paused.setattr(site.backend, "_read", lambda key: None)
+        with pytest.raises(BackendError, match="another scheduler"):
+            site.start(on=[seat(0, "gpu001", 1)], launch=shell("exit 0"))
+    assert SlurmRun.objects.get().state["parts"] == []
+    assert site.mine() == []
