@@ -344,6 +344,11 @@ class SlurmClient:
             raise BackendError(f"{program} printed other fields than it was asked for; Slurm 22.05 or newer is needed.")
         return [tuple(values[first : first + len(fields)]) for first in range(0, len(values) - 1, len(fields))]
 
+    def outputs(self, ids: Sequence[int]) -> dict[int, str]:
+        """By number of those that are still known, the file of their output."""
+        told = self._fields("squeue", ("jobid", "stdout"), "--all", "--states=all", f"--jobs={','.join(map(str, ids))}")
+        return {int(number): path for number, path in told}
+
     def with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """The same with the GPUs that they hold, by index, as far as Slurm tells. `scontrol` alone prints them, and it is asked for many at once.
 

@@ -24,8 +24,7 @@ from scheduler.backends.base import (
 )
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm.client import SlurmSilent
-from scheduler.backends.slurm.outcomes import log_name
-from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_of, seat_of, state_of
+from scheduler.backends.slurm.runs import Numbered, Run, log_name, name_of, named, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
 from scheduler.backends.slurm.site import Site, minutes_of, time_argument
 from scheduler.models import SlurmRun
@@ -173,7 +172,7 @@ class Orders(Site):
             if run is None:
                 return
             places = self._places(order, run)
-            known = {} if fresh else self._submitted(order.key, run.uids)
+            known = {} if fresh else self._submitted(order.key, run)
             by_id = Numbered({}, self.settings.tag, None) if fresh else self._numbered()
             due = []
             if run.in_place:  # it may have grown since it was written down: those who join are told by the resize
@@ -285,7 +284,7 @@ class Orders(Site):
                     self._held.release.append(kept["id"])  # it was submitted when this was told before
                 if kept.get("id") or kept.get("leaving") or seat is None:
                     continue
-                known = self._submitted(key, run.uids) if known is None else known
+                known = self._submitted(key, run) if known is None else known
                 part = parts_of(replace(order, workers=(seat,)), self._gres, first=kept["number"])[0]
                 kept["id"] = known.get(part.number) or self._submit(order, part, self._places(order, run))
                 if key not in self._keep_numbers([run]):

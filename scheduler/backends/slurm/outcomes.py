@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from scheduler.backends.base import Refusal
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode
-from scheduler.backends.slurm.runs import Run
+from scheduler.backends.slurm.runs import Run, log_name
 from scheduler.backends.slurm.script import joins_later
 
 T = TypeVar("T")
@@ -191,11 +191,6 @@ def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
     except OSError:
         return False
     return not _has_begun(run, part) and _left_code(run, part) is None
-
-
-def log_name(*, own: bool, seat: str, part: int) -> str:
-    """The file that a node makes when it starts the script. `own`: it is the log of its worker."""
-    return f"{seat}.log" if own else f"batch-{part}.log"
 
 
 def _asked(run: Run, call: Callable[[], T]) -> T:

@@ -67,8 +67,7 @@ class Numbered:
             return None
         if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
             return job
-        marked = job.comment.startswith("gpufleet ")  # another console's, or another part's: names are the same in each
-        return job if job.name == name_of(key) and not marked else None
+        return job if job.name == name_of(key) and not is_marked(job.comment) else None
 
 
 def to_go_on(cluster: int, keys: Iterable[str]) -> set[str]:
@@ -92,6 +91,16 @@ def part_set(part: Mapping[str, Any], **values: Any) -> Callable[[Run], None]:
                     del one[name]
 
     return change
+
+
+def is_marked(comment: str) -> bool:
+    """Also another console's, or another part's: names are the same in each."""
+    return comment.startswith("gpufleet ")
+
+
+def log_name(*, own: bool, seat: str, part: int) -> str:
+    """The file that a node makes when it starts the script. `own`: it is the log of its worker."""
+    return f"{seat}.log" if own else f"batch-{part}.log"
 
 
 def named(key: str) -> str:

@@ -3,14 +3,15 @@
 import os
 import pwd
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from scheduler.backends.base import (
     BackendError,
@@ -23,12 +24,13 @@ from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
-from scheduler.backends.slurm.runs import Numbered, Run, named, state_of
+from scheduler.backends.slurm.runs import Numbered, Run, is_marked, log_name, name_of, named, state_of
 from scheduler.backends.slurm.script import Places, ports_of
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent
 CANCELLED_EACH = 10.0  # seconds at least between two times that a look cancels a job
+STILL_ENDING = timedelta(minutes=10)  # so long Slurm may need for what has ended to the scheduler
 NODES_FOR = 60.0  # seconds that addresses of nodes are remembered, and the longest time limit of a job
 
 
@@ -122,25 +124,41 @@ class Site:
     def _numbered(self) -> Numbered:
         return Numbered({job.id: job for job in self._jobs()}, self.settings.tag, self._uid)
 
-    def _submitted(self, key: str, uids: Collection[int] = ()) -> dict[int, int]:
-        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost. `uids`: whom the run
-        was submitted as, besides whom jobs run as now."""
+    def _submitted(self, key: str, run: Run | None = None) -> dict[int, int]:
+        """Slurm jobs of a run by number of their part, the first of each: a second one was submitted when an answer was lost. `run`: as far as it is
+        known."""
         found: dict[int, int] = {}
-        users = {self._uid, *uids}
+        users = {self._uid, *(run.uids if run is not None else ())}
         for job in sorted(self._jobs(), key=lambda job: job.id):
             whose, number = self._mark(job)
             if whose == key and job.uid in users and not job.ended:
                 found.setdefault(number, job.id)
+        named = [job.id for job in self._jobs() if job.name == name_of(key) and job.uid in users and not (job.ended or is_marked(job.comment))]
+        return self._by_output(key, run, sorted({*named} - {*(run.ids if run is not None else ())})) | found
+
+    def _by_output(self, key: str, run: Run | None, ids: Sequence[int]) -> dict[int, int]:
+        """The same of a site that writes comments of its own. A job of that name may be another console's, and a name says no part: the file of its
+        output does. Of a run that is not known, by numbers of no part."""
+        outputs = self.client.outputs(ids) if ids else {}
+        if run is None:
+            return {-one: one for one, path in outputs.items() if Path(path).parent == self._top / "runs" / key}
+        found: dict[int, int] = {}
+        for part in run.parts:
+            seat = f"{part['seats'][0]['role']}-{part['seats'][0]['index']}"
+            files = {f"{run.folder}/{log_name(own=own, seat=seat, part=part['number'])}" for own in (True, False)}
+            for one in ids:
+                if outputs.get(one) in files and not part.get("id"):
+                    found.setdefault(part["number"], one)
         return found
 
-    def _submitted_now(self, key: str, uids: Collection[int] = ()) -> dict[int, int]:
+    def _submitted_now(self, key: str, run: Run | None = None) -> dict[int, int]:
         with self.together():
-            return self._submitted(key, uids)
+            return self._submitted(key, run)
 
     def _all_ids(self, run: Run) -> list[int]:
         """Those written down, and those whose number was lost on its way."""
         unknown = any(not part.get("id") for part in run.parts)
-        return sorted({*run.ids, *(self._submitted_now(run.key, run.uids).values() if unknown else ())})
+        return sorted({*run.ids, *(self._submitted_now(run.key, run).values() if unknown else ())})
 
     def _ask_to_save(self, run: Run) -> None:
         """Those that run: scancel waits for seconds on one that does not yet, and that has nothing to save."""
@@ -301,3 +319,13 @@ class Site:
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")
         return known[node]
+
+
+def jobs_of_others(cluster: int, settings: Settings, jobs: Sequence[SlurmJob], *, now: datetime) -> list[SlurmJob]:
+    """Those that this console has not submitted. Its own are known by number, too, as a site may write comments of its own."""
+    uid = uid_of(settings)
+    by_id = Numbered({job.id: job for job in jobs}, settings.tag, uid)
+    rows = SlurmRun.objects.filter(Q(forgotten_at__isnull=True) | Q(forgotten_at__gte=now - STILL_ENDING), cluster_id=cluster)
+    parts = [(row.attempt_key, part) for row in rows for part in row.state.get("parts", ())]
+    own = {job.id for key, part in parts if (job := by_id.of(key, part)) is not None}
+    return [job for job in jobs if job.id not in own and (job.uid != uid or not mark_of(job.comment, settings.tag)[0])]

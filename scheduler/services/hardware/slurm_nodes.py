@@ -16,7 +16,8 @@ from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import backends_all, slurm_settings
-from scheduler.backends.slurm.client import SlurmClient, SlurmNode, mark_of, uid_of
+from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.backends.slurm.site import jobs_of_others
 from scheduler.models import IN_SERVICE, Health, Node, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.outside import outside_follow
@@ -52,8 +53,7 @@ def slurm_nodes_reconcile(*, now: datetime) -> int:
         try:
             nodes = client.nodes()
             found = differences(row, nodes)
-            uid = uid_of(client.settings)
-            others = [job for job in client.jobs() if job.uid != uid or not mark_of(job.comment, client.settings.tag)[0]]
+            others = jobs_of_others(row.cluster_id, client.settings, client.jobs(), now=now)
             others = client.with_known_gpus(others, known[row.cluster_id], most=len(others))
         except BackendError as fault:
             log.warning("the nodes and jobs of %s could not be read from Slurm: %s", row.cluster.name, fault)

@@ -16,6 +16,7 @@ from scheduler.backends.slurm.client import SlurmJob, SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
 from scheduler.backends.slurm.outcomes import outcome
 from scheduler.backends.slurm.runs import Run, state_of
+from scheduler.backends.slurm.site import jobs_of_others
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.slurm_site import STAYS, UNKNOWN, seat, shell
 from tests.servers import wait_until
@@ -131,6 +132,55 @@ def test_a_job_whose_comment_the_site_rewrote_is_known_by_its_name(site):
         assert site.missed().state == RunState.ENDED
     finally:
         site.client.cancel([mine])
+
+
+def rewritten(site: Any, *ids: int) -> None:
+    """As a plugin of a site does before the submission is answered."""
+    for one in ids:
+        site.slurm.sh("scontrol", "update", f"JobId={one}", "Comment=billed to physics")
+
+
+def test_a_lost_submission_is_found_where_the_site_rewrites_comments(site, monkeypatch):
+    """Each part by the file of its output, and of a stop that comes first all; never a job of that name that is another console's."""
+    submit, lost = site.client.submit, []
+
+    def submit_and_lose(arguments: Sequence[str], script: str) -> int:
+        lost.append(submit(arguments, script))
+        rewritten(site, lost[-1])
+        raise BackendError("the answer was lost")
+
+    other = ["--hold", "--job-name=gpufleet-j-1.1", "--comment=billed", "--output=/dev/null", "--chdir=/", *site.as_account()]
+    theirs = submit(other, "#!/bin/sh\nsleep 300\n")
+    seats = [seat(0, "gpu001", 1), seat(1, "gpu002", 2)]
+    try:
+        with monkeypatch.context() as losing:
+            losing.setattr(site.client, "submit", submit_and_lose)
+            for _ in seats:
+                with pytest.raises(BackendError):
+                    site.start(on=seats, launch=shell("sleep 300"))
+        site.start(on=seats, launch=shell("sleep 300"))
+
+        assert [part["id"] for part in SlurmRun.objects.get().state["parts"]] == lost
+        site.until(RunState.RUNNING)
+        SlurmRun.objects.all().delete()
+        site.backend.stop(key="j-1.1", sequence=5, force=True, now=now())
+        states = {job.id: job.state for job in site.client.jobs()}
+        assert {states[one] for one in lost} <= {"CANCELLED", "COMPLETING"}
+        assert states[theirs] == "PENDING"
+    finally:
+        site.client.cancel([theirs, *lost])
+
+
+def test_our_own_jobs_are_no_jobs_outside_where_the_site_rewrites_comments(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    (own,) = SlurmRun.objects.get().state["parts"]
+    rewritten(site, own["id"])
+    try:
+        others = jobs_of_others(site.cluster.pk, site.settings, site.client.jobs(), now=now())
+        assert own["id"] not in {job.id for job in others}
+    finally:
+        site.client.cancel([own["id"]])
 
 
 NO_ALLOCATION = "srun: error: Unable to confirm allocation for job 3: Invalid job id specified"
