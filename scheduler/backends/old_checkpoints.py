@@ -1,4 +1,4 @@
-"""Deleting the files of a checkpoint that nobody resumes from any more.
+"""Deleting the files of a checkpoint that nobody resumes from any more, and the folders of runs that are over long since.
 
 Its folder belongs to a job, which may have put anything there, and the console may be root. So every folder is opened relative to the one above it,
 no link is followed, and only regular files go that a manifest beside them names and that belong to the job's user. What else lies there stays.
@@ -8,10 +8,11 @@ The shards go first and the manifests that name them last: what is cut off in be
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -29,7 +30,7 @@ NOT_THERE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR})  # gone, or so
 class Call:
     """The last deletion of a folder. It may take longer than anybody waited for it."""
 
-    old: OldCheckpoint
+    old: OldCheckpoint | str
     answer: Future[int]
     thread: Thread
 
@@ -42,6 +43,13 @@ class Deleter:
 
     def delete(self, root: Path, old: OldCheckpoint, *, given_up: Path | None = None) -> int:
         """Bytes that became free, also by a call for it that took too long. Where the folder `given_up` is gone, nothing is left to delete."""
+        return self._in_turn(root, old, given_up)
+
+    def delete_run(self, root: Path, name: str, *, given_up: Path | None = None) -> None:
+        """The folder of a run, of that name in `root`, with all that is in it."""
+        self._in_turn(root, name, given_up)
+
+    def _in_turn(self, root: Path, old: OldCheckpoint | str, given_up: Path | None) -> int:
         late = self._late.get(root)
         if late is not None and late.thread.is_alive():
             raise FolderSilent(f"{root} does not answer: an earlier deletion has not come back.", root)
@@ -49,7 +57,7 @@ class Deleter:
         before = late.answer.result() if late is not None and late.old == old and late.answer.exception() is None else 0
         return before + self._delete(root, old, given_up)
 
-    def _delete(self, root: Path, old: OldCheckpoint, given_up: Path | None) -> int:
+    def _delete(self, root: Path, old: OldCheckpoint | str, given_up: Path | None) -> int:
         answer: Future[int] = Future()
         thread = Thread(target=_answer, args=(answer, root, old, given_up), name="old-checkpoints", daemon=True)
         thread.start()
@@ -57,14 +65,24 @@ class Deleter:
             return answer.result(PATIENCE)
         except TimeoutError:
             self._late[root] = Call(old, answer, thread)
-            raise FolderSilent(f"{root} does not answer: deleting {old.location} takes longer than {PATIENCE:g} s.", root) from None
+            raise FolderSilent(f"{root} does not answer: deleting {_place_of(root, old)} takes longer than {PATIENCE:g} s.", root) from None
 
 
-def _answer(answer: Future[int], root: Path, old: OldCheckpoint, given_up: Path | None) -> None:
+def _place_of(root: Path, old: OldCheckpoint | str) -> str:
+    return str(root / old) if isinstance(old, str) else old.location
+
+
+def _answer(answer: Future[int], root: Path, old: OldCheckpoint | str, given_up: Path | None) -> None:
     try:
-        answer.set_result(0 if given_up is not None and _is_gone(given_up) else checkpoint_delete(root, old))
+        if given_up is not None and _is_gone(given_up):
+            answer.set_result(0)
+        elif isinstance(old, str):
+            run_delete(root, old)
+            answer.set_result(0)
+        else:
+            answer.set_result(checkpoint_delete(root, old))
     except OSError as fault:
-        answer.set_exception(BackendError(f"{old.location} can't be deleted: {fault.strerror or fault} ({fault.filename or root})"))
+        answer.set_exception(BackendError(f"{_place_of(root, old)} can't be deleted: {fault.strerror or fault} ({fault.filename or root})"))
     except Exception as fault:
         answer.set_exception(fault)
 
@@ -76,6 +94,18 @@ def _is_gone(folder: Path) -> bool:
     except FileNotFoundError:
         return True
     return False
+
+
+def run_delete(root: Path, name: str) -> None:
+    """No link is followed: each folder is opened relative to the one above it. `root` has to be there: without it nobody knows what is gone."""
+    if name != Path(name).name:
+        return
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(name, dir_fd=top)
+    finally:
+        os.close(top)
 
 
 def checkpoint_delete(root: Path, old: OldCheckpoint) -> int:

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from django.db import Error, IntegrityError, transaction
@@ -16,6 +17,7 @@ from scheduler.backends.base import (
     BackendError,
     BackendRefused,
     BackendSilent,
+    FolderSilent,
     NotFound,
     OldCheckpoint,
     Signal,
@@ -34,6 +36,7 @@ SUBMITTERS = 4  # at once: Slurm's own limits of a site are far above, and its c
 STARTS_A_STEP = 48  # are submitted, written down and released together: Slurm has something to do by then
 ROWS_A_CALL = 100
 KEPT = 2_000  # runs that are over, for their logs
+TIDIED_A_CALL, TIDIED_FOR = 5_000, 60.0  # runs, and seconds
 Submission = tuple[list[str], str]
 Early = tuple[list[int], Future[None]]  # jobs that are being released while others are submitted
 
@@ -487,13 +490,39 @@ class Orders(Site):
                 self._keep(run)
 
     def tidy(self) -> int:
-        over = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False).order_by("-forgotten_at", "-pk")
-        old = list(over.values_list("pk", flat=True)[KEPT:])
-        return SlurmRun.objects.filter(pk__in=old).delete()[0] if old else 0
+        """With the folders of these runs, logs included. Of one whose folder can't be deleted the row stays, and it is tried again the next time."""
+        over = SlurmRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False)
+        spare = max(0, over.count() - KEPT)
+        until, done, silent = monotonic() + TIDIED_FOR, 0, set()
+        for row in over.order_by("forgotten_at", "pk")[: min(spare, TIDIED_A_CALL)]:
+            root, former = self._root_of(Path(row.state.get("folder") or ""), row.attempt_key)
+            if monotonic() > until:
+                break
+            if root in silent:
+                continue
+            try:
+                if root is not None:
+                    self._deleter.delete_run(root, row.attempt_key, given_up=former)
+            except BackendError as fault:
+                log.warning("the folder of %s stays for now: %s", row.attempt_key, fault)
+                if isinstance(fault, FolderSilent):
+                    silent.add(root)
+                continue
+            done += row.delete()[0]
+        return done
+
+    def _root_of(self, folder: Path, key: str) -> tuple[Path | None, Path | None]:
+        """Where the folder of a run lies, if it is the one that such a run is given, and the shared folder of before that this is in."""
+        former = self._former_of(folder)
+        root = (self._top if former is None else self._top_in(former)) / "runs"
+        return root if folder == root / key else None, None if former is None else Path(former)
+
+    def _former_of(self, place: Path) -> str | None:
+        return next((folder for folder in self.settings.former if place.is_relative_to(self._top_in(folder))), None)
 
     def delete_checkpoint(self, old: OldCheckpoint) -> int:
         """Also in a shared folder of before. One that is gone altogether was given up, and its files with it."""
-        former = next((folder for folder in self.settings.former if Path(old.location).is_relative_to(self._top_in(folder))), None)
+        former = self._former_of(Path(old.location))
         if former is None:
             return self._deleter.delete(self._top / "checkpoints", old)
         return self._deleter.delete(self._top_in(former) / "checkpoints", old, given_up=Path(former))
