@@ -35,7 +35,15 @@ MOST_GPUS = 64  # of one worker
 # In which an array says how many it is.
 WAYS = ("size", "values", "grid")
 LONGEST_SECONDS = 366 * 86_400
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+
+
+def _number(value: float) -> float | int:
+    """Whole numbers without a point, as people write them."""
+    return int(value) if isfinite(value) and value == int(value) else value
+
+
+Number = Annotated[float, AfterValidator(_number)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS, allow_inf_nan=False), AfterValidator(_number)]
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -86,6 +94,9 @@ Processors = Annotated[
 Count = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 Least = Annotated[int, Field(ge=0, le=MOST_WORKERS)]
 Gpus = Annotated[int | None, Field(ge=0, le=MOST_GPUS)]
+GpuMemory = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False), AfterValidator(_number)]
+GpuShare = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), AfterValidator(_number)]
+HostMemory = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False), AfterValidator(_number)]
 Types = Annotated[list[Word] | None, Field(max_length=MOST_TYPES)]
 Priority = Annotated[int, Field(ge=-1000, le=1000), Shown("Priority", "In its class and queue; higher goes first.")]
 RunTime = Annotated[int | None, Field(ge=1, le=LONGEST_SECONDS)]
@@ -130,18 +141,18 @@ class RoleForm(Part):
     mig: Annotated[Word | None, Shown("MIG profile", "Instead of whole GPUs: 1g.10gb.")] = Field(
         default=None, description="A MIG profile, such as 1g.10gb."
     )
-    gpu_memory_gb: Annotated[float | None, Shown("GPU memory, GB", "Instead: a part by its memory.")] = Field(
-        default=None, gt=0, le=100_000, allow_inf_nan=False, description="A part by its memory."
+    gpu_memory_gb: Annotated[GpuMemory | None, Shown("GPU memory, GB", "Instead: a part by its memory.")] = Field(
+        default=None, description="A part by its memory."
     )
-    gpu_share: Annotated[float | None, Shown("Share of a GPU", "Instead: 0.25.")] = Field(
-        default=None, gt=0, le=1, allow_inf_nan=False, description="A part by its share of the GPU."
+    gpu_share: Annotated[GpuShare | None, Shown("Share of a GPU", "Instead: 0.25.")] = Field(
+        default=None, description="A part by its share of the GPU."
     )
     devices: Annotated[int | None, Shown("So many parts", "Each on another GPU of one node.")] = Field(
         default=None, ge=1, le=MOST_GPUS, description="So many such parts, each on another GPU of one node."
     )
     gpu_types: Annotated[Types, Shown("GPU types", "Empty: any that suits.")] = None
     cpus: Annotated[Processors, Shown("CPUs each")] = 0
-    host_memory_gb: Annotated[float, Shown("Host memory each, GB")] = Field(default=0, ge=0, le=1_000_000, allow_inf_nan=False)
+    host_memory_gb: Annotated[HostMemory, Shown("Host memory each, GB")] = 0
     topology: Placing | None = None
 
 
@@ -327,7 +338,7 @@ class JobDescription(Part):
         Shown("Sharing", choices=(("exclusive", "Whole GPUs"), ("mig", "MIG"), ("mps", "MPS"), ("timeslice", "Time slice"))),
     ] = None
     node_labels: Annotated[dict[Word, Text] | None, Shown("Labels of its nodes", "One key=value a line.")] = Field(default=None, max_length=50)
-    needs: Annotated[dict[Word, float] | None, Shown("Attributes of its nodes", "At least; one key=number a line: pcie_gbps=40 (GB/s).")] = Field(
+    needs: Annotated[dict[Word, Number] | None, Shown("Attributes of its nodes", "At least; one key=number a line: pcie_gbps=40 (GB/s).")] = Field(
         default=None, max_length=50
     )
     tolerates_suspect: Annotated[bool | None, Shown("Also on suspect nodes")] = None
@@ -336,7 +347,7 @@ class JobDescription(Part):
         default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force."
     )
     throughput: Annotated[
-        dict[Word, float] | None, Shown("Relative speed by type", "One TYPE=factor a line; 1 where none is stated, 0: can't run there.")
+        dict[Word, Number] | None, Shown("Relative speed by type", "One TYPE=factor a line; 1 where none is stated, 0: can't run there.")
     ] = Field(default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there.")
     checkpoint: Annotated[Saving | None, Shown("Checkpoints", choices=(("null", "Can't be moved"),), blank="As stated below")] = Field(
         default=None, description="null in so many words: it can't be moved."
@@ -381,7 +392,7 @@ class JobDescription(Part):
     def spec(self) -> dict[str, Any]:
         """What the job's row keeps, in the one form of `scheduler.jobs.stored`: the very value that was judged."""
         roles = self.roles or [RoleForm(min=self.workers or 1, gpus=self.gpus)]
-        document: dict[str, Any] = {"roles": [_spelt(role, self.gpu_types) for role in roles], "grace_s": _number(self.grace_s)}
+        document: dict[str, Any] = {"roles": [_spelt(role, self.gpu_types) for role in roles], "grace_s": self.grace_s}
         for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "work_s"):
             value = getattr(self, key)
             if value is not None:
@@ -405,8 +416,3 @@ def _spelt(role: RoleForm, gpu_types: list[str] | None) -> dict[str, Any]:
     if gpu_types and not role.gpu_types:
         document["gpu_types"] = list(gpu_types)
     return document
-
-
-def _number(value: float) -> float | int:
-    """Whole numbers without a point, as people write them."""
-    return int(value) if value == int(value) else value

@@ -1,5 +1,6 @@
 """What the row of a job keeps of its description: one form, whoever made the job."""
 
+import json
 from importlib import import_module
 
 import pytest
@@ -34,6 +35,15 @@ def test_however_a_gang_is_described_it_is_kept_in_one_form(said, roles):
     spec = JobDescription.model_validate({"name": "x", "quota": "acme"} | said).spec
 
     assert spec == {"roles": roles, "grace_s": 30}
+
+
+def test_numbers_are_kept_as_people_write_them():
+    role = {"gpu_memory_gb": 20.0, "host_memory_gb": 64, "cpus": 1.5}
+    said = {"roles": [role], "checkpoint": {"interval_s": 600, "save_s": 1.5}, "work_s": 7200, "throughput": {H100: 1, A100: 0.5}, "needs": {"a": 4}}
+    kept = json.dumps(JobDescription.model_validate({"name": "x", "quota": "acme", "grace_s": 60.0} | said).spec)
+
+    assert ".0" not in kept
+    assert (kept.count("1.5"), kept.count("0.5")) == (2, 1)
 
 
 def test_what_is_read_of_it():
