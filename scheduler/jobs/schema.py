@@ -22,6 +22,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpufleet.core.strict import Strict
+from scheduler.engine.reading.kinds import MOST_WORKERS
+from scheduler.engine.reading.nodes import MOST_GPUS
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
 from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE
@@ -30,8 +32,6 @@ from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 MOST_ELEMENTS = 10_000
 MOST_TYPES = 50
 MOST_ROLES = 20
-MOST_WORKERS = 100_000
-MOST_GPUS = 64  # of one worker
 # In which an array says how many it is.
 WAYS = ("size", "values", "grid")
 LONGEST_SECONDS = 366 * 86_400
