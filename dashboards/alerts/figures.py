@@ -77,6 +77,9 @@ def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[s
         found |= _gap(fleet_read(now=now), now)
     if asked & {"cost_rise", "cost_week"}:
         found |= _cost(now)
+    if asked & _OF_TEAMS.keys():
+        teams = _teams()
+        found |= {key: read(teams) for key, read in _OF_TEAMS.items() if key in asked}
     for key, read in _READERS.items():
         if key in asked:
             found[key] = read(now)
@@ -117,9 +120,8 @@ def _queue_gpus(now: datetime) -> dict[str, float]:
     return {WHOLE: sum(rows.values()), **rows}
 
 
-def _floor(now: datetime) -> dict[str, float]:
+def _floor(teams: Mapping[str, int]) -> dict[str, float]:
     """Of each team: what its waiting jobs ask for of the types that they accept, as far as its guarantees there are not used."""
-    teams = _teams()
     promised: dict[tuple[str, str], int] = {}
     for path, gpu_type, milli in QuotaShare.objects.filter(node__in=teams.values()).values_list("node__path", "gpu_type", "guaranteed_milli"):
         if milli:
@@ -197,9 +199,9 @@ def _incidents(now: datetime) -> dict[str, float]:
     return _by_node(Incident.objects.filter(closed_at__isnull=True).values_list("node__cluster__name", "node__name"))
 
 
-def _idle(now: datetime) -> dict[str, float]:
+def _idle(teams: Iterable[str]) -> dict[str, float]:
     rows = IdleEpisode.objects.filter(ended_at__isnull=True).order_by().values_list("quota__path").annotate(Sum("idle_milli"))
-    by_team = dict.fromkeys(_teams(), 0.0) | {path: milli / 1000 for path, milli in rows}
+    by_team = dict.fromkeys(teams, 0.0) | {path: milli / 1000 for path, milli in rows}
     return {WHOLE: sum(by_team.values()), **by_team}
 
 
@@ -233,15 +235,14 @@ def _scheduler(now: datetime) -> dict[str, float]:
 
 SERVER = ("name", "read_at", "changed_at", "enabled", "removed_at")
 
+_OF_TEAMS: dict[str, Callable[[dict[str, int]], dict[str, float]]] = {"floor_gap": _floor, "idle_gpus": _idle}
 _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,
     "queue_wait": _queue_wait,
     "queue_gpus": _queue_gpus,
-    "floor_gap": _floor,
     "budget_percent": _budgets,
     "nodes_out": _nodes_out,
     "incidents": _incidents,
-    "idle_gpus": _idle,
     "stragglers": _stragglers,
     "telemetry_age": _telemetry,
     "scheduler_overdue": _scheduler,
