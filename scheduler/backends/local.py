@@ -255,8 +255,9 @@ class LocalBackend:
 
     def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
         """It ends no run because of its limit."""
-        with self._told(key, sequence):
-            pass
+        with self._told(key, sequence) as (_, run):
+            if run is None:
+                raise NotFound(f"No run {key}.")
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The local back-end does not split GPUs. Split them with nvidia-smi, then discover the machine again.")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -448,8 +449,11 @@ def test_an_older_order_and_an_unknown_run(backend: LocalBackend) -> None:
     backend.stop(key="j-1.1", sequence=4, force=True, now=now())
     assert look(backend).state == RunState.RUNNING
 
-    with pytest.raises(NotFound):
-        backend.signal(key="j-8.1", sequence=1, signal=Signal.TERMINATE, now=now())
+    backend.limit(key="j-1.1", sequence=6, seconds=60, now=now())
+    assert (look(backend).state, look(backend).sequence) == (RunState.RUNNING, 6)
+    for tell in (partial(backend.signal, signal=Signal.TERMINATE), partial(backend.limit, seconds=60)):
+        with pytest.raises(NotFound):
+            tell(key="j-8.1", sequence=1, now=now())
     backend.stop(key="j-9.1", sequence=2, force=False, now=now())
     backend.start(order("print('never')", key="j-9.1"), now=now())
     assert look(backend, "j-9.1").state == RunState.ENDED
