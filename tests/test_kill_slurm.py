@@ -34,13 +34,14 @@ VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
 AT_ONCE = 10  # jobs that wait or run
 SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
 WITHIN_S = 1.0
-# By attempt that was not lost, the seconds for which its first worker is charged, when it ended, and when it came up.
+# By attempt the seconds for which its first worker is charged, when it ended, and when it came up; of those that were lost where Slurm has seen the
+# end.
 LEDGER = """
     SELECT 'gpufleet-' || job.public_id || '.' || number, coalesce(extract(epoch FROM sum(until - since)), 0)::float,
         extract(epoch FROM attempt.ended_at)::float, coalesce(extract(epoch FROM attempt.running_at), 0)::float
     FROM attempt JOIN job ON job.id = attempt.job_id
     LEFT JOIN ledger_entry ON ledger_entry.attempt = attempt.id AND worker = 0 AND phase <> 'starting'
-    WHERE outcome <> 'lost' GROUP BY job.public_id, number, attempt.ended_at, attempt.running_at
+    WHERE outcome <> 'lost' OR position('node fail' IN cause) > 0 GROUP BY job.public_id, number, attempt.ended_at, attempt.running_at
 """
 ACCOUNTS = "JobName,State,ElapsedRaw,JobID,Start,End"
 # What is kept of a run that failed. The newest lines of programs of the console are in the folder of the test already.
