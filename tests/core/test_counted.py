@@ -39,7 +39,7 @@ def test_no_text_of_the_console_or_the_client_says_so_of_gpus():
 
 def test_no_reason_of_the_engine_puts_a_plural_behind_whatever_number_of_gpus():
     text = re.compile(r'"[^"]*\} GPUs\b')
-    of_files = re.compile(r"faults\.add|raise |shown = |lines \+=")  # told to whoever wrote a scenario
+    of_files = re.compile(r"bad\.when|raise |shown = |lines \+=")  # told to whoever wrote a scenario
     told = [
         f"{path.relative_to(PROJECT)}:{number}: {line.strip()[:160]}"
         for path in sorted(Path(PROJECT, "scheduler/engine").rglob("*.py"))

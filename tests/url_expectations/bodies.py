@@ -73,7 +73,15 @@ ALERT_RULE = {name: str(value) for name, value in ALERT_RULE_JSON.items()}
 
 
 def idle_form() -> dict[str, Any]:
-    return {"enabled": "on", "threshold_percent": "5", "window_minutes": "20", "classes": ["batch"], "zone": "UTC", "reason": "Test"}
+    return {
+        "enabled": "on",
+        "threshold_percent": "5",
+        "window_minutes": "20",
+        "classes": ["batch"],
+        "reclaim_share_percent": "50",
+        "zone": "UTC",
+        "reason": "Test",
+    }
 
 
 def exemption_json(world: World) -> dict[str, Any]:
