@@ -187,7 +187,7 @@ def said(hit: Hit) -> str:
         return f"XID {hit.code} ({xid_of(hit.code).meaning}): {hit.value} in {_span(hit.rule.window)}"
     if hit.rule.signal == "heartbeat":
         return f"No heartbeat for {hit.value} s"
-    figure = f"{hit.value} {signal.unit}".strip()
+    figure = f"{hit.value:,} {signal.unit}".strip()
     joiner = "up to " if signal.kind == "level" else ""
     return f"{signal.label}: {joiner}{figure} in {_span(hit.rule.window)}"
 
