@@ -28,6 +28,7 @@ TOKEN_SECONDS = 600
 REST_VERSION = "v0.0.38"
 RELEASED_A_CALL = 200
 CANCELLED_A_CALL = 200
+LIMITED_A_CALL = 200
 OVER = ("invalid job id", "already", "job/step", "completing or completed", "not pending", "no longer")  # says Slurm of a job that has ended
 JOBS_A_CALL = 100  # whose GPUs are asked for
 # What Slurm answers where a description can never run; everything else may be different next time.
@@ -279,32 +280,38 @@ class SlurmClient:
         return int(printed.strip().split(";")[0])
 
     def release(self, ids: Sequence[int]) -> None:
+        """Those behind one that Slurm does not release are released all the same; then its words are raised."""
+        faults: list[SlurmFailed] = []
         for first in range(0, len(ids), RELEASED_A_CALL):
             part = ids[first : first + RELEASED_A_CALL]
             try:
                 self.run("scontrol", "release", ",".join(map(str, part)))
-            except SlurmSilent:
-                raise
-            except BackendError:
+            except SlurmFailed:
                 # One that has ended or was released before fails the whole call: the others are released one by one.
                 for one in part:
-                    self._unless_over("scontrol", "release", str(one))
+                    try:
+                        self._unless_over("scontrol", "release", str(one))
+                    except SlurmFailed as fault:
+                        faults.append(fault)
+        if faults:
+            raise faults[0]
 
     def cancel(self, ids: Sequence[int], *flags: str) -> None:
         """Many with one call: what is wrong with one of them keeps none of the others from it."""
         for first in range(0, len(ids), CANCELLED_A_CALL):
             self._unless_over("scancel", *flags, *map(str, ids[first : first + CANCELLED_A_CALL]))
 
-    def set_time_limit(self, job: int, minutes: int | None) -> None:
-        """`BackendRefused` where Slurm lets its operators alone do that, or allows no job so long a time."""
-        try:
-            self._unless_over("scontrol", "update", f"JobId={job}", f"TimeLimit={'UNLIMITED' if minutes is None else minutes}")
-        except SlurmSilent:
-            raise
-        except BackendError as fault:
-            if any(one in str(fault).lower() for one in NEVER):
-                raise BackendRefused(f"Slurm did not take the new time limit of job {job}: {fault}") from fault
-            raise
+    def set_time_limit(self, ids: Sequence[int], minutes: int | None) -> None:
+        """`BackendRefused` where Slurm says no to any of them, whatever the reason: sites configure these. The others have the new one then."""
+        faults: list[SlurmFailed] = []
+        for first in range(0, len(ids), LIMITED_A_CALL):
+            jobs = ",".join(map(str, ids[first : first + LIMITED_A_CALL]))
+            try:
+                self._unless_over("scontrol", "update", f"JobId={jobs}", f"TimeLimit={'UNLIMITED' if minutes is None else minutes}")
+            except SlurmFailed as fault:
+                faults.append(fault)
+        if faults:
+            raise BackendRefused(f"Slurm did not take the new time limit: {faults[0]}") from faults[0]
 
     def _unless_over(self, *command: str) -> None:
         """An order for a job that has ended meanwhile has nothing left to do."""

@@ -50,6 +50,7 @@ LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost ma
 GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
 # So long a controller that has forgotten a job may need until it has ended what still runs of it.
 FORGOTTEN_FOR = timedelta(seconds=20)
+RELEASED_EACH = 10.0  # seconds at least between two times that a look tries to release what Slurm kept
 BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started
 SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
 WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
@@ -282,13 +283,18 @@ class Looking(Site):
 
     def _release_again(self, held: Mapping[str, Sequence[int]]) -> None:
         """A controller that came back with an older state holds jobs that it had released. What an order is still to begin is held, too: that order
-        releases it, if it is to begin by then."""
-        again = to_go_on(self.cluster, held) if held else ()
+        releases it, if it is to begin by then. What Slurm does not release, as an administrator holds it, is tried now and then."""
+        moment = monotonic()
+        self._kept_held = {one: at for one, at in self._kept_held.items() if moment - at < RELEASED_EACH}
+        due = {key: fresh for key, ids in held.items() if (fresh := [one for one in ids if one not in self._kept_held])}
+        again = to_go_on(self.cluster, due) if due else ()
+        ids = [number for key in sorted(again) for number in due[key]]
         try:
-            self.client.release([number for key in sorted(again) for number in held[key]])
+            self.client.release(ids)
         except SlurmSilent:
             raise
         except BackendError as fault:
+            self._kept_held |= dict.fromkeys(ids, moment)
             log.warning("what Slurm holds again could not be released: %s", fault)
 
     def _see_to(self, run: Run, seen: SeenRun, by_id: Numbered, ours: Mapping[tuple[str, int], Sequence[SlurmJob]], now: datetime) -> list[int]:
@@ -304,7 +310,9 @@ class Looking(Site):
             self._cancel_again([*alive, *lost], named(run.key))
             return []
         if run.stopping:
-            if run.term_at and is_time(seen, run.stopping, run.term_at, now):
+            if run.by_itself:
+                self._cancel_again(alive, named(run.key))
+            elif run.term_at and is_time(seen, run.stopping, run.term_at, now):
                 pending = [number for number in alive if not there[number].running]
                 self._cancel(pending, named(run.key))
                 self._send(run, "TERM", [number for number in alive if number not in pending])
@@ -312,7 +320,7 @@ class Looking(Site):
             return []
         if seen.why:
             self._note(run, ends(now, seen.why if seen.node_lost else ""))
-            self._cancel(alive, named(run.key))
+            self._cancel_again(alive, named(run.key))
             return []
         self._see_leavers_off(run, seen, by_id, now)
         return [number for number in alive if there[number].held] if all(part.get("id") for part in run.parts) else []
@@ -426,7 +434,7 @@ def ends(now: datetime, withdrawn: str) -> Callable[[Run], None]:
     """A gang that lost a member. `withdrawn`: why, where hardware is to blame."""
 
     def change(run: Run) -> None:
-        run.stopping, run.withdrawn = now.isoformat(), withdrawn or run.withdrawn
+        run.stopping, run.by_itself, run.withdrawn = now.isoformat(), True, withdrawn or run.withdrawn
 
     return change
 

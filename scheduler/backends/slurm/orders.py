@@ -60,7 +60,8 @@ class Orders(Site):
                 places = self._places(order, run)
                 fresh.append((run, [self._submission(order, part, places) for part in parts]))
             except BackendSilent as fault:
-                self._held.silent = fault  # nothing is submitted yet, and each `start` of the block says so without asking again
+                # Nothing is submitted yet, and each `start` of the block says so without asking again: of a folder, as a call there is under way.
+                self._held.silent = None if isinstance(fault, FolderSilent) else fault
                 return
             except BackendError:
                 continue  # `start` meets it again, and says so of this run alone
@@ -219,13 +220,9 @@ class Orders(Site):
         return run
 
     def _submit(self, order: StartOrder, part: Part, places: Places) -> int:
-        if self._held.silent:
-            raise BackendError(str(self._held.silent))
-        try:
-            return self.client.submit(*self._submission(order, part, places))
-        except SlurmSilent as fault:
-            self._held.silent = fault
-            raise
+        submission = self._submission(order, part, places)
+        with self._waits_once():
+            return self.client.submit(*submission)
 
     def _submission(self, order: StartOrder, part: Part, places: Places) -> Submission:
         """Arguments of `sbatch`, and the script."""
@@ -414,6 +411,7 @@ class Orders(Site):
             return
         with self.together():
             by_id = self._numbered()
+        by_minutes: dict[int | None, list[int]] = {}
         for part in run.parts:
             job = by_id.of(run.key, part)
             if job is None or job.ended:
@@ -421,7 +419,16 @@ class Orders(Site):
             minutes = self._minutes(seconds, run.grace)
             if minutes is not None and job.started_at is not None:
                 minutes = max(minutes, minutes_of((now - job.started_at).total_seconds()) + 1 + minutes_of(run.grace))
-            self.client.set_time_limit(job.id, minutes)
+            by_minutes.setdefault(minutes, []).append(job.id)
+        faults: list[BackendRefused] = []
+        for minutes, ids in by_minutes.items():
+            try:
+                with self._waits_once():
+                    self.client.set_time_limit(ids, minutes)
+            except BackendRefused as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
 
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")

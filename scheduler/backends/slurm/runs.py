@@ -29,6 +29,7 @@ class Run:
     stopping: str = ""
     term_at: str = ""
     killed: bool = False
+    by_itself: bool = False  # it lost a member: what is left of it is cancelled until it has ended
     withdrawn: str = ""  # why it was cancelled before Slurm started it
 
     @property
@@ -48,6 +49,9 @@ class Run:
     def uids(self) -> set[int]:
         """Users that its jobs were submitted as. A run of an older version does not tell."""
         return {part["uid"] for part in self.parts if "uid" in part}
+
+
+KEPT_OF_A_RUN = frozenset(one.name for one in fields(Run)) - {"key", "sequence"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ def name_of(key: str) -> str:
 
 
 def state_of(run: Run) -> dict[str, Any]:
-    state = {one.name: getattr(run, one.name) for one in fields(Run) if one.name not in ("key", "sequence")}
+    state = {name: getattr(run, name) for name in sorted(KEPT_OF_A_RUN) if name != "by_itself" or run.by_itself}
     # What is to be cancelled is found by each look.
     return state | {"parts": [{name: value for name, value in part.items() if name != "stuck"} for part in run.parts]}
 

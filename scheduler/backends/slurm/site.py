@@ -23,8 +23,19 @@ from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import KnownGpus, Partition, Settings, SlurmClient, SlurmJob, SlurmNode, SlurmSilent, mark_of, uid_of
-from scheduler.backends.slurm.runs import Numbered, Run, is_marked, log_name, name_of, named, state_of
+from scheduler.backends.slurm.client import (
+    KnownGpus,
+    Partition,
+    Settings,
+    SlurmClient,
+    SlurmFailed,
+    SlurmJob,
+    SlurmNode,
+    SlurmSilent,
+    mark_of,
+    uid_of,
+)
+from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, name_of, named, state_of
 from scheduler.backends.slurm.script import Places, ports_of
 from scheduler.models import SlurmRun
 
@@ -76,6 +87,7 @@ class Site:
         self._boot: tuple[float, datetime | None] = (-inf, None)
         self._sweeps = False  # in this look
         self._cancelled: dict[int, float] = {}  # jobs, a moment ago
+        self._kept_held: dict[int, float] = {}  # jobs that Slurm did not release a moment ago
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     def probe(self) -> None:
@@ -102,15 +114,21 @@ class Site:
         finally:
             self._held.release = self._held.jobs = self._held.silent = self._held.announced = None
 
+    @contextmanager
+    def _waits_once(self) -> Iterator[None]:
+        """Of a controller that is silent the orders of a block wait once, not each of them."""
+        if (silent := getattr(self._held, "silent", None)) is not None:
+            raise SlurmSilent(str(silent))
+        try:
+            yield
+        except SlurmSilent as fault:
+            self._held.silent = fault if getattr(self._held, "release", None) is not None else None
+            raise
+
     def _jobs(self) -> list[SlurmJob]:
         if self._held.jobs is None:
-            if self._held.silent:
-                raise SlurmSilent(str(self._held.silent))
-            try:
+            with self._waits_once():
                 self._held.jobs = self.client.jobs()
-            except SlurmSilent as fault:
-                self._held.silent = fault
-                raise
         found: list[SlurmJob] = self._held.jobs
         return found
 
@@ -179,19 +197,18 @@ class Site:
             self._cancel(due, *flags)
 
     def _cancel(self, ids: Sequence[int], *flags: str) -> None:
-        """Of a controller that is silent the orders of a block wait once, not each of them."""
-        if not any(flag.startswith("--signal") for flag in flags):
-            moment = monotonic()
-            kept = {one: at for one, at in self._cancelled.items() if moment - at < CANCELLED_EACH}
-            self._cancelled = kept | dict.fromkeys(ids, moment)
-        silent = getattr(self._held, "silent", None)
-        if silent is not None:
-            raise SlurmSilent(str(silent))
+        is_heard = True
         try:
-            self.client.cancel(ids, *flags)
-        except SlurmSilent as fault:
-            self._held.silent = fault if getattr(self._held, "release", None) is not None else None
+            with self._waits_once():
+                self.client.cancel(ids, *flags)
+        except BackendError as fault:
+            is_heard = isinstance(fault, SlurmFailed)
             raise
+        finally:
+            if is_heard and not any(flag.startswith("--signal") for flag in flags):
+                moment = monotonic()
+                kept = {one: at for one, at in self._cancelled.items() if moment - at < CANCELLED_EACH}
+                self._cancelled = kept | dict.fromkeys(ids, moment)
 
     def _read(self, key: str) -> Run | None:
         row = SlurmRun.objects.select_for_update().filter(attempt_key=key).first()
@@ -199,7 +216,8 @@ class Site:
 
     @staticmethod
     def _of_row(row: SlurmRun) -> Run:
-        return Run(key=row.attempt_key, sequence=row.sequence, **row.state)
+        """What a newer version has kept beside that is passed over."""
+        return Run(key=row.attempt_key, sequence=row.sequence, **{name: value for name, value in row.state.items() if name in KEPT_OF_A_RUN})
 
     def _keep(self, run: Run) -> None:
         defaults = {"cluster_id": self.cluster, "sequence": run.sequence, "state": state_of(run)}
@@ -296,9 +314,8 @@ class Site:
         """Its name, and the longest time of a job there in minutes."""
         read, known = self._partition
         if monotonic() - read > NODES_FOR:
-            if silent := getattr(self._held, "silent", None):
-                raise SlurmSilent(str(silent))
-            known = partition_of(self.settings, self.client.partitions())
+            with self._waits_once():
+                known = partition_of(self.settings, self.client.partitions())
             self._partition = (monotonic(), known)
         return (known[0], known[1].minutes) if known is not None else ("", None)
 
@@ -312,9 +329,8 @@ class Site:
     def _node(self, node: str) -> SlurmNode:
         read, known = self._nodes
         if node not in known or monotonic() - read > NODES_FOR:
-            if silent := getattr(self._held, "silent", None):
-                raise BackendError(str(silent))
-            known = {one.name: one for one in self.client.nodes()}
+            with self._waits_once():
+                known = {one.name: one for one in self.client.nodes()}
             self._nodes = (monotonic(), known)
         if node not in known:
             raise BackendRefused(f"Slurm knows no node {node}.")

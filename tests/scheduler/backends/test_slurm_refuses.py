@@ -1,0 +1,273 @@
+"""What a Slurm does that refuses an order, or does not answer it, stands in the way of that order alone. No Slurm is needed: a stand-in answers."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gpufleet.core.times import now
+from scheduler.backends.base import BackendError, BackendRefused
+from scheduler.backends.slurm import looking, site
+from scheduler.backends.slurm.backend import SlurmBackend
+from scheduler.backends.slurm.client import Partition, Settings, SlurmClient, SlurmDenied, SlurmFailed, SlurmJob, SlurmSilent
+from scheduler.backends.slurm.runs import Run, state_of
+from scheduler.models import SlurmRun
+from tests import builders
+
+pytestmark = pytest.mark.django_db
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+class StandIn(SlurmClient):
+    """A Slurm that does what `answer` says of each command. All jobs of a run are on one node each."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(folder="/none", tag="cafe"))
+        self.commands: list[str] = []
+        self.answer: Callable[[str], str] = lambda command: ""
+        self.known: dict[int, SlurmJob] = {}
+
+    def run(self, *command: str, **_: Any) -> str:
+        self.commands.append(" ".join(command))
+        return self.answer(self.commands[-1])
+
+    def said(self, word: str) -> list[str]:
+        return [command for command in self.commands if word in command]
+
+    def refuses(self, words: str, *jobs: int) -> None:
+        """Each command that names one of these."""
+
+        def answer(command: str) -> str:
+            lines = [f"{words} for job {job}" for job in jobs if str(job) in command.replace("=", " ").replace(",", " ").split()]
+            if lines:
+                raise SlurmFailed(f"scontrol: {' '.join(lines)}", lines)
+            return ""
+
+        self.answer = answer
+
+    def hangs(self) -> None:
+        def answer(command: str) -> str:
+            raise SlurmSilent("Slurm did not answer.")
+
+        self.answer = answer
+
+    def jobs(self) -> list[SlurmJob]:
+        return list(self.known.values())
+
+    def partitions(self) -> dict[str, Partition]:
+        self.run("sinfo partitions")
+        return {"main": Partition("up", None, is_default=True)}
+
+    def with_known_gpus(self, *_: Any, **__: Any) -> list[SlurmJob]:
+        return []
+
+    def nodes(self) -> list[Any]:
+        return []
+
+    def booted_at(self) -> None:
+        return None
+
+    def has(self, key: str, number: int, one: int, state: str = "RUNNING", **fields: Any) -> None:
+        values = {"gpus": {}, "exit_code": None, "held": False, "reason": "", "started_at": None, "ended_at": None} | fields
+        self.known[one] = SlurmJob(one, state, f"gpufleet cafe {key} {number} 1 x", "", (f"gpu{number}",), **values)
+
+
+@pytest.fixture
+def slurm() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def backend(slurm: StandIn) -> SlurmBackend:
+    return SlurmBackend(builders.cluster("hpc", backend="slurm").pk, slurm.settings, client=slurm)
+
+
+def begun(backend: SlurmBackend, slurm: StandIn, key: str, ids: Sequence[int], **state: Any) -> None:
+    parts = []
+    for number, one in enumerate(ids):
+        held = {"role": "worker", "index": number, "node": f"gpu{number}", "gpus": [0]}
+        parts.append({"number": number, "id": one, "nodes": [f"gpu{number}"], "seats": [held], "in_place": False})
+        slurm.has(key, number, one, started_at=now())
+    run = Run(key, 1, (now() - timedelta(minutes=5)).isoformat(), parts, **state)
+    SlurmRun.objects.create(cluster_id=backend.cluster, attempt_key=key, sequence=1, state=state_of(run))
+
+
+def limit(backend: SlurmBackend, key: str = "j-1.1", seconds: int = 600) -> None:
+    backend.limit(key=key, sequence=2, seconds=seconds, now=now())
+
+
+class TestLimits:
+    def test_one_that_slurm_says_no_to_is_not_told_again_and_keeps_no_other_part_from_it(self, backend, slurm):
+        begun(backend, slurm, "j-1.1", [11, 12, 13])
+        slurm.known[11] = SlurmJob(**_fields(slurm.known[11]) | {"started_at": now() - timedelta(hours=5)})  # it is to have its grace
+        slurm.refuses(POLICY, 11)
+
+        with pytest.raises(BackendRefused, match=r"Slurm did not take the new time limit: .*accounting/QOS policy.* for job 11"):
+            limit(backend)
+
+        assert SlurmRun.objects.get().sequence == 2
+        assert [command.split()[2] for command in slurm.said("TimeLimit")] == ["JobId=11", "JobId=12,13"]
+
+    @pytest.mark.parametrize("fault", [SlurmSilent("Slurm did not answer."), SlurmDenied("munge encode failed")])
+    def test_one_that_slurm_did_not_hear_is_told_again(self, backend, slurm, fault):
+        begun(backend, slurm, "j-1.1", [11])
+
+        def answer(command: str) -> str:
+            if "TimeLimit" in command:
+                raise fault
+            return ""
+
+        slurm.answer = answer
+        with pytest.raises(type(fault)):
+            limit(backend)
+
+        assert SlurmRun.objects.get().sequence == 1
+
+    def test_a_part_that_has_ended_meanwhile_has_none(self, backend, slurm):
+        begun(backend, slurm, "j-1.1", [11, 12])
+        slurm.refuses("Job has already finished", 12)
+
+        limit(backend)
+
+        assert len(slurm.said("TimeLimit")) == 1
+
+    def test_many_wait_once_for_a_controller_that_does_not_answer(self, backend, slurm):
+        for index in (1, 2, 3):
+            begun(backend, slurm, f"j-{index}.1", [index])
+        limit(backend)
+        slurm.commands.clear()
+        slurm.hangs()
+        with backend.together():
+            for key in ("j-2.1", "j-3.1"):
+                with pytest.raises(SlurmSilent):
+                    limit(backend, key)
+
+        assert len(slurm.commands) == 1
+
+    def test_the_partition_is_asked_for_once_by_a_block_that_has_no_answer(self, backend, slurm):
+        slurm.hangs()
+        with backend.together():
+            for _ in range(2):
+                with pytest.raises(SlurmSilent):
+                    backend._too_long(60)
+
+        assert len(slurm.commands) == 1
+
+
+def _fields(job: SlurmJob) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in SlurmJob.__dataclass_fields__}
+
+
+class TestReleases:
+    def test_one_that_cannot_be_released_keeps_no_other_held(self, slurm):
+        slurm.refuses("Access/permission denied", 11)
+
+        with pytest.raises(SlurmFailed, match="for job 11"):
+            slurm.release([11, 12, 13])
+
+        assert [command.split()[-1] for command in slurm.said("release")] == ["11,12,13", "11", "12", "13"]
+
+    def test_a_controller_that_accepts_nobody_is_asked_once(self, slurm):
+        def answer(command: str) -> str:
+            raise SlurmDenied("munge encode failed")
+
+        slurm.answer = answer
+        with pytest.raises(SlurmDenied):
+            slurm.release([11, 12, 13])
+
+        assert len(slurm.commands) == 1
+
+    def test_one_that_cannot_be_released_again_is_tried_every_ten_seconds(self, backend, slurm, monkeypatch):
+        begun(backend, slurm, "j-1.1", [11])
+        slurm.has("j-1.1", 0, 11, "PENDING", held=True)
+        monkeypatch.setattr(looking, "to_go_on", lambda cluster, keys: set(keys))
+        clock = [100.0]
+        monkeypatch.setattr(looking, "monotonic", lambda: clock[0])
+        slurm.refuses("Access/permission denied", 11)
+
+        backend.observe(now=now())
+        tried = len(slurm.said("release"))
+        backend.observe(now=now())
+        assert len(slurm.said("release")) == tried > 0
+        clock[0] += 10
+        backend.observe(now=now())
+        assert len(slurm.said("release")) == 2 * tried
+
+
+class TestGangs:
+    """Three workers, one of which has failed."""
+
+    @pytest.fixture
+    def gang(self, backend, slurm):
+        begun(backend, slurm, "j-1.1", [11, 12, 13])
+        slurm.has("j-1.1", 0, 11, "FAILED", exit_code=5, started_at=now(), ended_at=now())
+
+    def cancels(self, slurm: StandIn) -> list[str]:
+        return slurm.said("scancel")
+
+    @pytest.mark.usefixtures("gang")
+    def test_that_lost_a_member_is_cancelled_again_until_it_has_ended(self, backend, slurm, monkeypatch):
+        clock = [100.0]
+        monkeypatch.setattr(site, "monotonic", lambda: clock[0])
+        slurm.hangs()
+        with pytest.raises(SlurmSilent):
+            backend.observe(now=now())
+        slurm.answer = lambda command: ""
+        slurm.commands.clear()
+
+        backend.observe(now=now())
+        backend.observe(now=now())
+        assert self.cancels(slurm) == ["scancel --name=gpufleet-j-1.1 12 13"], "once, with the time to end that Slurm gives"
+        clock[0] += 10
+        backend.observe(now=now())
+        assert len(self.cancels(slurm)) == 2
+
+    @pytest.mark.usefixtures("gang")
+    def test_that_a_killed_scheduler_had_only_noted_is_cancelled(self, backend, slurm, monkeypatch):
+        with monkeypatch.context() as killed:
+            killed.setattr(backend, "_cancel", lambda *_: None)
+            backend.observe(now=now())
+
+        SlurmBackend(backend.cluster, slurm.settings, client=slurm).observe(now=now())
+
+        assert self.cancels(slurm) == ["scancel --name=gpufleet-j-1.1 12 13"]
+
+    def test_that_was_asked_to_leave_is_not_cancelled(self, backend, slurm):
+        begun(backend, slurm, "j-1.1", [11, 12], stopping=now().isoformat())
+
+        backend.observe(now=now())
+
+        assert self.cancels(slurm) == []
+
+
+def test_a_cancel_that_slurm_did_not_hear_is_sent_again_by_the_next_look(backend, slurm):
+    begun(backend, slurm, "j-1.1", [11], killed=True)
+    slurm.hangs()
+    with pytest.raises(BackendError):
+        backend.observe(now=now())
+    slurm.answer = lambda command: ""
+    slurm.commands.clear()
+
+    backend.observe(now=now())
+
+    assert slurm.said("scancel") == ["scancel --name=gpufleet-j-1.1 11"]
+
+
+def test_a_cancel_that_slurm_refuses_is_not_sent_by_each_look(backend, slurm):
+    begun(backend, slurm, "j-1.1", [11], killed=True)
+    slurm.refuses("Access/permission denied", 11)
+
+    for _ in range(3):
+        backend.observe(now=now())
+
+    assert len(slurm.said("scancel")) == 1
+
+
+def test_what_a_newer_version_has_kept_of_a_run_is_passed_over(backend, slurm):
+    begun(backend, slurm, "j-1.1", [11])
+    row = SlurmRun.objects.get()
+    row.state["new_word"] = 5
+    row.save()
+
+    assert [run.key for run in backend.observe(now=now())] == ["j-1.1"]
