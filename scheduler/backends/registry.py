@@ -41,6 +41,7 @@ class Silence(NamedTuple):
     since: datetime
     last: datetime
     hangs: str  # why, where any other call would wait as long; empty: only this one failed
+    is_folder: bool = False  # a folder hangs: what needs none would be answered
 
 
 class Named(NamedTuple):

@@ -24,6 +24,8 @@ def write(apps, editor):
 
 
 def in_one_form(spec, gpus_milli):
+    if not isinstance(spec, dict) or not isinstance(spec.get("roles") or [], list):
+        return spec  # written by hand: no version reads it
     types = spec.get("gpu_types")
     roles = [_role(role, types) for role in spec.get("roles") or [_plain(gpus_milli)]]
     return {key: value for key, value in spec.items() if key != "gpu_types"} | {"roles": roles}
@@ -31,6 +33,8 @@ def in_one_form(spec, gpus_milli):
 
 def _role(role, types):
     """`count` was short for a fixed number of workers; types that the job names hold for every role that names none."""
+    if not isinstance(role, dict):
+        return role
     found = {"name": "worker", "min": 1} | role
     if "count" in found:
         found["min"] = found["max"] = found.pop("count")

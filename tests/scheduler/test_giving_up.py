@@ -1,5 +1,7 @@
 """Jobs of a cluster that is gone for good are given up by an operator, and by nothing else."""
 
+import threading
+
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -8,8 +10,10 @@ from django.urls import reverse
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.models import LedgerEntry
-from scheduler.models import Cluster, Job, JobState, Order, Placement
-from scheduler.services.hardware.giving_up import GivenUp, cluster_give_up
+from scheduler.backends.base import FolderSilent
+from scheduler.backends.slurm import shared
+from scheduler.models import Cluster, Job, JobState, Order, Placement, SlurmCluster
+from scheduler.services.hardware.giving_up import GivenUp, cluster_give_up, why_not
 from scheduler.services.loop.runs import Stop, attempts_stop
 from tests import builders
 from tests.builders import NOON
@@ -155,3 +159,32 @@ def test_the_api_and_the_command_do_the_same(gone, personas):
     assert operator.post(address, {"reason": "Gone"}, content_type="application/json").status_code == 422
     assert operator.post(address, body, content_type="application/json").status_code == 200
     assert gone.states() == [JobState.QUEUED, JobState.FAILED, JobState.QUEUED]
+
+
+class TestSharedFolders:
+    """A Slurm cluster whose controller answers, as far as its own commands tell."""
+
+    @pytest.fixture
+    def row(self, gone, tmp_path, monkeypatch):
+        programs = tmp_path / "bin"
+        programs.mkdir()
+        (programs / "sinfo").write_text("#!/bin/sh\necho 'main*|up|infinite'\n")
+        (programs / "sinfo").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+        monkeypatch.setattr(shared, "WAIT", 0.2)
+        Cluster.objects.filter(pk=gone.cluster.pk).update(backend="slurm")
+        gone.silent()
+        return SlurmCluster.objects.create(cluster=gone.cluster, folder=str(tmp_path), tag="cafecafe", changed_at=NOON)
+
+    def test_a_cluster_whose_folder_hangs_can_be_given_up(self, gone, row):
+        over = threading.Event()
+        top = shared.top_in(row.folder, row.tag)
+        try:
+            with pytest.raises(FolderSilent):
+                shared.asked(top, over.wait)
+            assert why_not(gone.cluster) == ""
+        finally:
+            over.set()
+
+    def test_one_whose_controller_and_folder_answer_can_not(self, gone, row):
+        assert why_not(gone.cluster) == "hpc answers again: its jobs go on."

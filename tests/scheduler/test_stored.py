@@ -75,6 +75,7 @@ def test_jobs_of_before_are_brought_to_it():
             [{"name": "a", "min": 1, "gpus": 1, "gpu_types": [A100]}, {"name": "b", "min": 1, "gpus": 1, "gpu_types": [H100]}],
         ),
         3000: ({"roles": [ROLE | {"gpus": 3}], "checkpoint": None}, [ROLE | {"gpus": 3}]),
+        5000: ({"roles": [{"gpus": 4}, "one more"]}, [ROLE | {"gpus": 4}, "one more"]),
     }
     for milli, (spec, _) in before.items():
         Job.objects.filter(pk=job(gpus_milli=milli).pk).update(spec=spec)
@@ -84,6 +85,15 @@ def test_jobs_of_before_are_brought_to_it():
     after = dict(Job.objects.values_list("gpus_milli", "spec"))
     for milli, (spec, roles) in before.items():
         assert after[milli] == {key: value for key, value in spec.items() if key != "gpu_types"} | {"roles": roles}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("spec", [None, [], "gpus", {"roles": "one"}, {"roles": {"gpus": 4}}])
+def test_what_was_never_a_description_stops_no_upgrade(spec):
+    """As somebody has written it into the database."""
+    migration = import_module("scheduler.migrations.0020_one_form_of_spec")
+
+    assert migration.in_one_form(spec, 1000) == spec
 
 
 @pytest.mark.django_db

@@ -63,7 +63,7 @@ class Looking(Site):
     """What the scheduler is told."""
 
     def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
-        shared.must_answer(self._tops())
+        shared.must_answer(self._top)
         with self.together():
             jobs = self._with_gpus(self._jobs())
         self._ask_for_boot()
@@ -289,6 +289,8 @@ class Looking(Site):
         due = {key: fresh for key, ids in held.items() if (fresh := [one for one in ids if one not in self._kept_held])}
         again = to_go_on(self.cluster, due) if due else ()
         ids = [number for key in sorted(again) for number in due[key]]
+        if not ids:
+            return
         try:
             self.client.release(ids)
         except SlurmSilent:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scheduler.backends.base import Refusal
+from scheduler.backends.base import FolderSilent, Refusal
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run, log_name
@@ -175,12 +175,15 @@ def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
 
 
 def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
-    """Whether the node has made the file of its output, which it does before the script."""
+    """Whether the node has made the file of its output, which it does before the script. Where the folder can't be read: yes, as nearly each has."""
     seat = part["seats"][0]
     name = f"{seat['role']}-{seat['index']}"
     ways = (False,) if joins_later(part["number"]) else (True, False)
     files = [Path(run.folder) / log_name(own=own, seat=name, part=part["number"]) for own in ways]
-    return _asked(run, lambda: any(map(os.path.lexists, files)))
+    try:
+        return _asked(run, lambda: any(map(os.path.lexists, files)))
+    except OSError:
+        return True
 
 
 def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
@@ -194,9 +197,15 @@ def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
 
 
 def _asked(run: Run, call: Callable[[], T]) -> T:
-    """Of the run's folder, in the shared one of its time."""
+    """Of the run's folder, in the shared one of its time. OSError where that is a former one and hangs: then it can't be read."""
     folder = Path(run.folder)
-    return shared.asked(folder.parents[1] if len(folder.parents) > 1 else folder, call)
+    top = folder.parents[1] if len(folder.parents) > 1 else folder
+    try:
+        return shared.asked(top, call)
+    except FolderSilent as fault:
+        if shared.is_former(top):
+            raise TimeoutError(str(fault)) from fault
+        raise
 
 
 def _look_anew(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import pwd
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -13,7 +14,24 @@ from scheduler.backends.patience import Late, Patient
 T = TypeVar("T")
 WAIT = 2.0  # seconds for one file, or for the folders of one run
 _patient: dict[Path, Patient] = {}
+_former: set[Path] = set()
 _lock = Lock()
+
+
+def top_in(folder: str, tag: str) -> Path:
+    """What is this console's in a shared folder."""
+    return Path(folder) / f"gpufleet-{tag}"
+
+
+def told_apart(top: Path, former: Sequence[Path]) -> None:
+    """Which shared folder a cluster uses, and which it used before: of these one may hang, and its cluster goes on."""
+    with _lock:
+        _former.difference_update([top])
+        _former.update(former)
+
+
+def is_former(top: Path) -> bool:
+    return top in _former
 
 
 def asked(top: Path, call: Callable[[], T]) -> T:
@@ -26,11 +44,21 @@ def asked(top: Path, call: Callable[[], T]) -> T:
         raise FolderSilent(f"The shared folder {top} does not answer.", top) from None
 
 
-def must_answer(tops: Sequence[Path]) -> None:
-    """`FolderSilent` where a call has not come back from one of these."""
-    for top in tops:
-        if top in _patient and _patient[top].is_late:
-            raise FolderSilent(f"The shared folder {top} does not answer.", top)
+def must_answer(top: Path) -> None:
+    """`FolderSilent` where a call has not come back from it, and another does not come back either. That is made now and then (`patience`): what was
+    mounted anew answers, and the call of before never comes back."""
+    if top in _patient and _patient[top].is_late:
+        look_at(top)
+
+
+def look_at(top: Path) -> None:
+    """`FolderSilent` where it hangs. Of a folder on a network its server is asked."""
+
+    def look() -> None:
+        with suppress(OSError):
+            os.statvfs(top)
+
+    asked(top, look)
 
 
 def folders_made(top: Path, names: Sequence[Path], account: pwd.struct_passwd) -> None:

@@ -76,6 +76,7 @@ class Site:
         self.cluster, self.settings = cluster, settings
         self.client = client or SlurmClient(settings)
         self.secrets, self.report_url = secrets, report_url
+        shared.told_apart(self._top, [self._top_in(folder) for folder in settings.former if folder != settings.folder])
         self._held = threading.local()
         self._nodes: tuple[float, dict[str, SlurmNode]] = (0.0, {})
         self._partition: tuple[float, tuple[str, Partition] | None] = (-inf, None)
@@ -91,10 +92,11 @@ class Site:
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     def probe(self) -> None:
-        """A controller that is slow has answered when it does so later than anybody waits for, which the next probe tells."""
-        shared.must_answer(self._tops())
-        if (late := self._probing.late_answer()) is not None:
-            return late.result()
+        """A controller that is slow has answered when it does so later than anybody waits for, which the next probe tells. After a late fault it is
+        asked anew."""
+        shared.must_answer(self._top)
+        if (late := self._probing.late_answer()) is not None and late.exception() is None:
+            return
         try:
             self._probing.call(self.client.ping, wait=PROBE_SECONDS)
         except Late:
@@ -262,10 +264,7 @@ class Site:
         return self._top_in(self.settings.folder)
 
     def _top_in(self, folder: str) -> Path:
-        return Path(folder) / f"gpufleet-{self.settings.tag}"
-
-    def _tops(self) -> list[Path]:
-        return [self._top, *map(self._top_in, self.settings.former)]
+        return shared.top_in(folder, self.settings.tag)
 
     def _folders(self, order: StartOrder) -> tuple[Path, Path]:
         account, top = self._account(), self._top

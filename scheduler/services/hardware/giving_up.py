@@ -19,8 +19,9 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from quotas.permissions import Access, Can
-from scheduler.backends.base import BackendError, attempt_key
+from scheduler.backends.base import BackendError, FolderSilent, attempt_key
 from scheduler.backends.registry import UnknownBackend, backend_for, exists, slurm_settings
+from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
 from scheduler.jobs.stored import least_of, roles_of
 from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
@@ -61,14 +62,15 @@ class GivenUp:
 
 
 def why_not(cluster: Cluster) -> str:
-    """Why its jobs cannot be given up; empty: they can. A Slurm cluster is asked once more."""
+    """Why its jobs cannot be given up; empty: they can. A Slurm cluster is asked once more, and its shared folder, as without it none answers."""
     if cluster.silent_since is None:
         return f"{cluster.name} answers: cancel or drain its jobs instead."
     row = SlurmCluster.objects.filter(cluster=cluster).first()
     try:
         if row is None or not SlurmClient(slurm_settings(row)).partitions():
             return ""
-    except SlurmSilent:
+        shared.look_at(shared.top_in(row.folder, row.tag))
+    except (SlurmSilent, FolderSilent):
         return ""
     except BackendError as fault:
         return f"{cluster.name} could not be asked, so its jobs may go on: {fault}"

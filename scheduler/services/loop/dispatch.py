@@ -26,7 +26,7 @@ from scheduler.backends.base import (
     WorkerSeat,
     attempt_key,
 )
-from scheduler.backends.registry import Backends
+from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
@@ -94,10 +94,15 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
         if backend is None:
             failed += [(order, "This console has no such back-end.") for order in group]
             continue
-        if fault := _why_silent(backends, cluster):
-            failed += [(order, fault) for order in group]
-            continue
+        silence = _silence_of(backends, cluster)
+        if silence is not None:
+            failed += [(order, silence.hangs) for order in group if not _is_told_in(silence, order)]
+            group = [order for order in group if _is_told_in(silence, order)]
+            if not group:
+                continue
         done, not_now, never = _send_all(backend, group, orders, now)
+        if silence is not None and not_now and isinstance(backends, Backends):
+            backends.silent[cluster] = silence._replace(is_folder=False)  # until it is probed again: its controller may not answer either
         taken_at = clock() if clock is not None else now
         sent[taken_at] += done
         failed += not_now
@@ -151,10 +156,15 @@ def _ends(order: Order) -> bool:
     return order.kind == OrderKind.STOP or (order.kind == OrderKind.SIGNAL and order.payload.get("signal") == Signal.TERMINATE)
 
 
-def _why_silent(backends: Mapping[int, Backend], cluster: int) -> str:
-    """Each order would wait for a back-end that did not answer a moment ago, and all other clusters with it. Empty: it is told."""
+def _silence_of(backends: Mapping[int, Backend], cluster: int) -> Silence | None:
+    """Each order would wait for a back-end that did not answer a moment ago, and all other clusters with it."""
     silence = backends.silent.get(cluster) if isinstance(backends, Backends) else None
-    return silence.hangs if silence is not None else ""
+    return silence if silence is not None and silence.hangs else None
+
+
+def _is_told_in(silence: Silence, order: Order) -> bool:
+    """Where only a folder hangs, what ends a run by force is told: it frees GPUs and needs no folder."""
+    return silence.is_folder and order.kind == OrderKind.STOP and bool(order.payload.get("force"))
 
 
 def _by_cluster(orders: Iterable[Order]) -> dict[int, list[Order]]:

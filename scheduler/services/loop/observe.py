@@ -20,7 +20,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import Seconds
 from quotas.services.ledger import LATE
-from scheduler.backends.base import Backend, BackendError, BackendSilent, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
+from scheduler.backends.base import Backend, BackendError, BackendSilent, FolderSilent, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, GpuMode, JobState, MigInstance, Node, Order, OrderKind, Placement
@@ -129,7 +129,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     found = Observed()
     news = News()
     answered: list[int] = []
-    faults: dict[int, str] = {}
+    faults: dict[int, Exception] = {}
     told = set(TOLD_SILENT()) if isinstance(backends, Backends) else set()
     for cluster, backend in backends.items():
         if cluster in told and not _probe_due(backends, cluster, now):
@@ -148,7 +148,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             # What runs there goes on running; it is only not known how it does.
             log.warning("the back-end of cluster %s does not answer: %s", cluster, fault, exc_info=not isinstance(fault, BackendError))
             found.silent.append(cluster)
-            faults[cluster] = str(fault) if isinstance(fault, BackendSilent) else ""
+            faults[cluster] = fault
             tally.count(CALL_FAULTS, cluster, asked)
             continue
         if whole or seen:  # else it may not have been asked at all
@@ -188,17 +188,18 @@ def _probe_due(backends: Mapping[int, Backend], cluster: int, now: datetime) -> 
     return last is None or abs(now - last.last) >= PROBED_EACH
 
 
-def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, str], answered: Sequence[int], now: datetime) -> None:
+def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, Exception], answered: Sequence[int], now: datetime) -> None:
     """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down,
-    `silent` says of those that did not answer now why they hang."""
+    `silent` says of those that did not answer now why."""
     stale = max(STALE_AFTER, STALE_AFTER_EACH * len(backends))
     for cluster in answered:
         backends.silent.pop(cluster, None)
-    for cluster, hangs in silent.items():
+    for cluster, fault in silent.items():
         before = backends.silent.get(cluster)
         # Another process may have led since, and have had an answer: what is that long ago does not count.
         since = before.since if before is not None and now - before.last < stale else now
-        backends.silent[cluster] = Silence(since, now, hangs)
+        hangs = str(fault) if isinstance(fault, BackendSilent) else ""
+        backends.silent[cluster] = Silence(since, now, hangs, is_folder=isinstance(fault, FolderSilent))
     gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told
     back = told & set(answered)
     if not gone and not back:

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -17,6 +18,7 @@ from scheduler.backends.base import (
     BackendError,
     BackendRefused,
     BackendSilent,
+    FolderSilent,
     RunState,
     SeenCheckpoint,
     SeenRun,
@@ -409,6 +411,37 @@ def test_a_back_end_that_hangs_is_probed_each_ten_seconds_and_told_nothing_until
     assert ticks(40, 41) == ["probe", "observe", "start", "observe"], "what was put off is due as soon as it answers"
     assert Cluster.objects.get(pk=builders.cluster().pk).silent_since is None
     assert SimulatedRun.objects.get().attempt_key == key_of(attempt)
+
+
+def test_where_only_a_folder_hangs_a_run_is_ended_by_force_and_nothing_else_is_told() -> None:
+    stopped: list[int] = []
+    answers = True
+
+    class Hanging(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            raise FolderSilent("The shared folder does not answer.", Path("/shared"))
+
+        news = probe = observe
+
+        def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
+            stopped.append(sequence)
+            if not answers:
+                raise BackendSilent("Nobody answers.")
+
+    all_of_them = backends(Hanging(DatabaseStore(builders.cluster().pk)))
+    gentle, forced, other = (order(started(workers=1), OrderKind.STOP, {"force": force}) for force in (False, True, True))
+    Order.objects.filter(pk=other.pk).update(due_at=at(20))
+    runs_observe(backends=all_of_them, now=at(0))
+
+    orders_dispatch(backends=all_of_them, now=at(0))
+    assert Order.objects.get(pk=forced.pk).done_at == at(0)
+    assert Order.objects.get(pk=gentle.pk).fault == "The shared folder does not answer."
+    assert stopped == [forced.sequence]
+
+    answers = False
+    for second in range(20, 30, 2):
+        orders_dispatch(backends=all_of_them, now=at(second))
+    assert len(stopped) == 2, "a controller that does not answer either is waited for once until it is probed"
 
 
 def test_the_start_and_the_end_of_a_silence_are_told_to_the_pages_of_jobs_there() -> None:

@@ -1,19 +1,26 @@
 """What a Slurm does that refuses an order, or does not answer it, stands in the way of that order alone. No Slurm is needed: a stand-in answers."""
 
-from collections.abc import Callable, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import BackendError, BackendRefused
-from scheduler.backends.slurm import looking, site
+from scheduler.backends import patience
+from scheduler.backends.base import BackendError, BackendRefused, FolderSilent, RunState, WorkerSeat
+from scheduler.backends.slurm import looking, shared, site
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Partition, Settings, SlurmClient, SlurmDenied, SlurmFailed, SlurmJob, SlurmSilent
+from scheduler.backends.slurm.client import Partition, Settings, SlurmClient, SlurmDenied, SlurmFailed, SlurmJob, SlurmNode, SlurmSilent
 from scheduler.backends.slurm.runs import Run, state_of
 from scheduler.models import SlurmRun
 from tests import builders
+from tests.scheduler.backends.scenes import start_order
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.django_db
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -271,3 +278,96 @@ def test_what_a_newer_version_has_kept_of_a_run_is_passed_over(backend, slurm):
     row.save()
 
     assert [run.key for run in backend.observe(now=now())] == ["j-1.1"]
+
+
+class TestFolders:
+    """A call there never comes back, as where a server is gone."""
+
+    @pytest.fixture
+    def hangs(self, monkeypatch) -> Iterator[Callable[[Path], None]]:
+        monkeypatch.setattr(shared, "WAIT", 0.2)
+        over = threading.Event()
+
+        def hang(top: Path) -> None:
+            with pytest.raises(FolderSilent):
+                shared.asked(top, over.wait)
+
+        yield hang
+        over.set()
+
+    @pytest.fixture
+    def backend(self, slurm, tmp_path) -> SlurmBackend:
+        user = "nobody" if os.getuid() == 0 else ""
+        settings = replace(slurm.settings, user=user, folder=str(tmp_path / "new"), former=(str(tmp_path / "old"),))
+        return SlurmBackend(builders.cluster("hpc", backend="slurm").pk, settings, client=slurm)
+
+    def test_one_that_was_mounted_anew_is_found_by_looks_and_probes(self, backend, hangs, monkeypatch):
+        clock = [1000.0]
+        monkeypatch.setattr(patience, "monotonic", lambda: clock[0])
+        for ask in (lambda: backend.observe(now=now()), backend.probe):
+            hangs(backend._top)
+            with pytest.raises(FolderSilent):
+                ask()
+            clock[0] += patience.AGAIN_AFTER
+            ask()
+            ask()
+
+    def test_a_former_one_hides_no_run_and_what_lies_there_is_as_if_it_could_not_be_read(self, backend, slurm, hangs):
+        old = backend._top_in(backend.settings.former[0])
+        begun(backend, slurm, "j-1.1", [11], folder=str(backend._top / "runs/j-1.1"))
+        for one, key in ((12, "j-2.1"), (13, "j-3.1")):
+            begun(backend, slurm, key, [one], folder=str(old / "runs" / key))
+        ended = {"started_at": now() - timedelta(minutes=2), "ended_at": now() - timedelta(minutes=1)}
+        slurm.has("j-2.1", 0, 12, "COMPLETED", exit_code=0, **ended)
+        slurm.has("j-3.1", 0, 13, "FAILED", exit_code=3, **ended)
+        hangs(old)
+
+        backend.probe()
+        runs = backend.observe(now=now())
+
+        assert [(run.key, run.state, run.exit_code) for run in runs] == [
+            ("j-1.1", RunState.RUNNING, None),
+            ("j-2.1", RunState.ENDED, 0),
+            ("j-3.1", RunState.ENDED, 3),
+        ]
+
+    def test_one_that_is_used_again_is_no_former_one(self, backend, slurm, hangs):
+        settings = replace(backend.settings, folder=backend.settings.former[0], former=(backend.settings.folder,))
+        again = SlurmBackend(backend.cluster, settings, client=slurm)
+        hangs(again._top)
+
+        with pytest.raises(FolderSilent):
+            again.observe(now=now())
+
+    def test_a_run_is_ended_by_force_in_a_block_whose_starts_wait_for_it(self, backend, slurm, hangs, monkeypatch):
+        begun(backend, slurm, "j-1.1", [11])
+        hangs(backend._top)
+        monkeypatch.setattr(slurm, "nodes", lambda: [SlurmNode("gpu1", "", ("IDLE",), "", 8, 1000, "gpu:8")])
+        starts = [replace(start_order(key), workers=(WorkerSeat("worker", 0, "gpu1", (0,)),)) for key in ("j-2.1", "j-3.1")]
+
+        with backend.together():
+            backend.announce(starts, now=now())
+            for start in starts:
+                with pytest.raises(FolderSilent):
+                    backend.start(start, now=now())
+            backend.stop(key="j-1.1", sequence=2, force=True, now=now())
+
+        assert slurm.said("scancel") == ["scancel --name=gpufleet-j-1.1 11"]
+
+
+def test_a_late_answer_that_is_a_fault_is_not_that_of_the_next_probe(backend, slurm, monkeypatch):
+    monkeypatch.setattr(site, "PROBE_SECONDS", 0.1)
+    over, faults = threading.Event(), [SlurmSilent("Slurm did not answer.")]
+
+    def ping() -> None:
+        over.wait(60)
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(slurm, "ping", ping)
+    with pytest.raises(BackendError):
+        backend.probe()
+    over.set()
+    wait_until(lambda: not backend._probing.is_late, what="the answer")
+
+    backend.probe()
