@@ -56,10 +56,9 @@ def slow_ranks(figures: Floats, *, higher_is_slow: bool = True, least: float = L
     return sorted(found, key=lambda one: (-one.percent, one.rank))
 
 
-def is_enough(figures: Floats) -> bool:
-    """Whether so many of the last looks read so many ranks that one could be named."""
-    recent = figures[-LOOKS:]
-    return recent.shape[1] >= LEAST_RANKS and int(_is_read(recent).sum()) >= AGREE
+def looks_read(figures: Floats) -> int:
+    """How many of some looks read so many ranks that they say who is slow."""
+    return int(_is_read(figures).sum()) if figures.shape[1] >= LEAST_RANKS else 0
 
 
 def _is_read(looks: Floats) -> NDArray[np.bool_]:

@@ -1,23 +1,24 @@
 """Stragglers (HLT-8): the slow rank of a gang, its node and the likely cause, before the job's mean shows it.
 
 Reported step times are looked at where the whole gang reports them, a rank a GPU; else SM activity and NVLink traffic by the minute. A rank that has
-been named stays named until it keeps up again.
+been named stays named until it keeps up again. Of one that its steps named they say so, too, as long as the gang reports: between long steps and
+through checkpoints too few looks are read to name anybody, and a gang that waits busily is as active as ever.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 from django.db import transaction
 
-from dashboards.health.detect import LEAST_MIB, LEAST_RANKS, LOOKS, Slow, is_enough, slow_ranks
+from dashboards.health.detect import AGREE, LEAST_MIB, LEAST_RANKS, LOOKS, STAYS, Slow, looks_read, slow_ranks
 from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
 from dashboards.health.round import rule_of
 from dashboards.health.rules import Hit, said
 from dashboards.health.state import SIGNALS
-from dashboards.health.steps import LOOK, looks_of
+from dashboards.health.steps import KEPT, LOOK, looks_of
 from dashboards.signals import Floats, activity_window, nvlink_window
 from dashboards.telemetry.frames import MINUTE, SETTLE, minute_of
 from dashboards.telling import event_tell
@@ -31,6 +32,8 @@ PACE = timedelta(seconds=10)
 MINUTES = LOOKS + 1
 # A slow rank computes longer and waits less, or waits for its own clock: either way it leaves the others' SM activity.
 FRESH_STEPS = timedelta(seconds=45)
+# For so long after its last report what a gang's steps named is theirs to end.
+HELD_STEPS = KEPT * LOOK
 LOOK_BACK = timedelta(minutes=30)
 CAUSES = {
     "thermal": "Thermal throttling",
@@ -63,6 +66,9 @@ class Named:
     measure: str
 
 
+Place = tuple[int, int]  # an attempt, and the GPU of one of its ranks
+
+
 def stragglers_turn(*, now: datetime) -> int | None:
     with transaction.atomic():
         if turn_take(name=TURN, now=now, at_least=PACE) is None:
@@ -74,14 +80,16 @@ def stragglers_round(*, now: datetime) -> int:
     """Name stragglers, and end those that keep up. Returns how many are named now."""
     gangs = gangs_running()
     open_ones = {(row.attempt, row.gpu_id): row for row in Straggler.objects.filter(ended_at__isnull=True)}
-    found, judged = _found(gangs, set(open_ones), now)
-    named = {(one.gang.attempt, one.gang.ranks[one.slow.rank][0]): one for one in found}
+    found, judged, held = _found(gangs, open_ones, now)
+    named: dict[Place, Named] = {}
+    for one in found:
+        named.setdefault(_place(one), one)
     with transaction.atomic():
         for place, row in open_ones.items():
             if place in named:
                 row.seen_at, row.percent = now, round(named[place].slow.percent)
                 row.save(update_fields=["seen_at", "percent"])
-            elif row.attempt in judged or row.attempt not in gangs:
+            elif place not in held and (row.attempt in judged or row.attempt not in gangs):
                 row.ended_at = now
                 row.save(update_fields=["ended_at"])
         fresh = [one for place, one in named.items() if place not in open_ones]
@@ -107,18 +115,27 @@ def gangs_running() -> dict[int, Gang]:
     return {key: gang for key, gang in found.items() if len(gang.ranks) >= LEAST_RANKS}
 
 
-def _found(gangs: Mapping[int, Gang], open_ones: set[tuple[int, int]], now: datetime) -> tuple[list[Named], set[int]]:
-    """Who is slow, and of which gangs enough is known to say so."""
+def _found(gangs: Mapping[int, Gang], open_ones: Mapping[Place, Straggler], now: datetime) -> tuple[list[Named], set[int], set[Place]]:
+    """Who is slow, of which gangs enough is known to say so, and who stays named as too little is."""
     found: list[Named] = []
     judged: set[int] = set()
-    for row in StepLook.objects.filter(attempt__in=list(gangs), at__gte=now - FRESH_STEPS).order_by("pk"):
+    held: set[Place] = set()
+    for row in StepLook.objects.filter(attempt__in=list(gangs), at__gte=now - HELD_STEPS).order_by("pk"):
         gang, figures = gangs[row.attempt_id], looks_of(row).astype(np.float64)
         # The newest look may be half told yet.
         settled = figures if now - row.at >= LOOK / 2 else figures[:-1]
         # Often the first rank alone reports, for MFU, or one a node: that says nothing about who is slow.
-        if row.ranks == len(gang.ranks) and len(settled) >= LOOKS and is_enough(settled):
+        if row.ranks != len(gang.ranks) or len(settled) < LOOKS:
+            continue
+        read = looks_read(settled[-LOOKS:])
+        slow = [Named(gang, one, "step") for one in slow_ranks(settled, named=_named(gang, open_ones))]
+        if read >= AGREE and now - row.at <= FRESH_STEPS:
             judged.add(gang.attempt)
-            found += [Named(gang, one, "step") for one in slow_ranks(settled, named=_named(gang, open_ones))]
+            found += slow
+        elif looks_read(settled):
+            by_steps = {place for place, one in open_ones.items() if one.attempt == gang.attempt and one.measure == "step"}
+            held |= by_steps if read < STAYS else set()
+            found += [one for one in slow if _place(one) in by_steps]
     # What its GPUs did before it ran was the work of others.
     began = minute_of(now - SETTLE) - MINUTE * LOOKS
     rest = [gang for key, gang in gangs.items() if key not in judged and gang.since <= began]
@@ -137,7 +154,7 @@ def _found(gangs: Mapping[int, Gang], open_ones: set[tuple[int, int]], now: date
         found += [Named(gang, one, "sm") for one in by_sm]
         nodes = [node for _, node in gang.ranks]
         found += [Named(gang, one, "nvlink") for one in slow_links(traffic[:, places], nodes, named=named) if one.rank not in known]
-    return found, judged
+    return found, judged, held
 
 
 def slow_links(traffic: Floats, nodes: Sequence[int], *, named: frozenset[int] = frozenset()) -> list[Slow]:
@@ -151,7 +168,11 @@ def slow_links(traffic: Floats, nodes: Sequence[int], *, named: frozenset[int] =
     return found
 
 
-def _named(gang: Gang, open_ones: set[tuple[int, int]]) -> frozenset[int]:
+def _place(one: Named) -> Place:
+    return one.gang.attempt, one.gang.ranks[one.slow.rank][0]
+
+
+def _named(gang: Gang, open_ones: Container[Place]) -> frozenset[int]:
     """Ranks of a gang that are named already."""
     return frozenset(rank for rank, (gpu, _) in enumerate(gang.ranks) if (gang.attempt, gpu) in open_ones)
 

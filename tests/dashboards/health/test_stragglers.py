@@ -95,6 +95,48 @@ def test_only_step_times_of_the_whole_gang_count_instead_of_its_activity(ranks, 
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("step", "pauses"), [(1, {20, 21, 40, 41}), (18, ()), (20, ()), (25, ()), (10, set(range(30, 35)))])
+def test_a_rank_that_is_slow_by_its_steps_is_told_once_through_long_steps_and_checkpoints(step, pauses):
+    """The SM activity of the gang, which waits busily, is no word against what its steps told a moment ago."""
+    job, nodes = gang(2)
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    times = {rank: step * (1.4 if rank == 11 else 1.0) for rank in range(16)}
+    told = timedelta(0)
+    for look in range(80):
+        at = NOON + look * LOOK
+        while NOON + told <= at:
+            if (look if step < 15 else -1) not in pauses:
+                steps_report(attempt=job.attempts.get().pk, ranks=16, seconds=times if look >= 2 else dict.fromkeys(times, 1.0), at=NOON + told)
+            told += max(timedelta(seconds=step), LOOK)
+        watched(dict.fromkeys(gpus, 80), until=at)
+        stragglers_round(now=at + timedelta(seconds=1))
+
+    assert list(Straggler.objects.values_list("rank", "measure", "ended_at")) == ([(11, "step", None)] if step < 25 else [])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("after", ["keeps up", "tells no more", "first rank alone tells"])
+def test_a_rank_that_is_slow_by_its_steps_is_so_until_they_or_then_its_activity_say_otherwise(after):
+    job, nodes = gang(2)
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    run = job.attempts.get().pk
+    slow = {rank: 1.4 if rank == 11 else 1.0 for rank in range(16)}
+    later = {"keeps up": dict.fromkeys(slow, 1.0), "tells no more": {}, "first rank alone tells": {0: 1.0}}[after]
+    for look in range(24):
+        at = NOON + look * LOOK
+        # Steps of half a minute then, of which too few are read to name anybody.
+        if look < 8 or look % 2 == 0:
+            steps_report(attempt=run, ranks=16, seconds=slow if look < 8 else later, at=at)
+        watched(dict.fromkeys(gpus, 80), until=at)
+        stragglers_round(now=at + timedelta(seconds=10))
+        if look == 9:
+            assert Straggler.objects.get().ended_at is None
+
+    ended = Straggler.objects.get().ended_at
+    assert ended is not None and ended <= NOON + 8 * LOOK + 3 * MINUTE
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("signal", "value", "cause"),
     [
