@@ -22,6 +22,7 @@ from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book, rates_now
+from scheduler.jobs.stored import roles_of, takes_gpus
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobState, Node, Placement
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
@@ -141,14 +142,15 @@ def _floor(teams: Mapping[str, int]) -> dict[str, float]:
 
 
 def _accepted(spec: Mapping[str, Any]) -> Types:
-    """The GPU types that a job accepts; None: any."""
+    """The GPU types that a job accepts; None: any. Roles without GPUs, as that of a driver, accept none."""
     found: set[str] = set()
-    for role in spec.get("roles") or [{}]:
-        named = role.get("gpu_types") or spec.get("gpu_types")
-        if not named:
+    for role in roles_of(spec):
+        if not takes_gpus(role):
+            continue
+        if not role.get("gpu_types"):
             return None
-        found.update(named)
-    return tuple(sorted(found))
+        found.update(role["gpu_types"])
+    return tuple(sorted(found)) or None
 
 
 def _met(left: dict[str, int], asked: Mapping[Types, int]) -> int:
@@ -199,9 +201,13 @@ def _incidents(now: datetime) -> dict[str, float]:
     return _by_node(Incident.objects.filter(closed_at__isnull=True).values_list("node__cluster__name", "node__name"))
 
 
-def _idle(teams: Iterable[str]) -> dict[str, float]:
+def _idle(teams: Mapping[str, int]) -> dict[str, float]:
+    """Of each team, its projects included."""
     rows = IdleEpisode.objects.filter(ended_at__isnull=True).order_by().values_list("quota__path").annotate(Sum("idle_milli"))
-    by_team = dict.fromkeys(teams, 0.0) | {path: milli / 1000 for path, milli in rows}
+    by_team = dict.fromkeys(teams, 0.0)
+    for path, milli in rows:
+        team = _team_of(path, teams)
+        by_team[team] = by_team.get(team, 0.0) + milli / 1000
     return {WHOLE: sum(by_team.values()), **by_team}
 
 

@@ -55,6 +55,13 @@ def alerts_round(*, now: datetime) -> Round:
         open_ones: dict[tuple[int, str], Alert] = {
             (alert.rule_id, alert.subject): alert for alert in Alert.objects.filter(resolved_at__isnull=True).select_related("rule")
         }
+        watching = {rule.pk: rule for rule in rules}
+        for place, alert in list(open_ones.items()):
+            if alert.rule_id not in watching:
+                _end(alert, now, done, news, "The rule was switched off.", told=False)
+            elif not _watches(watching[alert.rule_id], alert.subject):
+                _end(alert, now, done, news, "The rule no longer watches it.", told=False)
+                del open_ones[place]
         for rule in rules:
             values = figures.get(rule.figure, {})
             amounts = figures.get(FIGURES[rule.figure].amount, {})
@@ -70,12 +77,13 @@ def alerts_round(*, now: datetime) -> Round:
                     done,
                     news,
                 )
-        known = {rule.pk for rule in rules}
-        for alert in open_ones.values():
-            if alert.rule_id not in known:
-                _end(alert, now, done, news, "The rule was switched off.", told=False)
         news.publish()
     return done
+
+
+def _watches(rule: AlertRule, subject: str) -> bool:
+    """Whether a rule is about a subject still: whoever changes what it watches leaves alerts about what it watched."""
+    return subject != WHOLE if rule.subject == EACH else subject == rule.subject
 
 
 def _subjects(rule: AlertRule, values: Mapping[str, float], open_ones: Collection[str]) -> list[str]:

@@ -21,7 +21,7 @@ from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from gpufleet.core.live.news import News
-from quotas.models import ChargeLine, ChargeMonth, QuotaShare, Role
+from quotas.models import ChargeLine, ChargeMonth, NodeKind, QuotaShare, Role
 from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
 from scheduler.notify.happenings import FleetEvent
 from tests import builders
@@ -260,6 +260,28 @@ def test_a_guarantee_is_waited_for_by_whoever_accepts_its_type(personas: Persona
     assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
 
 
+@pytest.mark.parametrize(("types", "gap"), [([A100], 0), ([H100], 16)])
+def test_a_role_without_gpus_accepts_no_type_of_them(personas: Personas, types, gap):
+    team = personas.nodes["acme/research/nlp"]
+    QuotaShare.objects.create(node=team, gpu_type=H100, guaranteed_milli=32_000)
+    roles = [{"name": "driver", "min": 1, "cpu": 4}, {"name": "worker", "min": 2, "gpus": 8, "gpu_types": types}]
+    builders.job(on=team, gpus_milli=16_000, spec={"roles": roles})
+
+    assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
+
+
+def test_idle_gpus_of_a_team_are_those_of_its_projects_too(personas: Personas):
+    team = personas.nodes["acme/research/nlp"]
+    project = builders.quota(parent=team, name="eval", kind=NodeKind.PROJECT)
+    for number, quota in enumerate((team, project)):
+        job = builders.job(state=JobState.RUNNING, on=quota)
+        sizes = {"waste": "low", "held_milli": 2000, "idle_milli": 2000, "activity_centi": 0, "started_at": NOON, "seen_at": NOON, "stage_at": NOON}
+        IdleEpisode.objects.create(public_id=f"e-{number}", job=job, attempt=builders.attempt(job), quota=quota, **sizes)
+
+    found = figures_now(now=NOON, wanted=["idle_gpus"])["idle_gpus"]
+    assert (found[""], found[team.path], project.path in found) == (4, 4, False)
+
+
 def test_each_incident_is_told_while_another_is_open(personas: Personas):
     """By the first rules, also where two clusters have a node of the same name."""
     AlertRule.objects.exclude(figure="incidents").delete()
@@ -273,6 +295,29 @@ def test_each_incident_is_told_while_another_is_open(personas: Personas):
     Incident.objects.filter(node=nodes[0]).update(closed_at=NOON)
     assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
     assert figures_now(now=NOON, wanted=["incidents"])["incidents"] == {"": 2.0, "north/node-2": 1.0, "south/node-1": 1.0}
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "*"), ("*", ""), ("*", "main"), ("main", "spot")])
+def test_an_alert_about_what_its_rule_does_not_watch_any_more_ends(personas: Personas, before, after):
+    """As after an upgrade, where the first rules on incidents watch each node. Nobody is told that it was over, as it may not be."""
+    for pool in (builders.pool(), builders.pool("spot")):
+        builders.node(gpus=1, pool=pool, health="down")
+    watched = rule(subject=before, for_minutes=0)
+    fired = alerts_round(now=NOON).fired
+    old = list(Alert.objects.values_list("pk", flat=True))
+    told = Notice.objects.count()
+    AlertRule.objects.update(subject=after, for_minutes=5)
+
+    alerts_round(now=NOON + MINUTE)
+
+    kept = Alert.objects.filter(pk__in=old, subject=after)
+    over = Alert.objects.filter(pk__in=old).exclude(subject=after)
+    assert (fired, len(old)) == (len(old), 2 if before == "*" else 1)
+    assert over and set(over.values_list("state", "resolved_at", "note")) == {("resolved", NOON + MINUTE, "The rule no longer watches it.")}
+    assert all(alert.resolved_at is None for alert in kept)
+    assert Notice.objects.count() == told
+    named = {"main", "spot"} if after == "*" else {after}
+    assert set(Alert.objects.filter(rule=watched, resolved_at=None).values_list("subject", flat=True)) == named
 
 
 def test_nodes_without_a_pool_are_a_subject_of_their_own(personas: Personas):
