@@ -421,7 +421,7 @@ def test_where_only_a_folder_hangs_a_run_is_ended_by_force_and_nothing_else_is_t
         def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
             raise FolderSilent("The shared folder does not answer.", Path("/shared"))
 
-        news = probe = observe
+        news = observe
 
         def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
             stopped.append(sequence)
