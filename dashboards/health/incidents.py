@@ -15,6 +15,10 @@ from scheduler.notify.happenings import FleetEvent
 
 SEVERITY = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING, Health.BURN_IN, Health.DRAINED, Health.REPAIRING, Health.DOWN)
 MOST_EVENTS = 2000
+A_DAY = timedelta(days=1)
+# A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
+CALM = timedelta(minutes=5)
+MOST_DOUBLINGS = 6
 HURT = ("lost", "preempted", "failed", "moved")
 
 
@@ -51,7 +55,7 @@ def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> None:
         incident.worst = to
         incident.save(update_fields=["worst"])
     if to == Health.HEALTHY and not _still_sick(node, event):
-        incident_close(incident=incident, at=event.at)
+        incident_close(incident=incident, at=event.at, now=event.at)
         del open_ones[node.pk]
 
 
@@ -101,6 +105,9 @@ class Hand:
     out: str
 
 
+NOBODY = Hand("", "")
+
+
 def hands() -> dict[int, Hand]:
     """Of each node with an open incident, as its steps tell. One query."""
     found: dict[int, Hand] = {}
@@ -111,32 +118,50 @@ def hands() -> dict[int, Hand]:
     return found
 
 
+def incidents_of_a_day(node: int, now: datetime) -> int:
+    return Incident.objects.filter(node=node, opened_at__gt=now - A_DAY).count()
+
+
+def calm_needed(incidents_of_a_day: int) -> timedelta:
+    """How long a node must be calm: longer each time that it fell ill in the last day."""
+    return CALM * 2 ** min(max(incidents_of_a_day - 1, 0), MOST_DOUBLINGS)
+
+
 def incident_note(*, incident: Incident, text: str, at: datetime, by: str = "gpufleet") -> None:
     IncidentStep.objects.create(incident=incident, at=at, text=text[:300], by=by)
 
 
-def incident_close(*, incident: Incident, at: datetime) -> None:
+def incident_close(*, incident: Incident, at: datetime, now: datetime) -> None:
+    """`at`: when it was over, of which word comes now."""
     measure(incident, now=at)
     incident.closed_at = max(at, incident.opened_at)
     incident.save(update_fields=["closed_at", "out_milli_millis", "lost_milli_millis", "jobs"])
     HealthFinding.objects.filter(incident=incident, cleared_at__isnull=True).update(cleared_at=at)
+    end = "was removed" if incident.node.removed_at is not None else "is healthy again"
     event_tell(
         kind=FleetEvent.INCIDENT_CLOSED,
-        title=f"{incident.node.name} is healthy again",
+        title=f"{incident.node.name} {end}",
         text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU hours.",
         link=f"/incidents/{incident.public_id}/",
         subject={"incident": incident.public_id, "node": incident.node.public_id},
-        now=at,
+        now=now,
     )
 
 
 def incidents_end(*, now: datetime) -> None:
-    """Close those of nodes that are healthy, all of their GPUs too, as soon as no finding is left: where rules note alone, no step of health does."""
+    """Close those of nodes that were removed; and of nodes that are healthy, all of their GPUs too, once their findings have been over for as long
+    as those of a suspect: where rules note alone, no step of health does.
+    """
+    open_ones = Incident.objects.filter(closed_at__isnull=True).select_related("node").order_by("pk")
+    for incident in open_ones.filter(node__removed_at__isnull=False):
+        assert incident.node.removed_at is not None
+        incident_close(incident=incident, at=min(incident.node.removed_at, now), now=now)
     findings = HealthFinding.objects.filter(node=OuterRef("node"), cleared_at__isnull=True).exclude(rule__action=Action.NOTE)
     sick = Gpu.objects.filter(node=OuterRef("node"), removed_at__isnull=True).exclude(health=Health.HEALTHY)
-    healthy = Incident.objects.filter(closed_at__isnull=True, node__health=Health.HEALTHY, node__removed_at__isnull=True)
-    for incident in healthy.filter(~Exists(findings), ~Exists(sick)).select_related("node").order_by("pk"):
-        incident_close(incident=incident, at=now)
+    healthy = open_ones.filter(~Exists(findings), ~Exists(sick), node__health=Health.HEALTHY, node__removed_at__isnull=True)
+    for incident in healthy.annotate(over=Max("findings__cleared_at")):
+        if incident.over is None or now - incident.over >= calm_needed(incidents_of_a_day(incident.node_id, now)):
+            incident_close(incident=incident, at=now, now=now)
 
 
 def measure(incident: Incident, *, now: datetime) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from dashboards.health.incidents import hands, incident_note
+from dashboards.health.incidents import NOBODY, Hand, calm_needed, hands, incident_note, incidents_of_a_day
 from dashboards.health.models import HealthFinding, HealthSettings, Incident
 from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
@@ -29,18 +29,9 @@ from scheduler.services.loop.steps import Steps, jobs_locked
 log = logging.getLogger(__name__)
 RULES = Actor(user=None, name="Health rules", via="system")
 RULES_ACT = Access(RULES, (Grant("", frozenset({Can.OPERATE})),))
-A_DAY = timedelta(days=1)
-# A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
-CALM = timedelta(minutes=5)
-MOST_DOUBLINGS = 6
 FLAPS = 3
 BURN_IN_GRACE = timedelta(minutes=10)
 LABEL = "burn-in"
-
-
-def calm_needed(incidents_of_a_day: int) -> timedelta:
-    """How long a node must be calm: longer each time that it fell ill in the last day."""
-    return CALM * 2 ** min(max(incidents_of_a_day - 1, 0), MOST_DOUBLINGS)
 
 
 def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthFinding]) -> None:
@@ -50,23 +41,25 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
         if finding.rule.action != "note":
             sick[finding.node_id].append(finding)
     by = hands()
-    for incident in Incident.objects.filter(closed_at__isnull=True, by_rule=True).select_related("node__cluster", "rule", "burn_in").order_by("pk"):
-        if incident.node.removed_at is None:
-            hand = by.get(incident.node_id)
-            _go_on(incident, settings, bool(sick[incident.node_id]), hand is not None and hand.last == RULES.name, now)
+    for incident in Incident.objects.filter(closed_at__isnull=True).select_related("node__cluster", "rule", "burn_in").order_by("pk"):
+        hand = by.get(incident.node_id, NOBODY)
+        # What rules of older versions did in an incident that a person had opened is known by its steps alone.
+        if incident.node.removed_at is None and (incident.by_rule or RULES.name in (hand.last, hand.out)):
+            _go_on(incident, settings, bool(sick[incident.node_id]), hand, now)
 
 
-def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, is_ours: bool, now: datetime) -> None:
-    """`is_ours`: rules set its present health, so they may take it back."""
+def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, now: datetime) -> None:
+    """Rules take back what they did themselves; who tests a node, they or a person, lets rules judge the test."""
     node = incident.node
+    is_ours, took_out = hand.last == RULES.name, hand.out == RULES.name
     match node.health:
         case Health.SUSPECT if is_ours:
             _suspect(incident, is_sick, now)
         case Health.DRAINING:
             _draining(incident, settings, now)
-        case Health.DRAINED:
+        case Health.DRAINED if took_out:
             _step(node, Health.REPAIRING, "Drained. It waits for repair.", now)
-        case Health.REPAIRING if settings.repair_minutes is not None and now - node.health_since >= timedelta(minutes=settings.repair_minutes):
+        case Health.REPAIRING if took_out and _is_repaired(node, settings, now):
             _step(node, Health.BURN_IN, f"In repair for {settings.repair_minutes} min; burn-in begins.", now)
         case Health.BURN_IN:
             _burn_in(incident, settings, is_sick, now)
@@ -74,9 +67,13 @@ def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, is_ours:
             _step(node, Health.SUSPECT, "It answers again.", now)
 
 
+def _is_repaired(node: Node, settings: HealthSettings, now: datetime) -> bool:
+    return settings.repair_minutes is not None and now - node.health_since >= timedelta(minutes=settings.repair_minutes)
+
+
 def _suspect(incident: Incident, is_sick: bool, now: datetime) -> None:
     node = incident.node
-    recent = Incident.objects.filter(node=node, opened_at__gt=now - A_DAY).count()
+    recent = incidents_of_a_day(node.pk, now)
     if is_sick:
         return
     over = incident.findings.filter(cleared_at__isnull=False).order_by("-cleared_at").values_list("cleared_at", flat=True).first()

@@ -13,8 +13,11 @@ from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboards.alerts.models import AlertRule
+from dashboards.alerts.round import alerts_round
 from dashboards.health.defaults import default_rules
-from dashboards.health.lifecycle import calm_needed
+from dashboards.health.incidents import calm_needed
+from dashboards.health.lifecycle import RULES_ACT
 from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.round import health_round, rule_of, spans_of, sums_stored
 from dashboards.health.rules import Rule, Sum, Sums, judged, replay
@@ -25,9 +28,11 @@ from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
+from scheduler.backends.base import Refusal
 from scheduler.models import IN_SERVICE, Attempt, DrainWay, Gpu, Health, Job, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
+from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.loop.runs import Ended, attempts_ended
 from tests import builders
 from tests.builders import NOON
@@ -287,9 +292,91 @@ def test_an_incident_of_a_node_that_stayed_healthy_ends_with_its_findings(fleet,
         look(gpus, {}, at=NOON + minute * MINUTE)
         health_round(now=NOON + minute * MINUTE)
 
-    incident, finding = Incident.objects.get(), HealthFinding.objects.get()
-    assert finding.cleared_at is not None
-    assert (incident.closed_at, health_of(nodes[0])) == (None if gpu_is_sick else finding.cleared_at, Health.HEALTHY)
+    finding = HealthFinding.objects.get()
+    assert finding.cleared_at is not None and Incident.objects.get().closed_at is None
+    for minute in range(20, 25):
+        health_round(now=NOON + minute * MINUTE)
+    assert (Incident.objects.get().closed_at, health_of(nodes[0])) == (None if gpu_is_sick else finding.cleared_at + 5 * MINUTE, Health.HEALTHY)
+
+
+def test_a_flapping_gpu_of_a_node_that_stayed_healthy_has_no_incident_each_time(fleet):
+    """It must be calm for as long as a suspect, each time for longer."""
+    _, gpus = fleet
+    rule(clear_minutes=1)
+    HealthSettings.objects.create(pk=1, acts=False)
+    for number in range(4 * 60):
+        at = NOON + number * LOOK
+        look(gpus, {"thermal": {gpus[0]: 1}} if number % 50 < 6 else {}, at=at)
+        health_round(now=at)
+    assert (HealthFinding.objects.count(), Incident.objects.count()) == (5, 2)
+
+
+def test_the_incident_of_a_node_that_was_removed_ends(fleet, personas: Personas):
+    nodes, gpus = fleet
+    AlertRule.objects.exclude(figure="incidents").delete()
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    assert alerts_round(now=NOON + MINUTE).fired == 1
+    Node.objects.filter(pk=nodes[0].pk).update(removed_at=NOON + 2 * MINUTE)
+    looks(gpus[2:], {}, start=NOON + MINUTE + LOOK, end=NOON + 3 * MINUTE)
+
+    health_round(now=NOON + 3 * MINUTE)
+
+    assert Incident.objects.get().closed_at == NOON + 2 * MINUTE
+    assert HealthFinding.objects.get().cleared_at is not None
+    ended = ActivityEntry.objects.get(kind="incident.closed")
+    assert (ended.title, ended.at) == (f"{nodes[0].name} was removed", NOON + 3 * MINUTE)
+    assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
+
+
+@pytest.mark.parametrize(("until", "stays"), [((), Health.DRAINED), ((Health.REPAIRING,), Health.REPAIRING)])
+def test_a_node_that_a_person_drains_in_a_rules_incident_waits_for_people(fleet, personas: Personas, until, stays):
+    nodes, gpus = fleet
+    rule()
+    HealthSettings.objects.create(pk=1, repair_minutes=5, burn_in_minutes=0)
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    access = personas.access("operator")
+    for number, to in enumerate((Health.DRAINING, Health.DRAINED, *until)):
+        node = Node.objects.get(pk=nodes[0].pk)
+        node_health_change(access=access, node=node, to=to, reason="Board is odd.", now=NOON + MINUTE + number * LOOK)
+    for minute in range(3, 40):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+    assert health_of(nodes[0]) == stays
+
+    node_health_change(access=access, node=Node.objects.get(pk=nodes[0].pk), to=Health.BURN_IN, reason="New board.", now=NOON + 40 * MINUTE)
+    health_round(now=NOON + 41 * MINUTE)
+    assert health_of(nodes[0]) == Health.HEALTHY
+
+
+def test_a_node_that_rules_of_the_last_release_drained_in_a_persons_incident_goes_on(fleet, personas: Personas):
+    """They did not note in the incident that rules look after its node."""
+    nodes, _ = fleet
+    gpu_health_change(access=personas.access("operator"), gpu=gpus_of(nodes[0])[1], to=Health.SUSPECT, reason="Odd.", now=NOON)
+    node_health_change(access=RULES_ACT, node=nodes[0], to=Health.DRAINING, reason="Rule ECC: 3 errors.", now=NOON)
+
+    for minute in range(1, 4):
+        health_round(now=NOON + minute * MINUTE)
+
+    assert (Incident.objects.get().by_rule, health_of(nodes[0])) == (False, Health.REPAIRING)
+
+
+def test_a_node_that_refused_a_job_in_a_rules_incident_waits_for_an_operator(fleet):
+    """No finding says that it has what it refused for, so no calm is a sign of it."""
+    nodes, gpus = fleet
+    rule()
+    HealthSettings.objects.create(pk=1, acts=False)
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    nodes_refused(cluster=nodes[0].cluster_id, refusals=[Refusal(nodes[0].name, "gpus", "Has 1 GPU.")], now=NOON + 2 * MINUTE)
+    HealthSettings.objects.update(acts=True)
+    for minute in range(2, 60):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+
+    assert (health_of(nodes[0]), HealthFinding.objects.filter(cleared_at=None).count()) == (Health.SUSPECT, 0)
 
 
 def test_silence_of_a_whole_pool_is_the_sources_fault_and_one_silent_node_is_down(fleet):
