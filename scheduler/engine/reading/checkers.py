@@ -160,7 +160,7 @@ def spell_instant(milliseconds: int) -> str:
     """An instant as a plan writes it; milliseconds only where there are any."""
     seconds, rest = divmod(milliseconds, 1000)
     try:
-        spelt = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        spelt = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
     except (OverflowError, ValueError, OSError):
         return "9999-12-31T23:59:59Z"
     return f"{spelt}.{rest:03d}Z" if rest else f"{spelt}Z"

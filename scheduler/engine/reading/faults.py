@@ -39,6 +39,11 @@ class Bad(Exception):
     def add(self, message: str, *path: str | int) -> None:
         self.found.append((path, message))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what is told of a scenario is found: the rest of it need not be looked at."""
+        return len(self.found) >= MOST_FAULTS
+
     def when(self, wrong: object, message: str, *path: str | int) -> None:
         if wrong:
             self.add(message, *path)
@@ -60,6 +65,8 @@ class Bad(Exception):
             value = self.take(read, row, key, place)
             if value is not None:
                 yield place, value
+            if self.is_full:
+                break
 
     def named(self, read: Callable[[Any], Any], raw: Any, key: str, noun: str) -> dict[str, tuple[int, Any]]:
         """The same by name, which only one may have."""
@@ -84,6 +91,8 @@ def all_wrong(values: Iterable[tuple[str | int, Callable[[Any], Any], Any]]) -> 
     bad = Bad()
     for key, read, value in values:
         bad.take(read, value, key)
+        if bad.is_full:
+            break
     return bad
 
 

@@ -298,11 +298,12 @@ def take_units(
     """
     if not ranked:
         return NOTHING
-    for crossing in (False, True):
-        refused, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, crossing)
-        if not others:
-            break
-    return refused
+    first, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, False)
+    if not others:
+        return first
+    held = first is not None and first.code == "reservation"
+    refused, _ = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, True, held)
+    return first if refused is NOTHING else refused
 
 
 def _take_least(
@@ -316,6 +317,7 @@ def _take_least(
     claim: int | None,
     more: Short,
     crossing: bool,
+    held: bool = False,
 ) -> tuple[Reason | None, bool]:
     """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
     others = False
@@ -332,7 +334,7 @@ def _take_least(
     # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
     milli = work.missing_milli(quota_type)
     off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
-    is_held = bool(cycle.book.entries) and (refused is not NOTHING or fits_already(cycle, work, quota_type))
+    is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
     kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
     for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():
         if one.crosses is not crossing:

@@ -78,3 +78,21 @@ def test_a_job_evicts_beside_the_idle_block_of_a_window_to_come() -> None:
 
     assert actions(plan) == {"h0": "move", "mine": "start"}
     assert placed(plan, "mine") == ["n2"]
+
+
+def test_a_job_evicts_a_set_that_crosses_a_line_where_one_that_crosses_none_is_reserved() -> None:
+    nodes = [node("n0", 4, labels={"is": "first"}), node("n1", 4), node("n2")]
+    names = {"mine": 2, "h": 4, "b": 0, "c": 2, "fixed": 2, "fill": 4}
+    quotas = [quota(name, count, weight=0, **({"priority": 200} if name == "h" else {})) for name, count in names.items()]
+    jobs = [
+        running("fixed", [at("n0", 0, 1)], "fixed", preemptible=False, limit_s=1000),
+        running("cheap", [at("n0", 2, 3)], "b", limit_s=500, priority=0),
+        running("crosses", [at("n1", 0, 1, 2, 3)], "c", priority=10),
+        running("fill", [at("n2", *range(8))], "fill", preemptible=False),
+        job("holder", "h", 4, priority=90, node_labels={"is": "first"}, submitted=-900),
+        job("mine", "mine", 2, priority=50, submitted=-100, grace_s=600, preemptible=False),
+    ]
+
+    plan = plan_of(scene(nodes, quotas, jobs))
+    assert actions(plan)["crosses"] == "evict"
+    assert placed(plan, "mine") == ["n1"]

@@ -8,6 +8,7 @@ import pytest
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.engine import typed
 from scheduler.engine.cycle import make_plan
+from scheduler.engine.reading.checkers import moment, spell_instant
 from scheduler.engine.reading.scenario import load, parse
 from scheduler.engine.reading.spelling import Speller, spelt
 
@@ -56,3 +57,9 @@ def test_what_the_bench_dumps_plans_as_the_bench_does() -> None:
     scenario = typed("explain", 1)
 
     assert make_plan(load(json.dumps(spelt(scenario)))).as_json() == make_plan(scenario).as_json()
+
+
+def test_an_instant_of_any_year_is_read_as_it_is_spelt() -> None:
+    for year in (1, 999, 1970, 9999):
+        text = f"{year:04d}-01-01T00:00:00Z"
+        assert spell_instant(moment(0).read(text)) == text
