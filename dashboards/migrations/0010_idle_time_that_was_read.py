@@ -5,14 +5,19 @@ from datetime import timedelta
 from django.db import migrations, models
 
 MILLISECOND = timedelta(milliseconds=1)
-FIELDS = ("pk", "started_at", "seen_at", "idle_milli", "wasted_milli_millis")
+AT_ONCE = 1000
 
 
 def fill(apps, schema_editor):
-    """As the waste tells it, which was counted from readings alone."""
-    rows = apps.get_model("dashboards", "IdleEpisode").objects.using(schema_editor.connection.alias)
-    for key, started, seen, idle, wasted in list(rows.filter(ended_at__isnull=True).values_list(*FIELDS)):
-        rows.filter(pk=key).update(idle_millis=max(0, min((seen - started) // MILLISECOND, wasted // max(1, idle))))
+    """As the waste tells it, which was counted from readings alone. An open episode that was larger before seems shorter, so that no step comes early."""
+    rows = apps.get_model("dashboards", "IdleEpisode").objects.using(schema_editor.connection.alias).order_by("pk")
+    last = 0
+    while page := list(rows.filter(pk__gt=last)[:AT_ONCE]):
+        for one in page:
+            size = one.idle_milli if one.ended_at is not None else max(one.idle_milli, one.held_milli)
+            one.idle_millis = max(0, min((one.seen_at - one.started_at) // MILLISECOND, one.wasted_milli_millis // max(1, size)))
+        rows.bulk_update(page, ["idle_millis"])
+        last = page[-1].pk
 
 
 class Migration(migrations.Migration):

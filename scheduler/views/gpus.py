@@ -16,7 +16,7 @@ from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.idle.selectors import gpu_episodes, idle_rows
 from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.readings import gpus_read
-from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
+from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_gpus
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -195,7 +195,7 @@ def _page(request: HttpRequest, gpu: Gpu, *, status: int = 200, **extra: Any) ->
         "range": chosen,
         "measures": HARDWARE_MEASURES,
         "measure": measure,
-        "is_weak": nodes_signal([gpu.node.public_id]) == DRIVER_UTILIZATION,
+        "is_weak": signal_of([gpu.pk], weak_gpus([gpu.node.cluster_id])) == DRIVER_UTILIZATION,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "board": BOARDS.get(gpu.gpu_type.board),
         **_split_of(gpu),

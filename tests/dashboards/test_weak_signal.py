@@ -55,17 +55,19 @@ def test_answers_and_files_mark_it(shown):
 
 
 def test_one_gpu_of_the_weaker_signal_marks_itself_alone(personas):
-    """And its node, as its GPUs are shown together; the rest of the fleet is as good as it was."""
-    old, new = builders.node("n1", gpus=1), builders.node("n2", gpus=2)
-    gpus = gpus_of(old) + gpus_of(new)
+    """And its node, as its GPUs are shown together; the others of the node, and the rest of the fleet, are as good as they were."""
+    node, other = builders.node("n1", gpus=2), builders.node("n2", gpus=1)
+    gpus = gpus_of(node) + gpus_of(other)
     readings(dict.fromkeys(gpus, 80), at=now())
     TelemetryFrame.objects.update(source="nvml-driver", weak_ids=np.array([gpus[0].pk], "<u4").tobytes())
     client = personas.client("operator")
     pages = [client.get(f"/gpus/{gpu.public_id}/").content.decode() for gpu in gpus]
+    nodes = [client.get(f"/nodes/{one.public_id}/").content.decode() for one in (node, other)]
     file = client.get("/fleet/?view=table&format=csv")
     rows = list(csv.DictReader(io.StringIO(b"".join(file.streaming_content).decode().lstrip("\ufeff"))))
 
     assert [MARK in page for page in pages] == [True, False, False]
+    assert [MARK in page for page in nodes] == [True, False]
     assert [row["Signal"] for row in rows] == ["driver_utilization", "sm_activity", "sm_activity"]
     assert [client.get(f"/api/v1/gpus/{gpu.public_id}").json()["reading"]["signal"] for gpu in gpus] == [row["Signal"] for row in rows]
     assert "north (1 of 3 GPUs)" in client.get("/").content.decode()
