@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, Max, OuterRef, Q
 
 from dashboards.health.models import Action, HealthFinding, HealthRule, Incident, IncidentStep
 from dashboards.telling import event_tell
@@ -159,7 +159,7 @@ def incidents_end(*, now: datetime) -> None:
     findings = HealthFinding.objects.filter(node=OuterRef("node"), cleared_at__isnull=True).exclude(rule__action=Action.NOTE)
     sick = Gpu.objects.filter(node=OuterRef("node"), removed_at__isnull=True).exclude(health=Health.HEALTHY)
     healthy = open_ones.filter(~Exists(findings), ~Exists(sick), node__health=Health.HEALTHY, node__removed_at__isnull=True)
-    for incident in healthy.annotate(over=Max("findings__cleared_at")):
+    for incident in healthy.annotate(over=Max("findings__cleared_at", filter=~Q(findings__rule__action=Action.NOTE))):
         if incident.over is None or now - incident.over >= calm_needed(incidents_of_a_day(incident.node_id, now)):
             incident_close(incident=incident, at=now, now=now)
 
