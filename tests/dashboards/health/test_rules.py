@@ -313,7 +313,10 @@ def test_a_flapping_gpu_of_a_node_that_stayed_healthy_has_no_incident_each_time(
 
 def test_the_incident_of_a_node_that_was_removed_ends(fleet, personas: Personas):
     nodes, gpus = fleet
-    AlertRule.objects.exclude(figure="incidents").delete()
+    AlertRule.objects.all().delete()
+    AlertRule.objects.create(
+        public_id="ar-1", name="Incidents", figure="incidents", subject="*", threshold=1, clear_at=1, for_minutes=0, told=["operator"]
+    )
     rule()
     looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
     health_round(now=NOON + MINUTE)

@@ -177,6 +177,7 @@ def test_a_stop_that_is_cut_off_is_known_and_carried_out_once(site, monkeypatch,
     site.until(RunState.ENDED)
 
 
+@pytest.mark.soak
 def test_what_is_killed_is_cancelled_with_one_command_and_again_only_after_a_while(site, monkeypatch):
     """Three jobs that ignore what asks them to leave, and one whose number was lost; Slurm gives them the time to end."""
     site.start(on=[seat(index, f"gpu00{index + 1}", index + 1) for index in range(3)], launch=shell(STAYS))

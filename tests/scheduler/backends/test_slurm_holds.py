@@ -80,6 +80,7 @@ def test_one_that_slurm_holds_again_after_its_order_was_carried_out_goes_on(sile
     assert silenced.released == [silenced.jobs()[0].id]
 
 
+@pytest.mark.soak
 def test_one_whose_cluster_was_given_up_never_begins_when_that_answers_again(silenced):
     site = silenced.console
     values = {name: getattr(site.settings, name) for name in ("conf", "user", "folder", "tag")}

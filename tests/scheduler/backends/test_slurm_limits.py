@@ -162,6 +162,7 @@ def test_an_owner_extends_a_job_that_runs(console, longest):  # noqa: F811
     console.until(job, JobState.RUNNING)
 
 
+@pytest.mark.soak
 def test_a_job_that_slurm_ends_at_its_limit_has_failed_and_is_not_tried_again(console):  # noqa: F811
     """With the words of the console where its own limit is over, with Slurm's where somebody has shortened it there."""
     short, long = (job_on("sleep 300", gpus=1, limit_seconds=3000) for _ in range(2))

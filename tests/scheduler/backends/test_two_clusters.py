@@ -50,6 +50,7 @@ def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> It
         other.stop(key=run.key, sequence=1 << 20, force=True, now=now())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("both", ["local"], indirect=True)
 def test_a_controller_that_hangs_costs_the_other_cluster_little(both):
     """With the seconds of production. SIGSTOP: its port still takes connections, and nobody answers."""
