@@ -105,6 +105,7 @@ def _judge(
     rule: AlertRule, subject: str, value: float | None, alert: Alert | None, silences: Sequence[Silence], now: datetime, done: Round, news: News
 ) -> None:
     limits = limits_of(rule)
+    stored = None if alert is None else _kept(alert)
     if alert is None:
         state = begun(limits, value, now) if value is not None else None
         if state is None:
@@ -137,7 +138,13 @@ def _judge(
         alert.escalated_at = now
         done.escalated += 1
         alert_tell(alert, FleetEvent.ALERT_ESCALATED, roles=[*rule.told, *rule.escalate_to], now=now, news=news)
-    alert.save()
+    if _kept(alert) != stored:  # most alerts go on as they are, round after round
+        alert.save()
+
+
+def _kept(alert: Alert) -> tuple[object, ...]:
+    """What a round may change of an alert that goes on."""
+    return alert.state, alert.since, alert.value, alert.worst, alert.calm_since, alert.silenced, alert.fired_at, alert.escalated_at
 
 
 def is_silenced(alert: Alert, silences: Sequence[Silence]) -> bool:

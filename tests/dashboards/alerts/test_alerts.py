@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,6 +297,20 @@ def test_each_incident_is_told_while_another_is_open(personas: Personas):
     Incident.objects.filter(node=nodes[0]).update(closed_at=NOON)
     assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
     assert figures_now(now=NOON, wanted=["incidents"])["incidents"] == {"": 2.0, "north/node-2": 1.0, "south/node-1": 1.0}
+
+
+def test_alerts_that_go_on_as_they_are_cost_a_round_nothing(personas: Personas):
+    rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
+    queries = []
+    for count in (1, 9):
+        for number in range(count):
+            Incident.objects.create(public_id=f"in-{count}-{number}", node=builders.node(f"node-{count}-{number}"), opened_at=NOON, title="Test")
+        assert alerts_round(now=NOON + count * MINUTE).fired == count
+        with CaptureQueriesContext(connection) as asked:
+            alerts_round(now=NOON + (count + 1) * MINUTE)
+        queries.append(len(asked))
+    assert queries[0] == queries[1]
+    assert Alert.objects.filter(state="firing").count() == 10
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "*"), ("*", ""), ("*", "main"), ("main", "spot")])
