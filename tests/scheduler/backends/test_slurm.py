@@ -330,7 +330,8 @@ def test_what_can_never_run_is_refused_with_the_reason(site, launch, words):
         site.start(on=[seat(0, "gpu001", 1)], launch=launch)
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [1, 2])
 def test_logs_on_the_nodes_are_fetched_when_asked_for_copied_at_the_end_and_what_is_left_is_told(site, monkeypatch, workers):
     monkeypatch.setattr(logs, "GATHERED_EACH", 0.0)
     local = site.slurm.dir / "local logs"

@@ -24,7 +24,7 @@ from tests.scheduler.backends.test_slurm_end_to_end import Console, console, job
 from tests.servers import wait_until
 from tests.slurm import Slurm
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
+pytestmark = [pytest.mark.django_db, pytest.mark.slurm, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def second_slurm() -> Iterator[Slurm]:
     server.stop()
 
 
-@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.soak)])
+@pytest.fixture(params=["local", "slurm"])
 def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Console]:  # noqa: F811
     here = builders.cluster("here", backend=request.param)
     builders.node("gpu001", of=here, gpus=2)  # the other cluster has a node of that name too
@@ -50,7 +50,6 @@ def both(console: Console, tmp_path: Path, request: pytest.FixtureRequest) -> It
         other.stop(key=run.key, sequence=1 << 20, force=True, now=now())
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("both", ["local"], indirect=True)
 def test_a_controller_that_hangs_costs_the_other_cluster_little(both):
     """With the seconds of production. SIGSTOP: its port still takes connections, and nobody answers."""
