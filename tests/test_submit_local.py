@@ -91,6 +91,7 @@ def console(prepared: Prepared, tmp_path: Path) -> Iterator[tuple[Manage, Progra
     program.stop()
 
 
+@pytest.mark.soak
 def test_two_ranks_are_submitted_put_out_by_a_higher_class_saved_resumed_and_accounted(console: Any) -> None:
     manage, _, person = console
     train = person.submits("train", "--gpus", "1", "--workers", "2", command=(sys.executable, "-c", textwrap.dedent(TRAIN), "400"))

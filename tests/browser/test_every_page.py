@@ -81,12 +81,14 @@ def test_every_page_is_clean_in_the_demo(demo_pages, browser):
     none(_look(site.visit(browser, "root"), pages))
 
 
+@pytest.mark.soak
 def test_every_page_is_clean_before_there_is_anything_to_show(sites, browser):
     site = sites("empty")
 
     none(_look(site.visit(browser, "root", theme="dark"), _pages(site, browser)))
 
 
+@pytest.mark.soak
 def test_pages_that_a_viewer_may_not_open_say_so_and_are_clean(demo_pages, browser):
     site, pages = demo_pages
     visitor = site.visit(browser, "vic")
