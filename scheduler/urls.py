@@ -36,6 +36,7 @@ urlpatterns = [
     path("jobs/suggest/", jobs.jobs_suggest, name="jobs_suggest"),
     path("jobs/new/", submitting.job_new, name="job_new"),
     path("jobs/new/look", submitting.job_look, name="job_look"),
+    path("jobs/new/recurring", submitting.job_recurring, name="job_recurring"),
     path("jobs/new/presets", submitting.job_presets, name="job_presets"),
     path("jobs/new/draft", submitting.job_draft_write, name="job_draft"),
     path("jobs/new/draft/<slug:public_id>/delete/", submitting.job_draft_delete, name="job_draft_delete"),

@@ -83,6 +83,11 @@ class Sent:
     repeat: dict[str, str]  # as typed; empty: it is submitted once
     checked: Checked | None = None
     drawn: Drawn | None = None  # where it recurs
+    keeps: bool = False  # as a draft
+
+    @property
+    def said(self) -> dict[str, Any]:
+        return {**self.description, "draft": True} if self.keeps else self.description
 
     @property
     def recurs(self) -> dict[str, Any]:
@@ -96,19 +101,13 @@ def job_new(request: HttpRequest) -> HttpResponse:
     start = _start(request, access)
     if request.method != "POST":
         return _page(request, access, start, _begun(request, start))
-    sent = _sent(request, access)
-    if sent.checked is None or sent.faults or "check" in request.POST or "add_role" in request.POST:
-        only_looks = "check" in request.POST or "add_role" in request.POST
-        return _page(request, access, start, sent, status=200 if only_looks else 422, looked=True)
-    if sent.drawn is not None:
-        try:
-            schedule = schedule_keep(access=access, drawn=sent.drawn)
-        except ValidationError as fault:
-            sent.faults = repeat_faults(fault.message_dict)
-            return _page(request, access, start, sent, status=422, looked=True)
-        draft_delete(access=access, public=request.POST.get("_draft", ""))
-        messages.success(request, f"{schedule.name} is kept: it is submitted each time that it is due.")
-        return redirect("schedule", schedule.public_id)
+    if _only_looks(request):
+        return redirect("job_look", preserve_request=True)
+    if _repeat_sent(request):
+        return redirect("job_recurring", preserve_request=True)
+    sent = _judged(access, _sent(request))
+    if sent.checked is None or sent.faults:
+        return _page(request, access, start, sent, status=422, looked=True)
     jobs = submissions_write(checked=[sent.checked], access=access, now=now(), actor=access.actor)
     draft_delete(access=access, public=request.POST.get("_draft", ""))
     first = jobs[0]
@@ -123,12 +122,40 @@ def job_new(request: HttpRequest) -> HttpResponse:
     return redirect("array", first.array) if len(jobs) > 1 else redirect("job", first.public_id)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SUBMIT)
+def job_recurring(request: HttpRequest) -> HttpResponse:
+    """The same form, where it says that the job recurs: a schedule comes of it."""
+    if request.method != "POST":
+        return redirect("job_new")  # a page that refused it has this address
+    access = access_of(request)
+    sent = _drawn(access, _sent(request))
+    if sent.drawn is not None and sent.checked is not None and not sent.faults:
+        try:
+            schedule = schedule_keep(access=access, drawn=sent.drawn)
+        except ValidationError as fault:
+            sent.faults = repeat_faults(fault.message_dict)
+        else:
+            draft_delete(access=access, public=request.POST.get("_draft", ""))
+            messages.success(request, f"{schedule.name} is kept: it is submitted each time that it is due.")
+            return redirect("schedule", schedule.public_id)
+    return _page(request, access, _start(request, access), sent, status=422, looked=True, more=_due(sent))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SUBMIT)
 def job_look(request: HttpRequest) -> HttpResponse:
-    """What the page shows while one types: the other form of the same job, every fault, and what would become of it. Nothing is written."""
+    """What the page shows while one types: the other form of the same job, every fault, and what would become of it. Nothing is written.
+
+    To a button, pressed without scripts, it answers with the whole page.
+    """
+    if request.method != "POST":
+        return redirect("job_new")
     access = access_of(request)
-    start, sent = _start(request, access), _sent(request, access)
+    start, sent = _start(request, access), _sent(request)
+    sent = _drawn(access, sent) if sent.repeat else _judged(access, sent)
+    if _only_looks(request):
+        return _page(request, access, start, sent, looked=True, more=_due(sent) | _fit(access, sent))
     began = start.description if start.compared else None
     roles = max(1, len(roles_of(sent.description)))
     told: dict[str, Any] = {
@@ -146,7 +173,7 @@ def job_look(request: HttpRequest) -> HttpResponse:
     if sent.document is not None:
         told["values"] = (values_of(sent.description) if sent.values is None else sent.values) | sent.repeat
         if str(roles) != request.POST.get("_roles", "1"):
-            told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent), request=request)
+            told["form"] = render_to_string("scheduler/_job_form.html", _form(access, start, sent) | _due(sent), request=request)
     return JsonResponse(told)
 
 
@@ -170,7 +197,7 @@ def _differences(began: Mapping[str, Any] | None, sent: Sent) -> list[tuple[str,
 def job_draft_write(request: HttpRequest) -> HttpResponse:
     """Keep what is typed, finished or not. It is its owner's alone and starts nothing."""
     access = access_of(request)
-    sent = _sent(request, access, judged=False)
+    sent = _sent(request)
     name = sent.description.get("name")
     try:
         named = name if isinstance(name, str) else ""
@@ -231,11 +258,21 @@ def _begun(request: HttpRequest, start: Start) -> Sent:
     return Sent(described, None, None, write_yaml(described), {}, start.repeat)
 
 
-def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
+def _only_looks(request: HttpRequest) -> bool:
+    return "check" in request.POST or "add_role" in request.POST
+
+
+def _repeat_sent(request: HttpRequest) -> dict[str, str]:
+    """When it recurs, as typed; nothing where it is submitted once."""
     typed = {path: str(text) for path, text in request.POST.items() if path.startswith(REPEAT) and field_at(path)}
     if CRON in typed:
         typed[CRON] = pattern_sent(CRON, request.POST.get, request.POST.getlist).cron
-    repeat = {path: text for path, text in typed.items() if text.strip()} if request.POST.get(f"{CRON}-every") != "" else {}
+    return {path: text for path, text in typed.items() if text.strip()} if request.POST.get(f"{CRON}-every") != "" else {}
+
+
+def _sent(request: HttpRequest) -> Sent:
+    """What was typed, read and not yet judged."""
+    repeat = _repeat_sent(request)
     if "yaml" in (request.POST.get(name) for name in ("_from", "check", "keep")):  # without scripts the button says it
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         document = read_yaml(text)
@@ -254,22 +291,30 @@ def _sent(request: HttpRequest, access: Access, *, judged: bool = True) -> Sent:
             values[f"roles[{len({path.partition(']')[0] for path in values if path.startswith('roles[')})}].name"] = "another"
         described = description_of(values)
         sent = Sent(described, values, None, write_yaml(described), {}, repeat)
-    said = {**sent.description, "draft": True} if "keep" in request.POST else sent.description
-    if judged and repeat:
-        given, unread = schedule_read({"name": said.get("name", ""), **sent.recurs, "description": said})
-        drawn = schedule_draw(access=access, given=given, now=now())
-        faults = repeat_faults(drawn.faults | unread)
-        if fault := pattern_of(repeat.get(CRON, "")).fault:
-            faults[CRON] = [fault]
-        if "name" not in sent.description:
-            faults["name"] = ["This field is required."]
-        sent.checked, sent.drawn, sent.faults = drawn.checked, drawn, {**faults, **sent.faults}
-    elif judged:
-        (verdict,) = submissions_judge(access=access, descriptions=[said], now=now())
-        if isinstance(verdict, Checked):
-            sent.checked = None if sent.faults else verdict
-        else:
-            sent.faults = {**verdict, **sent.faults}
+    sent.keeps = "keep" in request.POST
+    return sent
+
+
+def _judged(access: Access, sent: Sent) -> Sent:
+    """With its faults as a job, or as one that may be submitted."""
+    (verdict,) = submissions_judge(access=access, descriptions=[sent.said], now=now())
+    if not isinstance(verdict, Checked):
+        sent.faults = {**verdict, **sent.faults}
+    elif not sent.faults:
+        sent.checked = verdict
+    return sent
+
+
+def _drawn(access: Access, sent: Sent) -> Sent:
+    """With its faults as a schedule, or as one that may be kept."""
+    given, unread = schedule_read({"name": sent.said.get("name", ""), **sent.recurs, "description": sent.said})
+    drawn = schedule_draw(access=access, given=given, now=now())
+    faults = repeat_faults(drawn.faults | unread)
+    if fault := pattern_of(sent.repeat.get(CRON, "")).fault:
+        faults[CRON] = [fault]
+    if "name" not in sent.description:
+        faults["name"] = ["This field is required."]
+    sent.checked, sent.drawn, sent.faults = drawn.checked, drawn, {**faults, **sent.faults}
     return sent
 
 
@@ -313,15 +358,25 @@ def _form(access: Access, start: Start, sent: Sent) -> dict[str, Any]:
     template = start.template or _template_of(access, sent.description)
     began = start.description if start.compared else None
     groups = form_groups(sent.description, sent.faults, began, template, values=sent.values, repeat=sent.repeat, simulates=is_simulated())
-    return _due(sent) | {
+    return {
         "groups": groups,
+        "recurs": bool(sent.repeat),
         "role_count": max(len(group.roles) for group in groups),
         "teams": [(path, path.rpartition("/")[2]) for path in teams_to_submit(access)],
         "types": list(GpuType.objects.order_by("name").values_list("name", flat=True)),
     }
 
 
-def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, status: int = 200, looked: bool = False) -> HttpResponse:
+def _page(
+    request: HttpRequest,
+    access: Access,
+    start: Start,
+    sent: Sent,
+    *,
+    status: int = 200,
+    looked: bool = False,
+    more: Mapping[str, Any] | None = None,
+) -> HttpResponse:
     if access.actor.user is None:
         raise PermissionDenied
     templates = templates_visible(access)
@@ -333,7 +388,6 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         "others": other_faults(sent.faults, sent.document),
         "count": sum(map(len, sent.faults.values())),
         "looked": looked,
-        **(_fit(access, sent) if looked else {}),
         "presets": presets_of(templates[:PRESETS_SHOWN]),
         "more_templates": max(0, len(templates) - PRESETS_SHOWN),
         "drafts": JobDraft.objects.filter(user=access.actor.user).exclude(public_id=start.draft).order_by("-saved_at", "-id")[:8],
@@ -341,5 +395,6 @@ def _page(request: HttpRequest, access: Access, start: Start, sent: Sent, *, sta
         "send": _send(sent),
         **_lines(request, sent),
         "is_yaml": sent.document is not None and bool(sent.faults),
+        **(more or {}),
     }
     return render(request, "scheduler/job_new.html", context, status=status)

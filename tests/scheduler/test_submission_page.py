@@ -224,16 +224,16 @@ def test_a_job_is_submitted_by_the_form_also_without_scripts(personas, look):
     assert refused.status_code == 422
     assert "A whole number is wanted." in refused.content.decode()
     assert 'value="none"' in refused.content.decode(), "what was typed stays"
-    checked = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "check": "1", "_from": "form"})
+    checked = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "check": "1", "_from": "form"}, follow=True)
     assert "Starts now" in checked.content.decode()
     assert Job.objects.count() == 1
 
 
-@pytest.mark.parametrize("when", [{}, {"repeat.cron": "30 2 * * *"}])
-def test_what_is_sent_is_judged_once(personas, look, when):
+@pytest.mark.parametrize(("address", "when"), [("job_new", {}), ("job_recurring", {"repeat.cron": "30 2 * * *"})])
+def test_what_is_sent_is_judged_once(personas, look, address, when):
     client = personas.client("submitter")
     with CaptureQueriesContext(connection) as asked:
-        answer = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "_from": "form", **when})
+        answer = client.post(reverse(address), {"name": "train", "quota": PATH, "gpus": "2", "_from": "form", **when})
 
     assert (answer.status_code, Job.objects.count(), Schedule.objects.count()) == (302, not when, bool(when))
     assert len([one for one in asked if '"gpu_type"' in one["sql"]]) == 1, "whether the fleet knows its types is asked for each judgement"
@@ -243,11 +243,11 @@ def test_what_is_sent_is_judged_once(personas, look, when):
 def test_without_scripts_the_yaml_is_read_by_its_own_buttons_alone(personas, look, button, kept):
     client = personas.client("submitter")
     sent = {"name": "form", "quota": PATH, "gpus": "1", "_from": "form", "yaml": f"name: yaml\nquota: {PATH}\ngpus: 2\nwork_s: 60\n"}
-    refused = client.post("/jobs/new/", sent | {"yaml": "name: [", button: "yaml"})
+    refused = client.post("/jobs/new/", sent | {"yaml": "name: [", button: "yaml"}, follow=True)
     assert "this is not valid YAML" in refused.content.decode()
     assert '<input type="hidden" name="_from" value="form">' in refused.content.decode(), "what is then put right in the form counts"
 
-    answer = client.post("/jobs/new/", sent | {button: "yaml"})
+    answer = client.post("/jobs/new/", sent | {button: "yaml"}, follow=True)
     if kept is None:
         assert 'value="yaml"' in answer.content.decode() and not Job.objects.exists()
     else:

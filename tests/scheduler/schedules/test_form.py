@@ -109,7 +109,7 @@ def test_each_fault_is_told_at_its_field(personas, fleet, said, field, message):
     form = JOB | WHEN | said
     told = look(personas, **form)
     assert told["faults"] == {field: [message]}
-    answer = personas.client("submitter").post("/jobs/new/", {"_from": "form", **form})
+    answer = personas.client("submitter").post("/jobs/new/", {"_from": "form", **form}, follow=True)
     assert answer.status_code == 422
     assert not Schedule.objects.exists() and not Job.objects.exists()
 
@@ -125,7 +125,7 @@ def test_what_is_typed_as_yaml_recurs_as_the_fields_say(personas, fleet):
 
     assert (told["faults"], told["values"]["gpus"], told["values"]["repeat.cron"]) == ({}, "2", "30 2 * * *")
     assert "repeat" not in told["yaml"]
-    personas.client("submitter").post("/jobs/new/", {"_from": "yaml", "yaml": text, **WHEN})
+    personas.client("submitter").post("/jobs/new/", {"_from": "yaml", "yaml": text, **WHEN}, follow=True)
     assert Schedule.objects.get().description == {"name": "nightly", "gpus": 2}
     # When it recurs is no key of the job.
     odd = personas.client("submitter").post("/jobs/new/look", {"_from": "yaml", "yaml": text + "repeat: {cron: '* * * * *'}\n"}).json()
@@ -133,7 +133,7 @@ def test_what_is_typed_as_yaml_recurs_as_the_fields_say(personas, fleet):
 
 
 def test_a_job_that_recurs_is_not_kept_as_a_draft(personas, fleet):
-    answer = personas.client("submitter").post("/jobs/new/", {"_from": "form", **JOB, **WHEN, "keep": "1"})
+    answer = personas.client("submitter").post("/jobs/new/", {"_from": "form", **JOB, **WHEN, "keep": "1"}, follow=True)
 
     assert answer.status_code == 422
     assert "Pause the schedule instead." in answer.content.decode()
@@ -148,7 +148,7 @@ def test_an_unfinished_draft_keeps_when_it_recurs(personas, fleet):
     html = client.get(f"/jobs/new/?draft={name}").content.decode()
 
     assert 'value="30 2 * * *"' in html and 'value="Europe/Berlin"' in html
-    client.post("/jobs/new/", {"_from": "form", **JOB, **WHEN, "_draft": name})
+    client.post("/jobs/new/", {"_from": "form", **JOB, **WHEN, "_draft": name}, follow=True)
     assert (Schedule.objects.count(), JobDraft.objects.count()) == (1, 0)
 
 
@@ -170,3 +170,11 @@ def test_who_may_not_submit_there_makes_no_schedule(personas, fleet):
     told = look(personas, **{**JOB, "quota": "acme/product/search"}, **WHEN)
     assert told["faults"].keys() == {"quota"}
     assert personas.client("viewer").post("/jobs/new/look", {"_from": "form", **JOB, **WHEN}).status_code == 403
+
+
+def test_a_page_that_refused_it_is_opened_again_by_its_address(personas, fleet):
+    client = personas.client("submitter")
+    refused = client.post("/jobs/new/", {"_from": "form", **JOB, **WHEN, "gpus": "-1"}, follow=True)
+
+    ((address, status),) = refused.redirect_chain
+    assert (status, client.get(address).headers["Location"]) == (307, "/jobs/new/")
