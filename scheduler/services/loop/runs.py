@@ -18,7 +18,7 @@ from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import whole_millis
 from scheduler.backends.base import Signal
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
-from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement, Promise
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, Node, OrderKind, Placement, Promise
 from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
@@ -426,12 +426,19 @@ def workers_left(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: dat
     return _workers_gone(attempt, workers, now, news, leaving=True, cause="")
 
 
-def workers_lost(*, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, cause: str, news: News | None = None) -> int:
-    """Workers of a gang are gone without having been asked. The rest stays and the job is degraded until it is repaired, or stale."""
-    return _workers_gone(attempt, workers, now, news, leaving=False, cause=cause)
+def workers_lost(
+    *, attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, cause: str, unseen: bool = False, news: News | None = None
+) -> int:
+    """Workers of a gang are gone without having been asked. The rest stays and the job is degraded until it is repaired, or stale.
+
+    `unseen`: only their node is known to be gone. Their processes may live, and no one else may get their GPUs while they do.
+    """
+    return _workers_gone(attempt, workers, now, news, leaving=False, cause=cause, unseen=unseen)
 
 
-def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None, *, leaving: bool, cause: str) -> int:
+def _workers_gone(
+    attempt: OfJob, workers: Iterable[tuple[str, int]], now: datetime, news: News | None, *, leaving: bool, cause: str, unseen: bool = False
+) -> int:
     own = news or News()
     wanted = set(workers)
     with transaction.atomic():
@@ -448,6 +455,8 @@ def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datet
         if not gone:
             return 0
         steps.close(gone)
+        if unseen and job.launch.get("in_place"):
+            _tell_to_leave(steps, fresh, gone)
         if leaving:
             steps.note(job, f"{len({(one.role, one.worker) for one in gone})} workers have left.", attempt=fresh)
         elif job.state in (JobState.RUNNING, JobState.DEGRADED):
@@ -463,3 +472,12 @@ def _workers_gone(attempt: OfJob, workers: Iterable[tuple[str, int]], now: datet
             own.publish()
         lease_want()
     return len(gone)
+
+
+def _tell_to_leave(steps: Steps, attempt: Attempt, gone: Iterable[Placement]) -> None:
+    leave: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    clusters = dict(Node.objects.filter(pk__in={one.node_id for one in gone}).values_list("pk", "cluster_id"))
+    for one in gone:
+        leave[clusters[one.node_id]].add((one.role, one.worker))
+    for cluster, some in sorted(leave.items()):
+        steps.order(attempt, OrderKind.RESIZE, cluster, {"add": [], "leave": [list(worker) for worker in sorted(some)]})

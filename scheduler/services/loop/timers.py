@@ -164,7 +164,8 @@ def nodes_lost(*, now: datetime, news: News) -> int:
         counted = f"{len(lost)} {'worker' if len(lost) == 1 else 'workers'}"
         cause = f"{nodes} is down: {counted} lost."
         if attempt.pk in elsewhere:
-            workers_lost(attempt=attempt, workers=[(role, worker) for role, worker, _ in lost], now=now, cause=cause, news=news)
+            workers = [(role, worker) for role, worker, _ in lost]
+            workers_lost(attempt=attempt, workers=workers, now=now, cause=cause, unseen=True, news=news)
         else:  # nobody is left whom a replacement could join
             stops.append(Stop(attempt.job_id, JobState.QUEUED, "lost", cause, grace_seconds=0))
     if stops:

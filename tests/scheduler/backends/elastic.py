@@ -53,7 +53,7 @@ TRAIN = """
             return True
         with path.open("a+") as other:
             try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two who look at once are not taken for its owner
             except BlockingIOError:
                 return True
         return False
@@ -104,11 +104,22 @@ TRAIN = """
 class Gang:
     """An elastic job under a console's loop. `folder` is where its attempts save their work."""
 
-    def __init__(self, console: Any, folder: Callable[[Job], Path], *, least: int, most: int, gpus: int, guaranteed: int) -> None:
-        self.console = console
+    def __init__(
+        self,
+        console: Any,
+        folder: Callable[[Job], Path],
+        *,
+        least: int,
+        most: int,
+        gpus: int,
+        guaranteed: int,
+        launch: dict[str, Any] | None = None,
+        patience: float = 60,
+    ) -> None:
+        self.console, self.patience = console, patience
         role = {"name": "worker", "min": least, "max": most, "gpus": gpus}
         spec = {"roles": [role], "grace_s": 20, "checkpoint": {"interval_s": 60, "save_s": 1, "restore_s": 1}}
-        launch = {"command": [PYTHON, "-c", textwrap.dedent(TRAIN), str(least)], "in_place": True}
+        launch = launch or {"command": [PYTHON, "-c", textwrap.dedent(TRAIN), str(least)], "in_place": True}
         self.owner = leaf("owner", guaranteed)
         self.job = submit(leaf("borrower"), gpus=gpus, workers=least, at=now(), spec=spec, name="train", launch=launch)
         self.folder = folder(self.job)
@@ -132,7 +143,7 @@ class Gang:
             return members if whole and len(members) == workers and lost not in members.values() else None
 
         try:
-            found: dict[str, int] = wait_until(there, seconds=60, what=what)
+            found: dict[str, int] = wait_until(there, seconds=self.patience, what=what)
         except AssertionError as fault:
             raise AssertionError(f"{fault}: {self.story()}") from None
         return found
@@ -142,7 +153,7 @@ class Gang:
 
     def saved(self, step: int) -> None:
         """Wait until it has saved a step after that one."""
-        wait_until(lambda: self.console.tick() or any(one > step for one in self.steps()), seconds=60, what=f"it to save after {step}")
+        wait_until(lambda: self.console.tick() or any(one > step for one in self.steps()), seconds=self.patience, what=f"it to save after {step}")
 
     def steps(self) -> list[int]:
         return sorted(int(path.parent.name[5:]) for path in self.folder.glob("step-*/0.json"))

@@ -240,3 +240,30 @@ def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_
         grown_shrunk_and_repaired(gang, most=3, lose=lambda node, _: Node.objects.filter(pk=node.pk).update(health=Health.DOWN))
     finally:
         console.end()
+
+
+def test_a_worker_whose_node_is_down_leaves_though_its_gang_goes_on_without_it(tmp_path: Path, settings: Any) -> None:
+    """Were it to stay, the next job on its GPU would share it once the node is up again."""
+    settings.SCHEDULER = {**settings.SCHEDULER, "MIN_RUNTIME_S": 0, "HYSTERESIS_S": 0}
+    cluster = builders.cluster("here", backend="local")
+    for name in ("a", "b", "c"):
+        builders.node(name, of=cluster, gpus=1)
+    console = Console(tmp_path, cluster.pk)
+    gang = Gang(console, lambda job: tmp_path / "checkpoints" / job.public_id / "1", least=2, most=3, gpus=1, guaranteed=3)
+
+    try:
+        first = gang.until(3, what="all to train")
+        gang.saved(0)
+        gone = max(first)
+        node = Node.objects.filter(placements__job=gang.job, placements__worker=2, placements__until__isnull=True).distinct()
+        Node.objects.filter(pk=node.get().pk).update(health=Health.DOWN)
+        left = {name: process for name, process in first.items() if name != gone}
+
+        def has_left() -> bool:
+            console.tick()
+            return gang.history()[-1]["members"] == left and not Path(f"/proc/{first[gone]}").exists()
+
+        wait_until(has_left, seconds=60, what="it to leave, and the others to train on")
+        gang.finish()
+    finally:
+        console.end()
