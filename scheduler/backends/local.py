@@ -308,7 +308,7 @@ class LocalBackend:
         run.stopping, run.term_at = now.isoformat(), (now + timedelta(seconds=grace / 2 if saves else 0)).isoformat()
 
     def _send(self, place: Path, run: Run, number: int, workers: Sequence[Mapping[str, Any]] | None = None) -> int:
-        """USR1 goes to ranks that have said that they know it; others would die of it. TERM and KILL go to all that they have started as well.
+        """USR1 goes to those who have said that they know it; others would die of it. TERM and KILL go to all that the ranks have started as well.
 
         `workers`: those of the run alone. Returns how many processes were sent it.
         """
@@ -319,11 +319,11 @@ class LocalBackend:
             for process in state.get("processes", ()):
                 if supervisor.started_ticks(process["pid"]) != process["ticks"]:
                     continue
-                if number == USR1 and not supervisor.catches(process["pid"], number):
-                    continue
-                with contextlib.suppress(ProcessLookupError):
-                    (os.kill if number == USR1 else os.killpg)(process["pid"], number)
-                    sent += 1
+                told = supervisor.topmost_catching(process["pid"], number) if number == USR1 else [process["pid"]]
+                for pid in told:
+                    with contextlib.suppress(ProcessLookupError):
+                        (os.kill if number == USR1 else os.killpg)(pid, number)
+                        sent += 1
             if number == KILL:
                 supervisor.end_marked(f"{MARK}={spot}")
         if number == KILL and run.uid is not None and workers is None:

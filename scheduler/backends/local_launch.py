@@ -71,8 +71,14 @@ def workdir_of(launch: Mapping[str, Any], account: Account) -> str:
     return wanted or (account.home if account.alone or Path(account.home).is_dir() else "/")
 
 
+def re_formed(launch: Mapping[str, Any]) -> dict[str, str]:
+    """What a gang that re-forms by itself needs. PyTorch's elastic agents share a store whose address those who join later are never told, so that
+    none of a re-formed gang comes up (seen with 2.14); a job's own value goes first."""
+    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if launch.get("in_place") else {}
+
+
 def environment_of(launch: Mapping[str, Any], account: Account) -> dict[str, str]:
-    given = {str(name): str(value) for name, value in (launch.get("env") or {}).items()}
+    given = {**re_formed(launch), **{str(name): str(value) for name, value in (launch.get("env") or {}).items()}}
     for name in given:
         if not NAME.fullmatch(name):
             raise BackendRefused(f"{name!r} is not a name of a variable.")

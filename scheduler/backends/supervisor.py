@@ -71,6 +71,24 @@ def catches(pid: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
+def topmost_catching(pid: int, number: int) -> list[int]:
+    """The process itself if it has said what it does on a signal, else the first below it that have: as the ranks below a torchrun, which has not."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, asked = [], [pid]
+    while asked:
+        one = asked.pop()
+        if catches(one, number):
+            found.append(one)
+        else:
+            asked += children.get(one, ())
+    return found
+
+
 def end_user(uid: int) -> None:
     """Kill every process of a user that one job has for itself."""
     for entry in Path("/proc").iterdir():

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
-from scheduler.backends.local_launch import NAME
+from scheduler.backends.local_launch import NAME, re_formed
 from scheduler.backends.slurm.gres import Gres, is_share, promised
 from scheduler.jobs.stored import role_named
 
@@ -27,7 +27,7 @@ TASK = f'{RANKS}; shift; exec "$@"'
 TASKS = "\n".join(
     (
         f"{RANKS}; gf_failed=$2 gf_log=$3; shift 3",
-        "trap : TERM USR1",
+        "trap : TERM",
         'if [ "$gf_log" ]; then',
         """  exec 3> >(trap '' TERM USR1; exec /bin/sed -u "s/^/$SLURM_PROCID: /" >> "$gf_log" 2>/dev/null); gf_reader=$!""",
         "  exec >&3 2>&3 3>&-",
@@ -39,6 +39,32 @@ TASKS = "\n".join(
         "exec >/dev/null 4>&-",
         'for gf_turn in 1 2 3 4 5 6 7 8 9 10; do kill -0 "${gf_reader:-none}" || break; /bin/sleep 0.2; done',
         'exit "$gf_code"',
+    )
+)
+
+
+# Asks a process to save its work if it has said what it does on USR1, else the first below it that have: as the ranks below a torchrun, which has
+# not and would die of it. Slurm itself would signal all of a step.
+TELL = "\n".join(
+    (
+        "gf_tell() {",
+        "  local gf_word gf_mask gf_of",
+        '  while read -r gf_word gf_mask; do [ "$gf_word" != SigCgt: ] || break; done 2>/dev/null < "/proc/$1/status" || return 0',
+        '  if (( 0x0$gf_mask & 0x200 )); then kill -USR1 "$1" 2>/dev/null; return 0; fi',
+        "  for gf_of in /proc/[0-9]*/stat; do",
+        '    read -r gf_word 2>/dev/null < "$gf_of" || continue',
+        '    gf_mask=${gf_word##*) }; gf_mask=${gf_mask#* }; [ "${gf_mask%% *}" != "$1" ] || gf_tell "${gf_word%% *}"',
+        "  done",
+        "}",
+    )
+)
+# The same for each task of a node's steps.
+TELL_TASKS = "\n".join(
+    (
+        TELL,
+        '"$1" listpids "$SLURM_JOB_ID" "$SLURMD_NODENAME" | while read -r gf_task gf_job gf_step gf_local gf_more; do',
+        '  case "$gf_step:$gf_local" in *[!0-9:]*|*:|:*) ;; *) gf_tell "$gf_task";; esac',
+        "done",
     )
 )
 
@@ -148,7 +174,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     if keeps_logs_on_its_node(order, places.node_logs):
         lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
-        lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel)  # before the job's own PATH, which may not have them")
+        lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel) gf_scontrol=$(command -v scontrol)  # before the job's own PATH, which may not have them")
     lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
     lines.append("IFS=$' \\t\\n'  # every shell sets its own anew, and this one reads numbers and lists by it")
     # A home that a node does not have is no fault of the job; a folder that it names is.
@@ -162,11 +188,14 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             f"gf_program=({shlex.join(argv)})",
             f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')}",
             *(() if has_own_log(order, part, places.node_logs) else _LOG_ALONE),
+            *((TELL, "trap 'gf_tell \"$gf_pid\"' USR1") if saves(order) else ()),
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
     lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)))
-    lines += ["trap '${gf_leave:-:}' TERM; trap : USR1", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
+    if saves(order):
+        lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *_TELL_ALL]
+    lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in rank.items() if name != "FIRST")
@@ -175,6 +204,16 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         lines.append(f"worker {name} {node} {tasks} {gres} {_cpus(order, seat) // tasks or 1} {rank['FIRST']} {exports} -- {shlex.join(argv)} &")
         lines.append("gf_pids+=($!)")
     return "\n".join([*lines, *_WAIT]) + "\n"
+
+
+# A step beside those of the workers, on each node.
+_TELL_ALL = (
+    "gf_tell_all() {",
+    '  "$gf_srun" --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 --gres=none --output=none \\',
+    '    /bin/bash -p -c "$gf_tell_tasks" gpufleet "$gf_scontrol" >/dev/null 2>&1 &',
+    "}",
+    "trap gf_tell_all USR1",
+)
 
 
 # What srun says where it could not start a worker, or lost it: of those the exit code is srun's own. Workers write to their logs, never there.
@@ -258,7 +297,7 @@ _WAIT = (
 # process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
 # Each further program here costs the node a millisecond or two of every start.
 _ALONE = (
-    "trap '${gf_leave:-:}; kill -TERM \"$gf_pid\" 2>/dev/null' TERM; trap 'kill -USR1 \"$gf_pid\" 2>/dev/null' USR1",
+    "trap '${gf_leave:-:}; kill -TERM \"$gf_pid\" 2>/dev/null' TERM",
     "exec 3<> <(:)",
     "(",
     "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
@@ -327,7 +366,7 @@ def _argv(launch: Mapping[str, Any]) -> list[str]:
 
 
 def _environment(order: StartOrder, places: Places, secrets: Mapping[str, str]) -> dict[str, str]:
-    given = {str(name): str(value) for name, value in (order.launch.get("env") or {}).items()}
+    given = {**re_formed(order.launch), **{str(name): str(value) for name, value in (order.launch.get("env") or {}).items()}}
     own = {
         "HOME": places.home,
         "USER": places.user,

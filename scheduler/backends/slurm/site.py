@@ -188,7 +188,8 @@ class Site:
             self._send(run, "USR1", [job.id for part in run.parts if (job := by_id.of(run.key, part)) is not None and job.running])
 
     def _send(self, run: Run, name: str, ids: Sequence[int]) -> None:
-        alone = {part["id"] for part in run.parts if part.get("single", run.single)}
+        """To the script alone where it passes on what it is sent: each signal to a single process, USR1 to those who know it."""
+        alone = set(ids) if name == "USR1" else {part["id"] for part in run.parts if part.get("single", run.single)}
         for flags in (["--batch"], []):
             self._cancel([one for one in ids if (one in alone) is bool(flags)], named(run.key), f"--signal={name}", *flags)
 

@@ -388,6 +388,20 @@ def test_asked_to_leave_it_saves_first_and_goes_as_soon_as_it_has(backend: Local
     assert run.exit_code == 128 + signal.SIGTERM
 
 
+def test_the_ranks_below_a_launcher_are_asked_to_save_and_not_the_launcher(backend: LocalBackend) -> None:
+    """As torchrun: it knows nothing of USR1, and its ranks are in sessions of their own."""
+    command = f"[sys.executable, '-u', '-c', {textwrap.dedent(SAVES)!r}]"
+    launcher = f"import subprocess, sys; raise SystemExit(subprocess.run({command}, start_new_session=True).returncode)"
+    backend.start(order(launcher, workers=2), now=now())
+    for index in (0, 1):
+        running(backend, "up", index=index)
+    backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+    for index in (0, 1):
+        running(backend, "saved", index=index)
+
+    assert look(backend).state == RunState.RUNNING
+
+
 def test_who_knows_nothing_of_usr1_is_not_killed_by_it(backend: LocalBackend) -> None:
     backend.start(order("import time; print('up'); time.sleep(60)"), now=now())
     running(backend, "up")

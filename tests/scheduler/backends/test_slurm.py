@@ -1,6 +1,7 @@
 """The Slurm back-end against a real Slurm: real controller, real nodes, real processes; only the GPUs are links to /dev/null."""
 
 import json
+import shlex
 import shutil
 import threading
 from collections.abc import Iterable
@@ -118,6 +119,28 @@ def test_single_processes_on_unequal_nodes_are_each_signalled(site):
     site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
 
     wait_until(lambda: all("saved" in site.log(index) for index in (0, 1)), what="both to save")
+
+
+@pytest.mark.parametrize(("workers", "per"), [(1, "worker"), (2, "worker"), (2, "gpu")])
+def test_the_ranks_below_a_launcher_save_and_the_launcher_does_not_die_of_it(site, workers, per):
+    """As torchrun: it knows nothing of USR1, and its ranks are in sessions of their own."""
+    rank = "trap 'echo saved' USR1; echo up; while [ ! -e $GPUFLEET_CHECKPOINT_DIR/go ]; do /bin/sleep 0.1; done"
+    launch = {**shell(f"setsid --wait /bin/bash -c {shlex.quote(rank)}; echo $? is its code"), "per": per}
+    seats = [seat(index, f"gpu00{index + 1}", 2) for index in range(workers)]
+    site.start(on=seats, launch=launch, spec={**ROLES, "checkpoint": {"interval_s": 60}})
+    site.until(RunState.RUNNING)
+    ranks = 2 if per == "gpu" else 1
+
+    def said(text: str) -> bool:
+        return all(site.log(index).count(text) == ranks for index in range(workers))
+
+    wait_until(lambda: said("up\n"), what="all to be up")
+    site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+    wait_until(lambda: said("saved\n"), what="all to save")
+    (Path(SlurmRun.objects.get().state["checkpoints"]) / "go").touch()
+
+    assert site.until(RunState.ENDED).exit_code == 0
+    assert said("0 is its code\n")
 
 
 def test_a_folder_that_does_not_answer_holds_up_no_look_and_its_run_waits_for_its_last_checkpoints(site, monkeypatch):
