@@ -1,25 +1,20 @@
 """Who is charged to the window of his class: what stands inside no guarantee of its own queue, first come first served."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ..model.values import Window
 from ..state.tree import WINDOW_MARK
-from .windows import Charged, Holder, here_since
+from ..state.work import Work
+from .windows import here_since
 
 if TYPE_CHECKING:
-    from ..state.cluster import Cluster
+    from ..state.planning import Cycle
+    from .windows import Charged
 
 
-class Surroundings(Protocol):
-    cluster: "Cluster"
-    placed: int
-
-    def changed(self) -> None: ...
-
-
-def claims(cluster: Charged) -> dict[Holder, int]:
+def claims(cluster: "Charged") -> dict[Work, int]:
     """Who is charged to a window of his class, and to which."""
-    claimed: dict[Holder, int] = {}
+    claimed: dict[Work, int] = {}
     beyond = _beyond_guarantees(cluster)
     for window in cluster.windows.of_classes:
         leaf, room = cluster.tree.position[WINDOW_MARK + window.name], window.gpus
@@ -30,7 +25,7 @@ def claims(cluster: Charged) -> dict[Holder, int]:
     return claimed
 
 
-def charge_claims(cycle: Surroundings) -> None:
+def charge_claims(cycle: "Cycle") -> None:
     """Charge to windows of classes what the next plan will: who came may stand beyond his guarantee, and who left may have made room in one."""
     cluster, windows, tree = cycle.cluster, cycle.cluster.windows, cycle.cluster.tree
     if not windows.of_classes or not cluster.journal or windows.claimed_at == cycle.placed:
@@ -45,7 +40,7 @@ def charge_claims(cycle: Surroundings) -> None:
     windows.claimed_at = cycle.placed
 
 
-def _beyond_guarantees(cluster: Charged) -> list[Holder]:
+def _beyond_guarantees(cluster: "Charged") -> list[Work]:
     """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold; in the
     order in which they come to a window: of those who began at one moment, who took back its place stands there by its name."""
     tree, windows, found = cluster.tree, cluster.windows, []
@@ -65,14 +60,14 @@ def _beyond_guarantees(cluster: Charged) -> list[Holder]:
     return sorted(found, key=lambda one: (since[one], not _took_back(one), one.order))
 
 
-def _asks(work: Holder) -> int:
+def _asks(work: Work) -> int:
     """What it asks of a window: what it holds, and what its minimum lacks."""
     return work.milli + work.missing_milli(work.quota_type)
 
 
-def _took_back(work: Holder) -> bool:
+def _took_back(work: Work) -> bool:
     return work.job.run.reclaimed is not None if work.first_seats else work.why is not None and work.why.code == "reclaim"
 
 
-def _may_be_charged(cluster: Charged, window: Window, work: Holder) -> bool:
+def _may_be_charged(cluster: "Charged", window: Window, work: Work) -> bool:
     return work.kind.class_rank == window.class_rank and cluster.grid.types[work.quota_type] == window.gpu_type

@@ -8,10 +8,12 @@ history.
 """
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ..state.cluster import Cluster
 from ..state.work import Work
+
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
 
 Mark = tuple[int, int]
 MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one
@@ -25,14 +27,8 @@ class TakenInVain(Exception):
     """One queue took back what this plan had started in another."""
 
 
-class Changing(Protocol):
-    cluster: Cluster
-
-    def changed(self) -> None: ...
-
-
 class Displaced:
-    def __init__(self, cycle: Changing) -> None:
+    def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
         self._before: dict[int, Mark] = {}  # the state before a job was served
         self._movers: dict[int, int] = {}  # for whom a job was moved

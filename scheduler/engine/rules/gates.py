@@ -3,19 +3,21 @@
 A later job starts below them only if, at the holder's date, it has ended, may be evicted for the holder, or leaves room for both.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.reasons import Reason, counted, reason
-from ..model.values import CLASS_RANK, Preemptible, Settings
+from ..model.values import CLASS_RANK, Preemptible
 from ..reading.checkers import spell_instant
-from ..state.cluster import Cluster
 from ..state.tree import EVERY_TYPE, Division, Tree
-from ..state.waiting import Waiting
 from ..state.work import Work
 from .times import backoff, duration, ends_at, overdue
 from .windows import NEVER
+
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
+    from ..state.waiting import Waiting
 
 FOREVER = NEVER
 
@@ -48,25 +50,6 @@ class Hold(NamedTuple):
     preempts: bool  # whether it may preempt lower work of its leaf then, as that stays within its fair share
 
 
-class Dated(Protocol):
-    """The book of reservations, as far as gates depend on it."""
-
-    @property
-    def holds(self) -> list[Hold]: ...
-
-    def date_of(self, work: Work) -> int | None: ...
-
-    def has_no_date(self, work: Work) -> bool: ...
-
-    def lent(self, work: Work) -> bool: ...
-
-
-class Running(Protocol):
-    """Running jobs by leaf."""
-
-    def below(self, leaf: int) -> Collection[Work]: ...
-
-
 class HeldShares:
     """For whom later jobs of a leaf are held back, so that it can reclaim: until all passes have refused it."""
 
@@ -74,7 +57,7 @@ class HeldShares:
         self.held: set[int] = set()  # by order
         self.refused: set[int] = set()
 
-    def in_vain(self, waiting: Waiting) -> bool:
+    def in_vain(self, waiting: "Waiting") -> bool:
         """Whether every pass has refused some of them after all: then those who were held back are looked at once more."""
         if not self.held:
             return False
@@ -84,24 +67,7 @@ class HeldShares:
         return bool(in_vain)
 
 
-class Surroundings(Protocol):
-    cluster: Cluster
-    tree: Tree
-    settings: Settings
-    now: int
-    waiting: Waiting
-    held_shares: HeldShares
-
-    @property
-    def book(self) -> Dated: ...
-
-    @property
-    def standing(self) -> Running: ...
-
-    def idle_milli(self, quota_type: int) -> int: ...
-
-
-def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
+def hold_of(cycle: "Cycle", work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
     """The gates that a blocked job holds; None if none of them can refuse it. `within`: whether it stays within its leaf's fair share."""
     tree, leaf = cycle.tree, work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
@@ -119,7 +85,7 @@ def hold_of(cycle: Surroundings, work: Work, quota_type: int, milli: int, *, wit
     return hold
 
 
-def _within_then(cycle: Surroundings, hold: Hold, share: Gate) -> bool:
+def _within_then(cycle: "Cycle", hold: Hold, share: Gate) -> bool:
     """Whether the holder stays within its fair share once its gates are open."""
     if hold.opens is None:
         return False
@@ -128,7 +94,7 @@ def _within_then(cycle: Surroundings, hold: Hold, share: Gate) -> bool:
     return hold.milli + _left(cycle, hold, share, hold.opens) <= share.most
 
 
-def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
+def _gates(cycle: "Cycle", work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
     tree = cycle.tree
     for place, of_type, most in tree.limits(leaf, quota_type):
         yield Gate(place, Rule.LIMIT, most, tuple(range(len(tree.types))) if of_type == EVERY_TYPE else (of_type,))
@@ -138,7 +104,7 @@ def _gates(cycle: Surroundings, work: Work, leaf: int, quota_type: int, division
             yield Gate(place, Rule.GUARANTEE, promised, division.types)
 
 
-def used_before(cycle: Surroundings, work: Work, leaf: int, division: Division) -> int:
+def used_before(cycle: "Cycle", work: Work, leaf: int, division: Division) -> int:
     """What a leaf uses, without running jobs of the leaf that rank behind a waiting one."""
     used = division.used[leaf]
     if not used or used <= division.fair[leaf] - work.form.lowest:
@@ -146,7 +112,7 @@ def used_before(cycle: Surroundings, work: Work, leaf: int, division: Division) 
     return used - sum([one.milli for one in cycle.waiting.order.behind(work, cycle.standing.below(leaf)) if one.quota_type in division.types])
 
 
-def _opens(cycle: Surroundings, hold: Hold) -> int | None:
+def _opens(cycle: "Cycle", hold: Hold) -> int | None:
     """When enough of what runs has ended, or may be evicted for the holder, in milliseconds from now."""
     latest = 0
     for gate in hold.gates:
@@ -171,7 +137,7 @@ def _opens(cycle: Surroundings, hold: Hold) -> int | None:
     return latest
 
 
-def _counted(cycle: Surroundings, gate: Gate) -> Iterator[Work]:
+def _counted(cycle: "Cycle", gate: Gate) -> Iterator[Work]:
     """Running jobs that count against a gate."""
     for place in range(gate.place, cycle.tree.end[gate.place]):
         for work in cycle.standing.below(place):
@@ -179,20 +145,20 @@ def _counted(cycle: Surroundings, gate: Gate) -> Iterator[Work]:
                 yield work
 
 
-def _counts(cycle: Surroundings, hold: Hold, gate: Gate) -> bool:
+def _counts(cycle: "Cycle", hold: Hold, gate: Gate) -> bool:
     """Whether the holder of another hold will count against a gate."""
     if hold.work not in cycle.waiting or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
         return False
     return hold.work.form.fixed or gate.rule is not Rule.GUARANTEE
 
 
-def _ends(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
+def _ends(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
     """When the holder will have ended, in milliseconds from now."""
     at, length = _date(cycle, hold, gate), duration(cycle, hold.work)
     return FOREVER if at is None or length >= NEVER else at + length
 
 
-def _leaving(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
+def _leaving(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
     """When each running job that counts against a gate has ended, or may be evicted for the holder, in milliseconds from now; and its milli-GPU."""
     now = cycle.now
     shield = _protected(cycle, hold.leaf) if hold.preempts else 0
@@ -205,23 +171,23 @@ def _leaving(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int,
         yield FOREVER if end >= NEVER else end - now, work.milli
 
 
-def _left(cycle: Surroundings, hold: Hold, gate: Gate, at: int) -> int:
+def _left(cycle: "Cycle", hold: Hold, gate: Gate, at: int) -> int:
     """What of all that runs still counts against a gate at an instant, in milli-GPU."""
     return sum([milli for until, milli in _leaving(cycle, hold, gate) if until > at])
 
 
-def _may_be_evicted(cycle: Surroundings, hold: Hold, work: Work, leaf: int) -> bool:
+def _may_be_evicted(cycle: "Cycle", hold: Hold, work: Work, leaf: int) -> bool:
     """Whether the holder may preempt a job once its minimum run time is over."""
     if leaf != hold.leaf or work.form.level >= hold.work.form.level or work.kind.preemptible is not Preemptible.ALWAYS:
         return False
     return hold.preempts and "preempt" in cycle.settings.passes
 
 
-def _protected(cycle: Surroundings, leaf: int) -> int:
+def _protected(cycle: "Cycle", leaf: int) -> int:
     return cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
 
 
-def closed_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
     refused = cycle.tree.limit_gate(leaf, quota_type, milli)
     if refused is None and work.form.fixed:
@@ -233,7 +199,7 @@ def closed_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, mil
     return refused
 
 
-def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+def held_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     """Which hold of a job ahead refuses so much more, if one does."""
     for hold in cycle.book.holds:
         gate = _broken(cycle, hold, work, leaf, quota_type, milli)
@@ -244,7 +210,7 @@ def held_gate(cycle: Surroundings, work: Work, leaf: int, quota_type: int, milli
     return None
 
 
-def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Gate | None:
+def _broken(cycle: "Cycle", hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Gate | None:
     """The gate of a hold that would be closed at the holder's date if a job started now."""
     if not _binds(cycle, hold, work, leaf, quota_type, milli):
         return None
@@ -264,7 +230,7 @@ def _broken(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: 
     return None
 
 
-def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
+def _binds(cycle: "Cycle", hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
     """Whether a job is served behind the holder and has to heed its gates."""
     if hold.work is work or hold.work not in cycle.waiting or cycle.waiting.order.rank(work) <= cycle.waiting.order.rank(hold.work):
         return False
@@ -272,11 +238,11 @@ def _binds(cycle: Surroundings, hold: Hold, work: Work, leaf: int, quota_type: i
     return leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli)
 
 
-def counts_against(cycle: Surroundings, gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
+def counts_against(cycle: "Cycle", gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
     return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.form.fixed or gate.rule is not Rule.GUARANTEE)
 
 
-def gates_ahead(cycle: Surroundings, work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:
+def gates_ahead(cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:
     """The gates, held by jobs ahead of it, that a job may not break by a start at any time."""
     leaf = work.home
     for hold in cycle.book.holds:
@@ -291,7 +257,7 @@ def gates_ahead(cycle: Surroundings, work: Work, quota_type: int, milli: int) ->
                     yield hold, gate
 
 
-def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
+def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
     """What counts against a held gate, the holder included: (milli-GPU, from, to), in milliseconds from now.
 
     Of a fair share the holder takes its part once it starts; after that the rest may be exceeded.
@@ -313,7 +279,7 @@ def uses_of(cycle: Surroundings, hold: Hold, gate: Gate) -> Iterator[tuple[int, 
             break
 
 
-def _starts(cycle: Surroundings, hold: Hold, gate: Gate) -> int:
+def _starts(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
     """When the holder starts, in milliseconds from now; FOREVER: nobody knows."""
     at = _date(cycle, hold, gate)
     if at is None:
@@ -330,7 +296,7 @@ def _used(tree: Tree, gate: Gate) -> int:
     return used
 
 
-def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
+def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
     """When the holder may start, in milliseconds from now; 0: as soon as anything ends. None: nothing is kept for it.
 
     By reclaim that is as soon as enough of its own leaf has ended: at once, until all passes have refused it.
@@ -345,7 +311,7 @@ def _date(cycle: Surroundings, hold: Hold, gate: Gate) -> int | None:
     return 0 if overdue(cycle, hold.work) and _ever_opens(cycle, hold) else None
 
 
-def _ever_opens(cycle: Surroundings, hold: Hold) -> bool:
+def _ever_opens(cycle: "Cycle", hold: Hold) -> bool:
     """Whether services leave room for the holder at all."""
 
     def stays(work: Work) -> bool:
@@ -354,7 +320,7 @@ def _ever_opens(cycle: Surroundings, hold: Hold) -> bool:
     return all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
 
 
-def _refusal(cycle: Surroundings, hold: Hold, gate: Gate) -> Reason:
+def _refusal(cycle: "Cycle", hold: Hold, gate: Gate) -> Reason:
     name, holder, at = cycle.tree.names[gate.place], hold.work.job.name, _date(cycle, hold, gate)
     when = f"from {spell_instant(cycle.now + at)}" if at else "next"
     detail = f"{holder} has {counted(hold.milli)} of the {gate.rule.value} of {name} reserved {when}; this job would still use them"

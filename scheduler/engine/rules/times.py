@@ -1,29 +1,23 @@
 """What follows from how long a job has run and waited, and from when it was last evicted."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.reasons import Reason, reason
-from ..model.values import Settings
 from ..reading.checkers import spell_instant
-from ..state.cluster import Cluster
-from ..state.tree import Tree
 from ..state.work import Work
 from .windows import NEVER
+
+if TYPE_CHECKING:
+    from ..search.prospects import Surroundings
+    from ..state.cluster import Cluster
+    from ..state.planning import Cycle
+
+    Clocked: TypeAlias = Cycle | Cluster | Surroundings
 
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 30_000, 3_600_000
 
 
-class Clocked(Protocol):
-    settings: Settings
-    now: int
-
-
-class Charging(Clocked, Protocol):
-    cluster: Cluster
-    tree: Tree
-
-
-def duration(cycle: Clocked, work: Work) -> int:
+def duration(cycle: "Clocked", work: Work) -> int:
     """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever."""
     job = work.job
     if job.limit_ms is not None:
@@ -33,7 +27,7 @@ def duration(cycle: Clocked, work: Work) -> int:
     return NEVER
 
 
-def ends_at(cycle: Clocked, work: Work) -> int:
+def ends_at(cycle: "Clocked", work: Work) -> int:
     """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
     job, now = work.job, cycle.now
     started = job.run.started
@@ -50,13 +44,13 @@ def ends_at(cycle: Clocked, work: Work) -> int:
     return end if end > now else now
 
 
-def overdue(cycle: Clocked, work: Work) -> bool:
+def overdue(cycle: "Clocked", work: Work) -> bool:
     """Whether it has waited as long as its class may."""
     most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
     return most is not None and cycle.now - work.job.submitted >= most and not work.seats
 
 
-def waited_long(cycle: Clocked, work: Work) -> bool:
+def waited_long(cycle: "Clocked", work: Work) -> bool:
     """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
     most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
     if most is None or not work.seats:
@@ -65,7 +59,7 @@ def waited_long(cycle: Clocked, work: Work) -> bool:
     return started - work.job.submitted >= most > cycle.now - started
 
 
-def backs_off_until(cycle: Clocked, work: Work) -> int:
+def backs_off_until(cycle: "Clocked", work: Work) -> int:
     run = work.job.run
     if not cycle.settings.hysteresis_ms or run.last_evicted is None:
         return 0
@@ -73,11 +67,11 @@ def backs_off_until(cycle: Clocked, work: Work) -> int:
     return run.last_evicted + max(cycle.settings.hysteresis_ms, doubled)
 
 
-def backoff_until(cycle: Clocked, work: Work) -> int:
+def backoff_until(cycle: "Clocked", work: Work) -> int:
     return 0 if work.seats else backs_off_until(cycle, work)
 
 
-def backoff(cycle: Charging, work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+def backoff(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     until = backoff_until(cycle, work)
     if until <= cycle.now or (work.order not in cycle.cluster.lessons.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
         return None

@@ -4,50 +4,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.reasons import Reason, counted, gpus, reason
-from ..model.values import Job, Kind, Placed, Preemptible, Quota, Scenario, Window
+from ..model.values import Job, Placed, Preemptible, Quota, Scenario, Window
 from ..reading.checkers import spell_instant
-from ..state.fleet import Seat
 from ..state.grid import Grid, span_bits
-from ..state.tree import Tree
+from ..state.work import Work
 from .regions import Region, Span, last_together, regions_around
+
+if TYPE_CHECKING:
+    from ..state.cluster import Cluster
+    from ..state.first_state import FirstState
+
+    Charged: TypeAlias = Cluster | FirstState  # jobs on the fleet, charged to the tree
 
 NEVER = 1 << 62
 MOST_CHOICES = 500  # of blocks, to find some for all windows together
 MOST_STARTS = 8  # of windows that are tried for one job
 Holders = dict[int, list[tuple[Job, int]]]
-
-
-class Holder(Protocol):
-    """What a window asks of a job."""
-
-    job: Job
-    kind: Kind
-    order: int
-    home: int
-    charged_leaf: int
-    why: Reason | None
-    milli: int
-    quota_type: int
-    seats: tuple[Seat, ...]
-    first_seats: tuple[Seat, ...]
-    evicted: bool
-    moved: bool
-
-    def missing_milli(self, quota_type: int) -> int: ...
-
-
-class Charged(Protocol):
-    """What a window asks of the jobs on the fleet."""
-
-    grid: Grid
-    tree: Tree
-    windows: "Windows"
-
-    @property
-    def works(self) -> Sequence[Holder]: ...
 
 
 @dataclass(slots=True)
@@ -75,7 +50,7 @@ def _came(job: Job) -> int:
     return due if job.run.started is None else min(due, job.run.started)
 
 
-def here_since(work: Holder, now: int) -> int:
+def here_since(work: Work, now: int) -> int:
     """When it came to its place, as the next plan will see it."""
     stands = work.first_seats and not work.evicted and not work.moved
     return (work.job.run.started or now) if stands else now
@@ -253,7 +228,7 @@ class Windows:
 
     # What may start before a window
 
-    def ends(self, work: Holder) -> int:
+    def ends(self, work: Work) -> int:
         """When its limit ends: of what gets more workers it has begun."""
         return _ends(work.job, self._began(work))
 
@@ -277,7 +252,7 @@ class Windows:
             self._safe[quota] = max(spans)
         return self._safe[quota]
 
-    def _counted(self, ahead: Upcoming, cluster: Charged) -> list[Region]:
+    def _counted(self, ahead: Upcoming, cluster: "Charged") -> list[Region]:
         """Its regions with all that may still be held in them when it begins."""
         if ahead.counted_at != cluster.tree.version:
             ahead.counted_at = cluster.tree.version
@@ -291,11 +266,11 @@ class Windows:
                             region.stays(self.may_use(region, work.job), milli)
         return ahead.regions
 
-    def _began(self, work: Holder) -> int:
+    def _began(self, work: Work) -> int:
         """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
         return here_since(work, self.now) if work.seats else self.now
 
-    def gate(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> tuple[Reason | None, int]:
+    def gate(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""
         banned = 0
         for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self._began(work)) if self.upcoming else ():
@@ -304,7 +279,7 @@ class Windows:
             banned |= span_bits(region.low, region.high)
         return None, banned
 
-    def lets(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> bool:
+    def lets(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> bool:
         """Whether no window on all of a type that begins later is in the way of a start at an instant."""
         return not any(region.whole for _, region in self._in_the_way(cluster, work, quota_type, milli, started))
 
@@ -315,17 +290,17 @@ class Windows:
     def lasting_at(self, instant: int) -> list[Window]:
         return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]
 
-    def kept_off(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> int:
+    def kept_off(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> int:
         """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""
         blocks = (region for _, region in self._in_the_way(cluster, work, quota_type, milli, started) if not region.whole)
         return reduce(or_, (span_bits(region.low, region.high) for region in blocks), 0)
 
-    def block_reason(self, cluster: Charged, work: Holder, quota_type: int, milli: int) -> Reason:
+    def block_reason(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> Reason:
         """Why a start now is kept off the block of a window."""
         found = ((ahead, region) for ahead, region in self._in_the_way(cluster, work, quota_type, milli, self.now) if not region.whole)
         return self._kept(*next(found), milli)
 
-    def _in_the_way(self, cluster: Charged, work: Holder, quota_type: int, milli: int, started: int) -> Iterator[tuple[Upcoming, Region]]:
+    def _in_the_way(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> Iterator[tuple[Upcoming, Region]]:
         """The windows that begin later, and where, for which there would be less room than was promised than without so much more of a job."""
         for ahead in self.upcoming:
             if ahead.quota_type != quota_type or ahead.window.start <= started or not milli or self.entitled(ahead.window, work.job):
@@ -354,7 +329,7 @@ class Windows:
         )
         return reason("window", detail, window=window.name, start=spell_instant(window.start), kept=region.kept / 1000)
 
-    def displaced_by(self, cluster: Charged) -> list[tuple[str, str]]:
+    def displaced_by(self, cluster: "Charged") -> list[tuple[str, str]]:
         """(window, job) pairs where running work can't be gone at the start and the promise does not fit beside it."""
         found: dict[tuple[str, str], None] = {}
         for ahead in self.upcoming:
