@@ -16,10 +16,10 @@ from ..search.reservations import delays, held_back, off_limits, places_of_overd
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
-from ..state.tree import NEVER, Division
+from ..state.tree import Division
 from ..state.work import Work
 from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
-from .reclaim import TAKEN_AGAIN, may_evict
+from .walk import TAKEN_AGAIN, in_turn, may_evict
 
 
 def run(cycle: Cycle) -> None:
@@ -116,9 +116,8 @@ class Walk:
         refused = False
         if order.best() is None or self._over():
             return
-        while (work := order.best()) is not None:
-            types = cycle.waiting.tried_types(work, self.choice)
-            placed, known = cycle.placed, len(cycle.cluster.journal)
+        for work in in_turn(cycle, order, self.onward):
+            types, placed = cycle.waiting.tried_types(work, self.choice), cycle.placed
             if not self._serve(work, types):
                 refused = True
                 if self.keep:
@@ -126,9 +125,6 @@ class Walk:
             cycle.waiting.served_in_line &= not refused or cycle.placed == placed
             if self._over():
                 return
-            order.drop(work.home, self.onward, calm=cycle.placed == placed)
-            if cycle.placed != placed:
-                cycle.follow(order, known, work.home)
 
     def _all_hopeful(self) -> bool:
         """Whether every queue is to be looked at from its head: there is room in the book for whoever may be first."""
@@ -164,47 +160,16 @@ class Walk:
         return True
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
-        """The place of the first job from there on that is not hopeless."""
-        end = len(queue)
-        keeps = self.keep and self.book.room_for_more(0)
-        if keeps and at < end and not self.by_right and self.only_type and not queue[at].evicted and 0 not in self.book.blocked_within:
-            return at  # as long as nobody is blocked whoever comes next may be the first
-        if not self.only_type or keeps:
-            return self._beyond_the_hopeless(queue, at) if at < end and self.hopeless(queue[at]) else at
-        # The common case, and walked once per waiting job: only room decides.
-        unfit, promising = self.unfit[0], self.promising[0]
-        while at < end:
-            work = queue[at]
-            if work.seats or (work.form.shape not in unfit and self._alike(work) not in unfit and self._may_fit_now(work, promising)):
-                break
-            at += 1
-        return at
-
-    def _beyond_the_hopeless(self, queue: Sequence[Work], at: int) -> int:
-        """The same from a job on that is hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
+        """The place of the first job from there on that is not hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
         refused: set[object] = set()
-        room = self._room_by_right(queue[at].home)
         for place in range(at, len(queue)):
             work = queue[place]
-            if work.form.lowest > room and not work.seats:
-                continue  # most of those that wait where only rights count
             alike = (work.form, work.job.limit_ms, work.job.estimate_ms) if work.evicted else work.form
-            if alike not in refused or work.seats:
+            if work.seats or alike not in refused:
                 if not self.hopeless(work):
                     return place
                 refused.add(alike)
         return len(queue)
-
-    def _room_by_right(self, leaf: int) -> int:
-        """What who waits in a leaf may have at most, as far as only rights decide."""
-        if not self.by_right or not self.only_type:
-            return NEVER
-        return self.division.fair[leaf] - self.division.used[leaf]
-
-    def _may_fit_now(self, work: Work, promising: set[object]) -> bool:
-        if self.by_right and not self._has_right(work, 0):
-            return False
-        return self._alike(work) in promising or self.may_fit(work, 0)
 
     def _alike(self, work: Work) -> object:
         """What jobs share that fit, or do not fit, alike: their shape, and for a share of a GPU the domain of trust as well."""
@@ -218,8 +183,6 @@ class Walk:
         return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
-        if self.by_right and not self._has_right(work, quota_type):
-            return False
         shape, unfit, promising = self._alike(work), self.unfit[quota_type], self.promising[quota_type]
         if shape in unfit or work.form.shape in unfit:
             return False

@@ -19,7 +19,7 @@ from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import Sieve, walk
+from .walk import Sieve, walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
 LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gains")

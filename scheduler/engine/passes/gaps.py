@@ -16,7 +16,7 @@ from ..search.victims import Found, Rights
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
-from .reclaim import may_evict
+from .walk import may_evict
 
 NOBODY: tuple[bool, tuple[Work, ...]] = (False, ())
 

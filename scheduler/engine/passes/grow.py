@@ -21,7 +21,7 @@ from ..state.form import Wants
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
-from .reclaim import may_evict
+from .walk import may_evict
 
 Step = tuple[int, tuple[int, ...]]
 

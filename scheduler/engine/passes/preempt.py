@@ -6,7 +6,8 @@ from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_ch
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import Sieve, beyond_guarantee, walk
+from .reclaim import beyond_guarantee
+from .walk import Sieve, walk
 
 SOME = 64  # jobs of a leaf that are looked at one by one
 

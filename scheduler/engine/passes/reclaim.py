@@ -1,30 +1,12 @@
 """Take back between queues: a leaf within its fair share takes from those above theirs, or above what they were promised."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
-
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Reclaim, rules_of
-from ..rules.order import QueueOrder
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
-from ..state.planning import FAIR, Cycle
-from ..state.tree import Division
+from ..state.planning import Cycle
 from ..state.work import Work
-
-TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at once")
-
-
-class Sieve(NamedTuple):
-    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but what it is given, where no window is owed to a class."""
-
-    name: str
-    through: Callable[[Cycle, Any, int, list[Work]], list[Work]]
-
-
-Try = Callable[[Cycle, Work, int], Reason | None]
-Hopeful = Callable[[Cycle, Work, int], bool]
+from .walk import Sieve, walk
 
 
 def run(cycle: Cycle) -> None:
@@ -54,113 +36,6 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
 
 
 SMALL_ENOUGH = Sieve("reclaim", small_enough)
-
-
-def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, given: object = None) -> None:
-    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches.
-
-    So does the sieve, which goes by what is `given` and lets everyone through for whom there is hope.
-    """
-    if not cycle.waiting.by_leaf():
-        return
-    if cycle.tree.by_type:
-        for choice, division in cycle.waiting.rounds():
-            _walk_division(cycle, choice, division, hopeful, attempt, sieve, given)
-    else:
-        _walk_division(cycle, 0, cycle.tree.divisions[0], hopeful, attempt, sieve, given)
-
-
-def _walk_division(cycle: Cycle, choice: int, division: Division, hopeful: Hopeful, attempt: Try, sieve: Sieve | None, given: object) -> None:
-    among = None if sieve is None else cycle.waiting.sifted(sieve.name, partial(sieve.through, cycle, given), given)
-    if among is not None and not among:
-        return
-    test = Test(cycle, choice, hopeful, inside=sieve is not None and sieve.name == "preempt")
-    queues = cycle.waiting.of_round(division, choice, test.of, among)
-    if not queues:
-        return
-    order = QueueOrder(cycle.tree, division, queues, test.milli) if len(queues) > 1 else None
-    queue, at = next(iter(queues.values())), 0  # of whom there is no other is served in its own order
-    while True:
-        work = order.best() if order is not None else queue[at] if at < len(queue) else None
-        if work is None:
-            return
-        placed, known = cycle.placed, len(cycle.cluster.journal)
-        for quota_type in cycle.waiting.tried_types(work, choice):
-            if not test.of_type(work, quota_type):
-                continue
-            refused = attempt(cycle, work, quota_type)
-            if refused is None:
-                break
-            cycle.waiting.note(work, refused)
-        if order is None:
-            at = test.onward(queue, at + 1)
-            continue
-        order.drop(work.home, test.onward, calm=cycle.placed == placed)
-        if cycle.placed != placed:
-            cycle.follow(order, known, work.home)
-
-
-class Test:
-    """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
-
-    __slots__ = ("_as_of", "_by_job", "_verdicts", "choice", "cycle", "displaced", "everyone", "hopeful", "inside")
-
-    def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful, *, inside: bool = False) -> None:
-        self.inside = inside
-        self.cycle, self.choice, self.hopeful, self.displaced = cycle, choice, hopeful, cycle.displaced
-        self.everyone = cycle.turn != FAIR
-        self._by_job: bool | None = None
-        self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
-        self._as_of = -1
-
-    def of(self, work: Work) -> bool:
-        cycle = self.cycle
-        if self.displaced.holds_back(work, inside=self.inside):
-            cycle.waiting.note(work, TAKEN_AGAIN)
-            return False
-        if work.kind.preemption_delay_ms and not may_evict(cycle, work):
-            return False
-        if work.seats or work.evicted or self.by_job:
-            return self._tried(work)
-        if self._as_of != cycle.placed:
-            self._verdicts.clear()
-            self._as_of = cycle.placed
-        key = (work.home, id(work.form))
-        known = self._verdicts.get(key)
-        if known is None:
-            known = self._verdicts[key] = self._tried(work)
-        return known
-
-    @property
-    def by_job(self) -> bool:
-        """Whether two jobs of one form may differ."""
-        if self._by_job is None:
-            windows = self.cycle.cluster.windows
-            self._by_job = bool(windows.lasting or windows.upcoming) or self.cycle.waiting.any_overdue()
-        return self._by_job
-
-    def _tried(self, work: Work) -> bool:
-        types = self.cycle.waiting.tried_types(work, self.choice)
-        return self.of_type(work, types[0]) if len(types) == 1 else any(self.of_type(work, quota_type) for quota_type in types)
-
-    def of_type(self, work: Work, quota_type: int) -> bool:
-        cycle = self.cycle
-        return (self.everyone or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
-
-    def onward(self, queue: Sequence[Work], at: int) -> int:
-        """The next one of a queue who may try."""
-        while at < len(queue) and not self.of(queue[at]):
-            at += 1
-        return at
-
-    def milli(self, work: Work) -> int:
-        types = self.cycle.waiting.tried_types(work, self.choice)
-        return work.missing_milli(types[0]) if types else 0  # as in a walk along the queue
-
-
-def may_evict(cycle: Cycle, work: Work) -> bool:
-    """Before its delay is over a job causes no eviction, move or shrink."""
-    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
 
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:

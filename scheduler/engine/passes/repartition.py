@@ -22,7 +22,8 @@ from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import claimant, walk
+from .reclaim import claimant
+from .walk import walk
 
 NO_SPLIT = reason("sharing", "no GPU can be repartitioned while its slices are in use")
 Key = tuple[int, int]

@@ -11,7 +11,8 @@ from ..search.units import Unit
 from ..search.victims import Rights
 from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import claimant, walk
+from .reclaim import claimant
+from .walk import walk
 
 
 def run(cycle: Cycle) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..model.values import Kind, Placed, Preemptible, Run
 from ..passes.allocate import could_start
-from ..passes.reclaim import may_evict
+from ..passes.walk import may_evict
 from ..rules.times import backoff_until, duration
 from ..rules.windows import NEVER, Windows
 from ..state.cluster import on_gpus

@@ -12,14 +12,13 @@ from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
-from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import category, search
-from scheduler.engine.state.planning import FAIR, Cycle
+from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Lowest, Standing
 from scheduler.engine.state.work import Work
 from scheduler.simulation.world import World
@@ -132,31 +131,6 @@ def on_node_of(units: list[Unit]) -> dict[int, list[int]]:
                 gpus, workers = on_node.get(seat.node, [0, 0])
                 on_node[seat.node] = [gpus + seat.mask.bit_count() + len(seat.parts), workers + 1]
     return on_node
-
-
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.integers(0, 10**6))
-def test_whoever_asks_for_more_than_rights_leave_is_hopeless(seed: int):
-    cycle = after_some_passes(seed, 3)
-    cycle.turn = FAIR
-    for choice, division in cycle.waiting.rounds():
-        walk = Walk(cycle, choice, division, keep=False, free_start=True)
-        for leaf, queue in cycle.waiting.of_round(division, choice).items():
-            room = walk._room_by_right(leaf)
-            for work in queue:
-                assert work.seats or work.form.lowest <= room or walk.hopeless(work), work.job.name
-
-
-def test_rights_leave_too_little_for_some():
-    found = 0
-    for seed in range(60):
-        cycle = after_some_passes(seed, 3)
-        cycle.turn = FAIR
-        walk = Walk(cycle, 0, cycle.tree.divisions[0], keep=False, free_start=True)
-        queues = cycle.waiting.of_round(cycle.tree.divisions[0], 0)
-        found += any(work.form.lowest > walk._room_by_right(leaf) for leaf, queue in queues.items() for work in queue)
-
-    assert found > 3
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,0 +1,108 @@
+"""Along the queues: who is served next in a pass, and who is passed over because nothing can come of it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ..model.reasons import Reason, reason
+from ..rules.order import QueueOrder
+from ..state.planning import FAIR, Cycle
+from ..state.work import Work
+
+TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at once")
+
+Try = Callable[[Cycle, Work, int], Reason | None]
+Hopeful = Callable[[Cycle, Work, int], bool]
+Onward = Callable[[Sequence[Work], int], int]
+
+
+class Sieve(NamedTuple):
+    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but what it is given, where no window is owed to a class."""
+
+    name: str
+    through: Callable[[Cycle, Any, int, list[Work]], list[Work]]
+
+
+def in_turn(cycle: Cycle, order: QueueOrder, onward: Onward) -> Iterator[Work]:
+    """Whose turn it is, one after the other, while whoever is served changes the order of those behind him."""
+    while (work := order.best()) is not None:
+        placed, known = cycle.placed, len(cycle.cluster.journal)
+        yield work
+        order.drop(work.home, onward, calm=cycle.placed == placed)
+        if cycle.placed != placed:
+            cycle.follow(order, known, work.home)
+
+
+def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, given: object = None) -> None:
+    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches.
+
+    So does the sieve, which goes by what is `given` and lets everyone through for whom there is hope.
+    """
+    if not cycle.waiting.by_leaf():
+        return
+    for choice, division in cycle.waiting.rounds():
+        among = None if sieve is None else cycle.waiting.sifted(sieve.name, partial(sieve.through, cycle, given), given)
+        if among is not None and not among:
+            continue
+        test = Test(cycle, choice, hopeful, inside=sieve is not None and sieve.name == "preempt")
+        queues = cycle.waiting.of_round(division, choice, test.of, among)
+        for work in in_turn(cycle, QueueOrder(cycle.tree, division, queues, test.milli), test.onward) if queues else ():
+            for quota_type in cycle.waiting.tried_types(work, choice):
+                if not test.of_type(work, quota_type):
+                    continue
+                refused = attempt(cycle, work, quota_type)
+                if refused is None:
+                    break
+                cycle.waiting.note(work, refused)
+
+
+class Test:
+    """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
+
+    def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful, *, inside: bool) -> None:
+        self.cycle, self.choice, self.hopeful, self.inside = cycle, choice, hopeful, inside
+        self.everyone = cycle.turn != FAIR
+        windows = cycle.cluster.windows
+        self.by_job = bool(windows.lasting or windows.upcoming) or cycle.waiting.any_overdue()  # whether two jobs of one form may differ
+        self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
+        self._as_of = -1
+
+    def of(self, work: Work) -> bool:
+        cycle = self.cycle
+        if cycle.displaced.holds_back(work, inside=self.inside):
+            cycle.waiting.note(work, TAKEN_AGAIN)
+            return False
+        if work.kind.preemption_delay_ms and not may_evict(cycle, work):
+            return False
+        if work.seats or work.evicted or self.by_job:
+            return self._tried(work)
+        if self._as_of != cycle.placed:
+            self._verdicts.clear()
+            self._as_of = cycle.placed
+        key = (work.home, id(work.form))
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self._verdicts[key] = self._tried(work)
+        return known
+
+    def _tried(self, work: Work) -> bool:
+        return any(self.of_type(work, quota_type) for quota_type in self.cycle.waiting.tried_types(work, self.choice))
+
+    def of_type(self, work: Work, quota_type: int) -> bool:
+        cycle = self.cycle
+        return (self.everyone or cycle.has_turn(work, quota_type, work.missing_milli(quota_type))) and self.hopeful(cycle, work, quota_type)
+
+    def onward(self, queue: Sequence[Work], at: int) -> int:
+        """The next one of a queue who may try."""
+        while at < len(queue) and not self.of(queue[at]):
+            at += 1
+        return at
+
+    def milli(self, work: Work) -> int:
+        types = self.cycle.waiting.tried_types(work, self.choice)
+        return work.missing_milli(types[0]) if types else 0  # as in a walk along the queue
+
+
+def may_evict(cycle: Cycle, work: Work) -> bool:
+    """Before its delay is over a job causes no eviction, move or shrink."""
+    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
