@@ -111,7 +111,7 @@ class Walk:
     def run(self) -> None:
         cycle = self.cycle
         from_the_heads = self._all_hopeful()
-        order = cycle.waiting.whole_order(self.milli) if from_the_heads else self._order()
+        order = QueueOrder(cycle.tree, self.division, cycle.waiting.by_leaf(), self.milli) if from_the_heads else self._order()
         cycle.waiting.served_in_line &= from_the_heads
         refused = False
         if order.best() is None or self._over():

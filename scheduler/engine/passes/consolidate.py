@@ -19,7 +19,7 @@ from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
 from ..state.work import Work
-from .walk import Sieve, walk
+from .walk import walk
 
 NO_MOVES = reason("moves", "no set of moves makes room")
 LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gains")
@@ -32,15 +32,12 @@ def run(cycle: Cycle) -> None:
     idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
     if idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
         # Who is held back is told so whatever he asks for.
-        walk(cycle, may_consolidate, consolidate, None if cycle.tells else NO_MORE, idle)
+        walk(cycle, may_consolidate, consolidate, None if cycle.tells else partial(no_more, idle))
 
 
-def no_more(_: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
+def no_more(idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those that ask for no more than all that is idle."""
     return [work for work in queue if work.form.lowest <= idle or work.seats]
-
-
-NO_MORE = Sieve("consolidate", no_more)
 
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:

@@ -1,5 +1,7 @@
 """Inside one leaf: strictly lower work gives way to higher."""
 
+from functools import partial
+
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
 from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_cheaply, take_units, tell, told_before
@@ -7,16 +9,17 @@ from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import beyond_guarantee
-from .walk import Sieve, walk
+from .walk import walk
 
 SOME = 64  # jobs of a leaf that are looked at one by one
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_preempt, preempt, HIGH_ENOUGH, [cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
+    idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
+    walk(cycle, may_preempt, preempt, partial(high_enough, cycle, idle), inside=True)
 
 
-def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> list[Work]:
+def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
     queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
     if not queue:
@@ -24,11 +27,8 @@ def high_enough(cycle: Cycle, idle: list[int], leaf: int, queue: list[Work]) -> 
     lowest = cycle.standing.lowest(leaf)
     if lowest is None:
         return []
-    most = lowest.milli + sum(idle)
+    most = lowest.milli + idle
     return [work for work in cycle.waiting.order.above(queue, lowest.level) if work.form.lowest <= most or work.seats]
-
-
-HIGH_ENOUGH = Sieve("preempt", high_enough)
 
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:

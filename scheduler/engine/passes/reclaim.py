@@ -1,16 +1,18 @@
 """Take back between queues: a leaf within its fair share takes from those above theirs, or above what they were promised."""
 
+from functools import partial
+
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Reclaim, rules_of
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
-from .walk import Sieve, walk
+from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_reclaim, reclaim, SMALL_ENOUGH, None if cycle.displaced.holds_any else beyond_lines(cycle))
+    walk(cycle, may_reclaim, reclaim, partial(small_enough, cycle, None if cycle.displaced.holds_any else beyond_lines(cycle)))
 
 
 def beyond_lines(cycle: Cycle) -> dict[int, list[int]]:
@@ -33,9 +35,6 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
         return []
     room = max([division.fair[leaf] - division.used[leaf] for division in tree.divisions])
     return [work for work in queue if work.form.lowest <= room or work.seats] if room > 0 else []
-
-
-SMALL_ENOUGH = Sieve("reclaim", small_enough)
 
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:

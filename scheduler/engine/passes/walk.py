@@ -1,8 +1,6 @@
 """Along the queues: who is served next in a pass, and who is passed over because nothing can come of it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..rules.order import QueueOrder
@@ -14,13 +12,7 @@ TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at 
 Try = Callable[[Cycle, Work, int], Reason | None]
 Hopeful = Callable[[Cycle, Work, int], bool]
 Onward = Callable[[Sequence[Work], int], int]
-
-
-class Sieve(NamedTuple):
-    """Finds in a queue what is worth trying. Beside the leaf itself it goes by nothing but what it is given, where no window is owed to a class."""
-
-    name: str
-    through: Callable[[Cycle, Any, int, list[Work]], list[Work]]
+Sieve = Callable[[int, list[Work]], list[Work]]  # those of a leaf's queue for whom there may be hope
 
 
 def in_turn(cycle: Cycle, order: QueueOrder, onward: Onward) -> Iterator[Work]:
@@ -33,18 +25,14 @@ def in_turn(cycle: Cycle, order: QueueOrder, onward: Onward) -> Iterator[Work]:
             cycle.follow(order, known, work.home)
 
 
-def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, given: object = None) -> None:
-    """Let waiting jobs try to take something, in the order of queues. `hopeful` is a cheap bound that spares most searches.
-
-    So does the sieve, which goes by what is `given` and lets everyone through for whom there is hope.
-    """
-    if not cycle.waiting.by_leaf():
-        return
+def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = None, *, inside: bool = False) -> None:
+    """Let waiting jobs try to take something, in the order of queues; `inside` their own leaf. `hopeful` is a cheap bound that spares most searches,
+    as is the sieve, which looks at whole queues."""
     for choice, division in cycle.waiting.rounds():
-        among = None if sieve is None else cycle.waiting.sifted(sieve.name, partial(sieve.through, cycle, given), given)
-        if among is not None and not among:
-            continue
-        test = Test(cycle, choice, hopeful, inside=sieve is not None and sieve.name == "preempt")
+        among = cycle.waiting.by_leaf()
+        if sieve is not None:
+            among = {leaf: chosen for leaf, queue in among.items() if (chosen := sieve(leaf, queue))}
+        test = Test(cycle, choice, hopeful, inside=inside)
         queues = cycle.waiting.of_round(division, choice, test.of, among)
         for work in in_turn(cycle, QueueOrder(cycle.tree, division, queues, test.milli), test.onward) if queues else ():
             for quota_type in cycle.waiting.tried_types(work, choice):
