@@ -35,49 +35,11 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     cycle.waiting.served_in_line = not [*cycle.waiting.asking_again()]
     if not cycle.waiting.anybody():
         return
-    if keep and _only_keeps(cycle):
-        cycle.book.keep_later(partial(_walk, cycle, keep=keep, free_start=free_start))
-    else:
-        _walk(cycle, keep=keep, free_start=free_start)
-
-
-def _walk(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     if keep:
         _overdue(cycle, free_start)
     cycle.waiting.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
     for choice, division in cycle.waiting.rounds():
         Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
-
-
-MOST_LOOKED_AT = 64
-
-
-def _only_keeps(cycle: Cycle) -> bool:
-    """Whether a walk would do no more than keep places, as nothing that is waited for fits and nobody may be due.
-
-    Then it can wait until somebody asks.
-    """
-    if cycle.tells or cycle.turn == FAIR or len(cycle.grid.types) > 1 or not cycle.waiting.is_by_leaf or cycle.cluster.windows.upcoming:
-        return False
-    if sum(map(len, cycle.waiting.queues.by_leaf.values())) > MOST_LOOKED_AT or cycle.waiting.any_overdue():
-        return False
-    waiting = [work for queue in cycle.waiting.queues.by_leaf.values() for work in queue if work in cycle.waiting]
-    forms: dict[int, Form] = {}
-    for work in waiting:
-        if work.seats or work.form.fixed or cycle.limits_of(work.home):
-            return False
-        forms[work.form.shape] = work.form
-    book, capacity = cycle.book, cycle.capacity(cycle.views()[-1])
-    for form in forms.values():
-        if capacity.could_fit(form, 0, suspect=form.kind.tolerates_suspect):
-            return False
-    lent = bool(book.lenders())
-    for work in waiting:
-        if work.evicted:
-            return False
-        if lent and in_gaps(cycle, work, 0)[0]:
-            return False
-    return True
 
 
 def _overdue(cycle: Cycle, free_start: bool) -> None:

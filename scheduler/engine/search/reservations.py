@@ -1,6 +1,6 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible, Role
@@ -16,7 +16,7 @@ from .entries import Date, Entry, Prospect
 from .lookahead import END
 from .prospects import Prospects, Surroundings
 
-Later = tuple[Callable[[], None] | None, list[tuple[Work, int]]]  # a walk along the queue, and who asks for a place in which type
+Later = list[tuple[Work, int]]  # who asks for a place, and in which type
 
 
 def _largest(work: Work) -> tuple[Role, int] | None:
@@ -40,8 +40,7 @@ class Book(Prospects):
     def __init__(self, cycle: Surroundings) -> None:
         super().__init__(cycle)
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
-        self._asking: list[tuple[Work, int]] = []
-        self._walk: Callable[[], None] | None = None  # finds those, where nobody has gone along the queue yet
+        self._asking: Later = []
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
@@ -57,28 +56,26 @@ class Book(Prospects):
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
         self.looked_at = True
-        if self._asking or self._walk is not None:
+        if self._asking:
             self.settle()
         return self._entries
 
     @property
     def holds(self) -> list[Hold]:
         """The gates that blocked jobs keep, in order."""
-        if self._walk is not None:
-            self._gone_along()
         self.looked_at |= bool(self._holds)  # they only refuse: without any, a pass that found nothing finds nothing later either
         return self._holds
 
     @property
     def unsettled(self) -> bool:
         """Whether somebody's place is not worked out yet."""
-        return bool(self._asking) or self._walk is not None
+        return bool(self._asking)
 
     @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
         self.looked_at = True
-        if self._asking or self._walk is not None:
+        if self._asking:
             self.settle()
         return self._by_node
 
@@ -95,7 +92,6 @@ class Book(Prospects):
 
     def settle(self) -> None:
         """Work out what was asked for later, of the state in which it was asked for."""
-        self._gone_along()
         asking, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
         for work, quota_type in asking:
@@ -105,8 +101,6 @@ class Book(Prospects):
     def _settle_up_to(self, work: Work) -> None:
         """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
         self.looked_at = True
-        if self._walk is not None:
-            self._gone_along()
         asking, rank = self._asking, self.cycle.waiting.order.rank
         if not asking:
             return
@@ -115,18 +109,9 @@ class Book(Prospects):
         elif work.order not in self._asked_at:
             self.settle()
 
-    def _gone_along(self) -> None:
-        """Find those who ask."""
-        walk, self._walk = self._walk, None
-        if walk is not None:
-            self.cycle.cluster.before_changes = None
-            walk()
-            self.cycle.cluster.before_changes = self.settle
-
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
-        self._walk = None
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
             self._ahead.keep_nothing()
@@ -167,23 +152,17 @@ class Book(Prospects):
             self._staying[work] = (*known, *more)
         return bool(more)
 
-    def keep_later(self, walk: Callable[[], None]) -> None:
-        """A walk along the queue that would only keep places, of this state, once that matters."""
-        self._walk = walk
-        self.cycle.cluster.before_changes = self.settle
-
     def set_aside(self) -> Later | None:
         """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
         if self._entries or not self.unsettled:
             return None
-        later = self._walk, self._asking
-        self._walk, self._asking = None, []
+        later, self._asking = self._asking, []
         self.cycle.cluster.before_changes = None
         return later
 
     def take_up(self, later: Later) -> None:
         """He is not served after all."""
-        self._walk, self._asking = later
+        self._asking = later
         self.cycle.cluster.before_changes = self.settle
 
     def add_later(self, work: Work, quota_type: int) -> None:
