@@ -68,7 +68,7 @@ def _grow(cycle: Cycle, division: Division) -> None:
         queue, at = queues[leaf], order.at[leaf]
         del queue[at]
         insort(queue, best, lo=at, key=rank)
-        order.refresh(leaf)
+        order.refresh((leaf,))
 
 
 def next_step(work: Work) -> Step | None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .planning import Cycle
     from .queues import Queues
     from .standing import Standing
-    from .stirring import Sift, Stirred, WholeOrder
+    from .stirring import Sift, Stirred
 
 
 class Kept:
@@ -60,7 +60,6 @@ class Kept:
         self.first: First | None = None
         self.standing: Standing | None = None
         self.sifts: dict[str, Sift] = {}
-        self.whole: WholeOrder | None = None
         self._first_state: FirstState | None = None
 
     def first_state(self, scenario: Scenario) -> FirstState:
@@ -80,15 +79,13 @@ class Kept:
 
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
-        self.prospect = self.first = self.standing = self.whole = None
+        self.prospect = self.first = self.standing = None
         self.sifts = {}
 
     def readers(self) -> "Iterator[Stirred]":
         """Who looks only at what has changed."""
         for sift in self.sifts.values():
             yield sift.stirred
-        if self.whole is not None:
-            yield self.whole.stirred
 
     def _tree_of(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
         """The tree with nothing charged to it yet."""

@@ -80,8 +80,6 @@ class Cycle:
         if kept.standing is not None:
             kept.standing.rest(changed)
         self.tree.stirred += [work.home for work in changed]
-        if kept.whole is not None:
-            kept.whole.order.rest()
         for reader in kept.readers():
             reader.catch_up()
             reader.begin()
@@ -132,10 +130,8 @@ class Cycle:
 
     def follow(self, order: QueueOrder, since: int, but: int) -> None:
         """Bring an order of queues up to date after a change; one leaf, whose head was dropped, is so already."""
-        if self.requests.by_placement or self.cluster.windows.lasting:
-            order.refresh_all()
-        else:
-            order.follow({work.home for work in self.cluster.journal[since:]} - {but})
+        anywhere = self.requests.by_placement or self.cluster.windows.lasting
+        order.refresh(order.queues if anywhere else {work.home for work in self.cluster.journal[since:]} - {but})
 
     def begin_anew(self) -> None:
         """Take back all that was decided, and what was still to be worked out of that state."""

@@ -1,8 +1,5 @@
 """Which leaves have changed since somebody last looked, so that he looks at no others."""
 
-from typing import NamedTuple
-
-from ..rules.order import QueueOrder
 from .tree import Tree
 from .work import Work
 
@@ -42,11 +39,3 @@ class Sift:
         self.stirred = Stirred(tree)
         self.as_of: object = None
         self.found: dict[int, list[Work]] = {}  # by leaf; without those in which nothing was found
-
-
-class WholeOrder(NamedTuple):
-    """The order of all who wait, and what of it is out of date."""
-
-    order: QueueOrder
-    stirred: Stirred
-    queues: dict[int, list[Work]]

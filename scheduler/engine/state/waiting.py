@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..model.reasons import Reason
 from ..rules.impossible import Verdict, Verdicts
-from ..rules.order import JobOrder, QueueOrder
+from ..rules.order import JobOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
 from .queues import Queues
-from .stirring import Sift, Stirred, WholeOrder
+from .stirring import Sift, Stirred
 from .tree import Division
 from .work import Work
 
@@ -185,19 +185,6 @@ class Waiting:
         self._ask_again()
         self._follow()
         return reader.take().union(self._stirred)
-
-    def whole_order(self, milli: Callable[[Work], int]) -> QueueOrder:
-        """The order of all who wait, from the head of each queue, where there is one division."""
-        kept = self.cluster.kept
-        if kept.whole is None:
-            kept.whole = WholeOrder(QueueOrder(self.tree, self.tree.divisions[0], {}, milli), Stirred(self.tree), {})
-        order, reader, queues = kept.whole
-        stirred = self.stirred(reader)
-        for leaf in stirred:
-            queues[leaf] = self.in_leaf(leaf) if leaf in self.queues.by_leaf else []
-        order.milli, order.queues = milli, queues
-        order.renew(stirred)
-        return order
 
     def sifted(self, name: str, through: Callable[[int, list[Work]], list[Work]], given: object) -> ByLeaf:
         """By leaf what a sieve lets through; of many queues only those are looked at of which anything has changed."""

@@ -75,7 +75,7 @@ def test_an_order_that_follows_what_was_charged_is_that_of_all_keys_anew(seed: i
         for pick in picks:
             leaf = leaves[pick % len(leaves)]
             cycle.tree.charge(leaf, division.types[0], 1000 * (pick % 5), pick % 2 == 0)
-            order.follow([leaf])
+            order.refresh([leaf])
             anew = QueueOrder(cycle.tree, division, {at: queue[order.at[at] :] for at, queue in queues.items()}, milli)
             assert order.best() is anew.best()
             best = order.best()

@@ -2,14 +2,13 @@
 
 import random
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.place.capacity import Capacity
 from scheduler.engine.place.seating import fit
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.first_state import FirstState
@@ -72,14 +71,6 @@ def test_who_was_refused_room_is_refused_it_until_room_is_given(seed: int, size:
         check_refused(cluster)
 
 
-def served(order: QueueOrder, most: int = 1 << 30) -> list[str]:
-    names: list[str] = []
-    while len(names) < most and (work := order.best()) is not None:
-        names.append(work.job.name)
-        order.drop(work.home)
-    return names
-
-
 @drawn
 @given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
 def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
@@ -92,22 +83,6 @@ def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
             for form in cycle.cluster.forms.values():
                 for quota_type in form.types:
                     assert cycle.standing.freeable_below(leaf, quota_type, form.level) == anew.freeable_below(leaf, quota_type, form.level)
-        stir(cycle, chance)
-
-
-@drawn
-@given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
-def test_an_order_that_goes_on_is_that_made_anew(seed: int, size: str):
-    cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
-    assume(cycle.waiting.is_by_leaf)
-
-    def milli(work):
-        return work.missing_milli(work.open_types[0])
-
-    for _ in range(6):
-        fresh = QueueOrder(cycle.tree, cycle.tree.divisions[0], cycle.waiting.of_round(cycle.tree.divisions[0], 0), milli)
-        assert served(cycle.waiting.whole_order(milli)) == served(fresh)
-        served(cycle.waiting.whole_order(milli), most=chance.randrange(4))
         stir(cycle, chance)
 
 
