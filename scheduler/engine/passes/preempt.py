@@ -4,14 +4,12 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
-from ..search.evicting import NOTHING, at_limits, cleared, fits_already, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import beyond_guarantee
 from .walk import walk
-
-SOME = 64  # jobs of a leaf that are looked at one by one
 
 
 def run(cycle: Cycle) -> None:
@@ -48,35 +46,12 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     return division.used[leaf] - lower + milli <= division.fair[leaf]
 
 
-def room_without_all(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> bool:
-    """A bound: False where no domain that lacks room for the job would have it with all lower work of its leaf gone that is ever preemptible."""
-    form = work.form
-    if work.seats or not form.plain or not form.kind.roles[0].gpus:
-        return True
-    return bool(cleared(cycle, work, quota_type, _held_below(cycle, leaf, form.level)) or at_limits(cycle, work, quota_type))
-
-
-def _held_below(cycle: Cycle, leaf: int, level: tuple[int, int]) -> dict[int, int]:
-    """GPUs by node of a leaf's work that may give something to a class and number; of many jobs, of all of them."""
-    below = cycle.standing.below(leaf)
-    if len(below) > SOME:
-        return {node: count for node, (count, _) in cycle.standing.on_node(leaf).items()}
-    held: dict[int, int] = {}
-    for one in below:
-        if (one.form.level < level and not one.form.fixed) or (one.form.elastic and one.form.level == level):
-            for seat in one.seats:
-                held[seat.node] = held.get(seat.node, 0) + seat.mask.bit_count() + len(seat.parts)
-    return held
-
-
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
     key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
     known = told_before(cycle, key, work)
     if known is not None:
         return known
-    if not room_without_all(cycle, work, quota_type, leaf) and not fits_already(cycle, work, quota_type):
-        return NOTHING
     milli = work.missing_milli(quota_type)
     large = max(8000, 2 * milli)
     rules = Inside(cycle, work, quota_type, leaf, milli)
