@@ -115,21 +115,15 @@ class Reclaim(Rights):
         return ranked
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
-        """What may be taken from one source, in order; kept until something below it changes."""
-        units = self.cycle.units()
-        until, quota_type = self._protected_from(place), self.quota_type
-        key = (place, quota_type, until, large, surplus_only)
-        known: list[Pair] | None = units.kept(key, place)
-        if known is not None:
-            return known
+        """What may be taken from one source, in order."""
+        units, until, quota_type = self.cycle.units(), self._protected_from(place), self.quota_type
         outside = units.borrowed(place, self.division)
         asked = [
             unit
             for unit in units.below(place)
             if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
         ]
-        found = in_categories(asked, outside, large)
-        return units.keep(key, place, found)
+        return in_categories(asked, outside, large)
 
     def _protected_from(self, place: int) -> int:
         """Work of a node that began after this instant is protected by its minimum run time."""
@@ -341,10 +335,6 @@ class Inside(Rights):
         """Everything that may be taken, in the order in which it is tried."""
         cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
         until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
-        key = ("preempt", leaf, level, quota_type, until, large, self.work.order if self.work.seats else -1)
-        known: Ranked | None = units.kept(key, leaf)
-        if known is not None:
-            return known
         lower = [
             unit
             for unit in units.of_leaf(leaf)
@@ -352,7 +342,7 @@ class Inside(Rights):
             and (unit.level < level or (unit.surplus and unit.level == level and unit.work is not self.work and "shrink" in cycle.settings.passes))
             and (unit.surplus or unit.fresh or unit.began <= until)
         ]
-        return units.keep(key, leaf, in_categories(lower, units.borrowed(leaf, self.division), large))
+        return in_categories(lower, units.borrowed(leaf, self.division), large)
 
     def legal(self, unit: Unit, taken: dict[int, int]) -> int:
         return self.leaf
