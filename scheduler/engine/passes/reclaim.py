@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import ANY_SIZE, Reclaim, rules_of
+from ..rules.legality import ANY_SIZE, Reclaim
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import Cycle
@@ -58,7 +58,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     milli = work.missing_milli(quota_type)
     if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
         return False
-    rules = rules_of(cycle, work, quota_type, leaf, milli)
+    rules = Reclaim(cycle, work, quota_type, leaf, milli)
     if not rules.sources:
         return False
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
@@ -83,7 +83,7 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     known = told_before(cycle, told, work)
     if known is not None:
         return known
-    for rules in rules_of(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
+    for rules in Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
         refused = _reclaim(cycle, work, quota_type, rules)
         if refused is None:
             return None

@@ -278,21 +278,6 @@ class Reclaim(Rights):
         return self.work.home
 
 
-def rules_of(cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> Reclaim:
-    """The rules for a job of a leaf: for the same amount the same, as long as nothing changes."""
-    key = ("rules", leaf, quota_type, milli, work.home if cycle.cluster.windows.lasting else -1, *_who_gives(cycle, work))
-    rules: Reclaim | None = cycle.memo(key)
-    if rules is None:
-        rules = cycle.remember(key, Reclaim(cycle, work, quota_type, leaf, milli))
-    rules.work = work
-    return rules
-
-
-def _who_gives(cycle: Cycle, work: Work) -> tuple[object, ...]:
-    """What decides which jobs of its own leaf give surplus back for it."""
-    return (work.form.level, work.order if work.seats else -1) if cycle.cluster.forms.elastic else ()
-
-
 def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     """What jobs of a leaf give back for the minimum of one of them that ranks no lower."""
     units = cycle.units()

@@ -8,7 +8,7 @@ from ..model.values import ANY_TYPE, Preemptible
 from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
-from ..rules.legality import rules_of
+from ..rules.legality import Reclaim
 from ..rules.times import overdue
 from ..search.evicting import NOTHING
 from ..state.planning import Cycle
@@ -167,7 +167,7 @@ class Blockers:
         if not above:
             detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
-        rules = rules_of(self.cycle, work, quota_type, leaf, milli)
+        rules = Reclaim(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
         safe = max(own, self._safe(places, "reclaim_min_runtime_ms"))
