@@ -16,7 +16,7 @@ from ..search.reservations import delays, held_back, off_limits, places_of_overd
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
-from ..state.tree import Division
+from ..state.tree import NEVER, Division
 from ..state.work import Work
 from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
 from .walk import TAKEN_AGAIN, in_turn, may_evict
@@ -124,8 +124,13 @@ class Walk:
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The place of the first job from there on that is not hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
         refused: set[object] = set()
+        room = NEVER  # most of those that wait where only rights count ask for more than is left
+        if self.by_right and self.only_type and at < len(queue):
+            room = self.division.fair[queue[at].home] - self.division.used[queue[at].home]
         for place in range(at, len(queue)):
             work = queue[place]
+            if work.form.lowest > room and not work.seats:
+                continue
             alike = (work.form, work.job.limit_ms, work.job.estimate_ms) if work.evicted else work.form
             if work.seats or alike not in refused:
                 if not self.hopeless(work):

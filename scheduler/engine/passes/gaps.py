@@ -90,25 +90,16 @@ def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work
     """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
     if not cycle.book.has_backfilled or not may_evict(cycle, work) or cycle.displaced.holds_back(work):
         return NOBODY
-    if work.seats:
-        return _in_gaps(cycle, work, quota_type)
-    if not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
+    if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return NOBODY  # mostly it asks for more, wherever that is
-    key = ("gaps", work.home, id(work.form), quota_type, overdue(cycle, work))
-    known: tuple[bool, tuple[Work, ...]] | None = cycle.memo(key)
-    return cycle.remember(key, _in_gaps(cycle, work, quota_type)) if known is None else known
-
-
-def _in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
-    """That is the same for all of a queue who ask for the same."""
     lent = lenders(cycle, work, quota_type)
-    if not lent or not _suffice_without(cycle, lent, work, quota_type):
+    if not lent or not suffice_without(cycle, lent, work, quota_type):
         return NOBODY
     stay = _staying(cycle, work, quota_type, lent)
     if not stay:
         return True, ()
     leaving = [one for one in lent if one not in stay]
-    return bool(leaving) and _suffice_without(cycle, leaving, work, quota_type), tuple(not_bound(cycle, work, quota_type, stay))
+    return bool(leaving) and suffice_without(cycle, leaving, work, quota_type), tuple(not_bound(cycle, work, quota_type, stay))
 
 
 def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
@@ -123,15 +114,6 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
         for one in lent
         if (one.charged_leaf == work.home and one.form.level > work.form.level) or (above and tree.within_guarantee(one.charged_leaf, quota_type, 0))
     ]
-
-
-def _suffice_without(cycle: Cycle, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
-    """A bound: False where a job could not start at once even if these left. That is the same for all that need the same room."""
-    if work.seats:
-        return suffice_without(cycle, leaving, work, quota_type)
-    key = ("without", work.form.shape, quota_type, *[one.order for one in leaving])
-    known: bool | None = cycle.memo(key)
-    return cycle.remember(key, suffice_without(cycle, leaving, work, quota_type)) if known is None else known
 
 
 def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:

@@ -8,7 +8,6 @@ from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_befo
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
-from .reclaim import beyond_guarantee
 from .walk import walk
 
 
@@ -38,7 +37,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
         lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level == work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
-    if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+    if work.form.fixed and cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False  # whoever gives way is preemptible, and makes no room among what is not
     if lower >= milli:
         return True

@@ -56,23 +56,13 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     if leaf is None:
         return False
     milli = work.missing_milli(quota_type)
-    if work.form.fixed and beyond_guarantee(cycle, work, leaf, quota_type, milli):
+    if work.form.fixed and cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False
     rules = Reclaim(cycle, work, quota_type, leaf, milli)
     if not rules.sources:
         return False
     key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
     return bool(work.seats) or key not in cycle.refused
-
-
-def beyond_guarantee(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
-    """Whether there is no room left in the guarantees for work that nobody may put out. Where no window counts, that is asked once for an amount."""
-    windows = cycle.cluster.windows
-    key = ("fixed", leaf, quota_type, milli)
-    known = None if windows.lasting else cycle.memo(key)
-    if known is None:
-        known = cycle.remember(key, cycle.tree.fixed_gate(leaf, quota_type, milli, windows.ends(work)) is not None)
-    return bool(known)
 
 
 def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:

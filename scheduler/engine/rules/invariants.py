@@ -57,8 +57,8 @@ class First:
         if np.bitwise_count(held).sum() != np.bitwise_count(mask).sum():
             _raise_held_twice(cluster, works)
         self.held: list[int] = held.tolist()
-        counts, several, places = [len(work.first_seats) for work in works], len(tree.divisions) > 1, len(tree.names)
-        of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works] if several else [work.home for work in works]
+        counts, places = [len(work.first_seats) for work in works], len(tree.names)
+        of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
         used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
         np.add.at(used, np.repeat(ints(of_work), counts), milli)
         self.used = [_summed(tree, each) for each in used.reshape(-1, places).tolist()]
@@ -119,8 +119,10 @@ def _raise_held_twice(cluster: Cluster, works: Sequence[Work]) -> NoReturn:
 
 def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:
     """The division that places are charged to: that of the first one with GPUs."""
-    of_type = cluster.grid.type_of
-    return cluster.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
+    of_type, tree = cluster.grid.type_of, cluster.tree
+    if len(tree.divisions) == 1:
+        return 0
+    return tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
 
 
 def _check_changes(cluster: Cluster, first: First) -> None:
