@@ -9,7 +9,7 @@ from ..search.lookahead import FOREVER
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
-from .gates import Gate, Hold, Rule, counts_against, gates_ahead, uses_of
+from .gates import Gate, Hold, Rule, gates_ahead, uses_of
 from .times import ends_at
 from .windows import NEVER
 
@@ -134,7 +134,7 @@ class Allowances:
         return known
 
     def _count(self, gate: Gate, allowance: Allowance, taken: Taken) -> None:
-        if gate.rule is not Rule.SHARE and counts_against(self.cycle, gate, taken.work, taken.work.home, taken.quota_type):
+        if gate.rule is not Rule.SHARE and gate.counts(self.cycle.tree, taken.work, taken.work.home, taken.quota_type):
             allowance.count(taken.milli, taken.at, taken.at + taken.length)
 
     def take(self, taken: Taken) -> None:

@@ -36,6 +36,14 @@ class Gate(NamedTuple):
     most: int  # milli-GPU
     types: tuple[int, ...]  # the quota types that count
 
+    def counts(self, tree: Tree, work: Work, leaf: int, quota_type: int) -> bool:
+        """Whether a job that is charged to a leaf counts against it."""
+        return tree.below(self.place, leaf) and quota_type in self.types and (work.form.fixed or self.rule is not Rule.GUARANTEE)
+
+    def used(self, tree: Tree) -> int:
+        divisions = [division for division in tree.divisions if not set(division.types).isdisjoint(self.types)]
+        return sum([(division.fixed if self.rule is Rule.GUARANTEE else division.used)[self.place] for division in divisions])
+
 
 class Hold(NamedTuple):
     """The gates that a blocked job keeps."""
@@ -47,7 +55,7 @@ class Hold(NamedTuple):
     gates: tuple[Gate, ...]
     opens: int | None  # when they let it in, in milliseconds from now; None: no estimate says when
     guaranteed: bool  # whether it would stay within its guarantees
-    preempts: bool  # whether it may preempt lower work of its leaf then, as that stays within its fair share
+    safe: int  # for how long after its start it may not preempt lower work of its leaf: for ever where that would not stay within its share
 
 
 class HeldShares:
@@ -71,37 +79,27 @@ def hold_of(cycle: "Cycle", work: Work, quota_type: int, milli: int, *, within: 
     """The gates that a blocked job holds; None if none of them can refuse it. `within`: whether it stays within its leaf's fair share."""
     tree, leaf = cycle.tree, work.charged_leaf if work.seats else work.home
     division = tree.divisions[tree.division_of[quota_type]]
-    fair = division.fair[leaf]
-    gates = [*_gates(cycle, work, leaf, quota_type, division)]
+    every = tuple(range(len(tree.types)))
+    limits = tree.limits(leaf, quota_type)
+    gates = [Gate(place, Rule.LIMIT, most, every if of_type == EVERY_TYPE else (of_type,)) for place, of_type, most in limits]
+    if work.form.fixed:
+        promises = tree.promised_to_fixed(leaf, division, cycle.cluster.windows.ends(work))
+        gates += [Gate(place, Rule.GUARANTEE, promised, division.types) for place, promised in promises]
+    share = Gate(leaf, Rule.SHARE, division.fair[leaf], division.types)
     if within and "reclaim" in cycle.settings.passes and milli > cycle.idle_milli(quota_type):
-        gates.append(Gate(leaf, Rule.SHARE, division.fair[leaf], division.types))
+        gates.append(share)
     if not gates:
         return None
-    hold = Hold(work, leaf, quota_type, milli, tuple(gates), 0, tree.within_guarantee(leaf, quota_type, milli), preempts=True)
+    settings = cycle.settings
+    safe = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms) if "preempt" in settings.passes else NEVER
+    hold = Hold(work, leaf, quota_type, milli, tuple(gates), 0, tree.within_guarantee(leaf, quota_type, milli), safe)
     hold = hold._replace(opens=_opens(cycle, hold))
-    if not _within_then(cycle, hold, Gate(leaf, Rule.SHARE, fair, division.types)):
-        hold = hold._replace(preempts=False)
-        hold = hold._replace(opens=_opens(cycle, hold))
-    return hold
-
-
-def _within_then(cycle: "Cycle", hold: Hold, share: Gate) -> bool:
-    """Whether the holder stays within its fair share once its gates are open."""
-    if hold.opens is None:
-        return False
-    if _used(cycle.tree, share) + hold.milli <= share.most:
-        return True  # whoever leaves
-    return hold.milli + _left(cycle, hold, share, hold.opens) <= share.most
-
-
-def _gates(cycle: "Cycle", work: Work, leaf: int, quota_type: int, division: Division) -> Iterator[Gate]:
-    tree = cycle.tree
-    for place, of_type, most in tree.limits(leaf, quota_type):
-        yield Gate(place, Rule.LIMIT, most, tuple(range(len(tree.types))) if of_type == EVERY_TYPE else (of_type,))
-    if work.form.fixed:
-        ends = cycle.cluster.windows.ends(work)
-        for place, promised in tree.promised_to_fixed(leaf, division, ends):
-            yield Gate(place, Rule.GUARANTEE, promised, division.types)
+    # Whoever leaves, or with those gone who are evicted for it, it has to stay within its share then.
+    room, opens = share.most - milli, hold.opens
+    if opens is not None and (share.used(tree) <= room or _left(cycle, hold, share, opens) <= room):
+        return hold
+    hold = hold._replace(safe=NEVER)
+    return hold._replace(opens=_opens(cycle, hold))
 
 
 def used_before(cycle: "Cycle", work: Work, leaf: int, division: Division) -> int:
@@ -116,11 +114,14 @@ def _opens(cycle: "Cycle", hold: Hold) -> int | None:
     """When enough of what runs has ended, or may be evicted for the holder, in milliseconds from now."""
     latest = 0
     for gate in hold.gates:
-        ahead = [other for other in cycle.book.holds if _counts(cycle, other, gate)]  # they are let in first
+        ahead = [other for other in cycle.book.holds if _will_count(cycle, other, gate)]  # they are let in first
         excess = hold.milli - gate.most + sum(other.milli for other in ahead)
-        if excess + _used(cycle.tree, gate) <= 0:
+        if excess + gate.used(cycle.tree) <= 0:
             continue  # it is open
-        leaving = [(_ends(cycle, other, gate), other.milli) for other in ahead]
+        leaving = []
+        for other in ahead:
+            date, length = _date(cycle, other, gate), duration(cycle, other.work)
+            leaving.append((FOREVER if date is None or length >= NEVER else date + length, other.milli))
         for at, milli in _leaving(cycle, hold, gate):
             excess += milli
             leaving.append((at, milli))
@@ -145,29 +146,20 @@ def _counted(cycle: "Cycle", gate: Gate) -> Iterator[Work]:
                 yield work
 
 
-def _counts(cycle: "Cycle", hold: Hold, gate: Gate) -> bool:
+def _will_count(cycle: "Cycle", hold: Hold, gate: Gate) -> bool:
     """Whether the holder of another hold will count against a gate."""
-    if hold.work not in cycle.waiting or not cycle.tree.below(gate.place, hold.leaf) or hold.quota_type not in gate.types:
-        return False
-    return hold.work.form.fixed or gate.rule is not Rule.GUARANTEE
-
-
-def _ends(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
-    """When the holder will have ended, in milliseconds from now."""
-    at, length = _date(cycle, hold, gate), duration(cycle, hold.work)
-    return FOREVER if at is None or length >= NEVER else at + length
+    return hold.work in cycle.waiting and gate.counts(cycle.tree, hold.work, hold.leaf, hold.quota_type)
 
 
 def _leaving(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int]]:
     """When each running job that counts against a gate has ended, or may be evicted for the holder, in milliseconds from now; and its milli-GPU."""
     now = cycle.now
-    shield = _protected(cycle, hold.leaf) if hold.preempts else 0
     for work in _counted(cycle, gate):
         end = now if work.backfilled and cycle.book.lent(work) else ends_at(cycle, work)
-        if end > now and hold.preempts and _may_be_evicted(cycle, hold, work, work.charged_leaf):
+        if end > now and (safe := _safe_for(hold, work, work.charged_leaf)) < NEVER:
             started = work.job.run.started
             began = now if started is None or not work.first_seats else started
-            end = min(end, max(now, began + shield))
+            end = min(end, max(now, began + safe))
         yield FOREVER if end >= NEVER else end - now, work.milli
 
 
@@ -176,15 +168,10 @@ def _left(cycle: "Cycle", hold: Hold, gate: Gate, at: int) -> int:
     return sum([milli for until, milli in _leaving(cycle, hold, gate) if until > at])
 
 
-def _may_be_evicted(cycle: "Cycle", hold: Hold, work: Work, leaf: int) -> bool:
-    """Whether the holder may preempt a job once its minimum run time is over."""
-    if leaf != hold.leaf or work.form.level >= hold.work.form.level or work.kind.preemptible is not Preemptible.ALWAYS:
-        return False
-    return hold.preempts and "preempt" in cycle.settings.passes
-
-
-def _protected(cycle: "Cycle", leaf: int) -> int:
-    return cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+def _safe_for(hold: Hold, work: Work, leaf: int) -> int:
+    """For how long after its start the holder may not preempt a job of a leaf."""
+    lower = leaf == hold.leaf and work.form.level < hold.work.form.level and work.kind.preemptible is Preemptible.ALWAYS
+    return hold.safe if lower else NEVER
 
 
 def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
@@ -200,61 +187,43 @@ def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: i
 
 
 def held_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
-    """Which hold of a job ahead refuses so much more, if one does."""
-    for hold in cycle.book.holds:
-        gate = _broken(cycle, hold, work, leaf, quota_type, milli)
-        if gate is not None:
-            if gate.rule is Rule.SHARE:
-                cycle.held_shares.held.add(hold.work.order)
-            return _refusal(cycle, hold, gate)
-    return None
-
-
-def _broken(cycle: "Cycle", hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Gate | None:
-    """The gate of a hold that would be closed at the holder's date if a job started now."""
-    if not _binds(cycle, hold, work, leaf, quota_type, milli):
-        return None
+    """Which hold of a job ahead refuses so much more, as a gate of it would be closed at the holder's date if a job started now."""
     tree = cycle.tree
-    for gate in hold.gates:
-        if not counts_against(cycle, gate, work, leaf, quota_type):
-            continue
-        if _used(tree, gate) + hold.milli + milli <= gate.most:
-            continue
-        at = _date(cycle, hold, gate)
-        if at is None or (at and duration(cycle, work) <= at):
-            continue
-        if _may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at:
-            continue
-        if hold.milli + milli + _left(cycle, hold, gate, at) > gate.most:
-            return gate
+    for hold in cycle.book.holds:
+        for gate in _heeded(cycle, hold, work, leaf, quota_type, milli):
+            if gate.used(tree) + hold.milli + milli <= gate.most:
+                continue
+            at = _date(cycle, hold, gate)
+            if at is None or (at and duration(cycle, work) <= at) or _safe_for(hold, work, leaf) <= at:
+                continue
+            if hold.milli + milli + _left(cycle, hold, gate, at) > gate.most:
+                if gate.rule is Rule.SHARE:
+                    cycle.held_shares.held.add(hold.work.order)
+                name, holder, spelt = tree.names[gate.place], hold.work.job.name, spell_instant(cycle.now + at) if at else None
+                when = f"from {spelt}" if spelt else "next"
+                detail = f"{holder} has {counted(hold.milli)} of the {gate.rule.value} of {name} reserved {when}; this job would still use them"
+                facts = {"at": spelt} if spelt else {}
+                return reason("reservation", detail, holder=holder, quota=name, gpus=hold.milli / 1000, **facts)
     return None
 
 
-def _binds(cycle: "Cycle", hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> bool:
-    """Whether a job is served behind the holder and has to heed its gates."""
-    if hold.work is work or hold.work not in cycle.waiting or cycle.waiting.order.rank(work) <= cycle.waiting.order.rank(hold.work):
-        return False
+def _heeded(cycle: "Cycle", hold: Hold, work: Work, leaf: int, quota_type: int, milli: int) -> Iterator[Gate]:
+    """The gates of a hold that a job counts against, where it is served behind the holder and has to heed them."""
+    gates = [gate for gate in hold.gates if gate.counts(cycle.tree, work, leaf, quota_type)]
+    if not gates or hold.work is work or hold.work not in cycle.waiting or cycle.waiting.order.rank(work) <= cycle.waiting.order.rank(hold.work):
+        return
     # What stays within its guarantees waits for no job above its own.
-    return leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli)
-
-
-def counts_against(cycle: "Cycle", gate: Gate, work: Work, leaf: int, quota_type: int) -> bool:
-    return cycle.tree.below(gate.place, leaf) and quota_type in gate.types and (work.form.fixed or gate.rule is not Rule.GUARANTEE)
+    if leaf == hold.leaf or hold.guaranteed or not cycle.tree.within_guarantee(leaf, quota_type, milli):
+        yield from gates
 
 
 def gates_ahead(cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Iterator[tuple[Hold, Gate]]:
     """The gates, held by jobs ahead of it, that a job may not break by a start at any time."""
-    leaf = work.home
     for hold in cycle.book.holds:
-        if not any(counts_against(cycle, gate, work, leaf, quota_type) for gate in hold.gates):
-            continue
-        if not _binds(cycle, hold, work, leaf, quota_type, milli):
-            continue
-        for gate in hold.gates:
-            if counts_against(cycle, gate, work, leaf, quota_type):
-                at = _date(cycle, hold, gate)
-                if at is not None and not (_may_be_evicted(cycle, hold, work, leaf) and _protected(cycle, leaf) <= at):
-                    yield hold, gate
+        for gate in _heeded(cycle, hold, work, work.home, quota_type, milli):
+            at = _date(cycle, hold, gate)
+            if at is not None and _safe_for(hold, work, work.home) > at:
+                yield hold, gate
 
 
 def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, int]]:
@@ -269,7 +238,7 @@ def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, 
     for until, milli in _leaving(cycle, hold, gate):
         yield milli, 0, until
     for other in cycle.book.holds:
-        if other is hold or _counts(cycle, other, gate):
+        if other is hold or _will_count(cycle, other, gate):
             start, length = _starts(cycle, other, gate), duration(cycle, other.work)
             if start >= FOREVER:  # nobody knows when it starts, nor when it has ended
                 yield other.milli, 0, FOREVER
@@ -287,15 +256,6 @@ def _starts(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
     return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else FOREVER
 
 
-def _used(tree: Tree, gate: Gate) -> int:
-    used = 0
-    for division in tree.divisions:
-        numbers = division.fixed if gate.rule is Rule.GUARANTEE else division.used
-        if not set(division.types).isdisjoint(gate.types):
-            used += numbers[gate.place]
-    return used
-
-
 def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
     """When the holder may start, in milliseconds from now; 0: as soon as anything ends. None: nothing is kept for it.
 
@@ -308,21 +268,12 @@ def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:
         return at
     if hold.opens and not cycle.book.has_no_date(hold.work):
         return hold.opens
-    return 0 if overdue(cycle, hold.work) and _ever_opens(cycle, hold) else None
-
-
-def _ever_opens(cycle: "Cycle", hold: Hold) -> bool:
-    """Whether services leave room for the holder at all."""
+    if not overdue(cycle, hold.work):
+        return None
 
     def stays(work: Work) -> bool:
         return ends_at(cycle, work) >= NEVER and work.kind.class_rank == CLASS_RANK["inference"]
 
-    return all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
-
-
-def _refusal(cycle: "Cycle", hold: Hold, gate: Gate) -> Reason:
-    name, holder, at = cycle.tree.names[gate.place], hold.work.job.name, _date(cycle, hold, gate)
-    when = f"from {spell_instant(cycle.now + at)}" if at else "next"
-    detail = f"{holder} has {counted(hold.milli)} of the {gate.rule.value} of {name} reserved {when}; this job would still use them"
-    facts = {"at": spell_instant(cycle.now + at)} if at else {}
-    return reason("reservation", detail, holder=holder, quota=name, gpus=hold.milli / 1000, **facts)
+    # Where services alone leave it no room it waits in vain.
+    open_once = all(hold.milli + sum(one.milli for one in _counted(cycle, gate) if stays(one)) <= gate.most for gate in hold.gates)
+    return 0 if open_once else None
