@@ -5,6 +5,7 @@ With backfill on, the first blocked jobs get a place kept, and what comes behind
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
@@ -35,21 +36,15 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     cycle.waiting.served_in_line = not [*cycle.waiting.asking_again()]
     if not cycle.waiting.anybody():
         return
-    if keep:
-        _overdue(cycle, free_start)
-    cycle.waiting.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
-    for choice, division in cycle.waiting.rounds():
-        Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
-
-
-def _overdue(cycle: Cycle, free_start: bool) -> None:
-    """Who has waited as long as his class may heads the reservations."""
-    if not cycle.waiting.any_overdue():
-        return
-    for work in sorted((work for work in cycle.waiting if overdue(cycle, work)), key=lambda work: work.order):
+    # Who has waited as long as his class may heads the reservations.
+    heads = [work for work in cycle.waiting if overdue(cycle, work)] if keep and cycle.settings.waits_end else []
+    for work in sorted(heads, key=lambda work: work.order):
         types = work.open_types
         if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
             _blocked(cycle, work, types, heads=True)
+    cycle.waiting.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
+    for choice, division in cycle.waiting.rounds():
+        Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
 
 
 class Walk:
@@ -204,75 +199,64 @@ class Walk:
 FITS = reason("fits", "first in the order of queues among those that fit")
 DELAYS_NONE = reason("backfill", "delays no reservation ahead of it")
 DELAYS_NONE_WITHIN = reason("backfill", "stays within its guarantees; delays no reservation of a job that stays within its own")
-STARTED, GATED, HELD_BACK, NO_ROOM = "started", "gated", "held back", "no room"
+STARTED, REFUSED, NO_ROOM = "started", "refused", "no room"
+
+
+class Look(NamedTuple):
+    """Whether a job may start, and where, charged to which leaf; or why not, where that is told."""
+
+    outcome: str
+    why: Reason | None = None
+    seats: tuple[Seat, ...] = ()
+    leaf: int = 0
+    backfilled: bool = False
 
 
 def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     """Start (or repair) a job where it fits: on what is idle or, as a whole, on what is being freed."""
-    if not work.seats:
-        return _try_start(cycle, work, quota_type)
-    if cycle.displaced.holds_back(work):
-        cycle.waiting.note(work, TAKEN_AGAIN)
-        return HELD_BACK
-    before = cycle.cluster.mark()
-    outcome = _try_start(cycle, work, quota_type)
-    if outcome == STARTED:
-        cycle.displaced.repaired(work, before)
-    return outcome
-
-
-def _try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
-    cluster = cycle.cluster
-    milli = work.missing_milli(quota_type)
-    leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
-    banned = 0
-    if refused is None and cluster.windows.upcoming:
-        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-    if refused is not None:
-        cycle.waiting.note(work, refused)
-        return GATED
-    if not cycle.book.entries and not banned:
-        seats = fit_any(cycle, work, quota_type, 0)
-        if seats is None:
-            return HELD_BACK if work.evicted else NO_ROOM
-        _seat(cycle, work, seats, quota_type, leaf, False)
+    before, repairs = cycle.cluster.mark(), bool(work.seats)
+    if repairs and cycle.displaced.holds_back(work):
+        found = Look(REFUSED, TAKEN_AGAIN)
+    else:
+        found = _look(cycle, work, quota_type)
+    if found.outcome == STARTED:
+        _seat(cycle, work, quota_type, found)
+        if repairs:
+            cycle.displaced.repaired(work, before)
         return STARTED
-    with cluster.attempt() as attempt:
-        seats = _clear_of_reservations(cycle, work, quota_type, milli, banned)
-        backfilled = False
-        if seats is None and cycle.book.entries:
-            seats = fit_any(cycle, work, quota_type, banned)
-            if seats is not None:
-                crowded = delays(cycle.book, work, quota_type, milli, seats)
-                # What runs of a gang that is made whole was not lent to it.
-                if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
-                    cycle.waiting.note(work, held_back(cycle.book, crowded))
-                    return HELD_BACK
-                backfilled = True
-        if seats is None:
-            if banned and fit_any(cycle, work, quota_type, 0) is not None:
-                cycle.waiting.note(work, cluster.windows.block_reason(cluster, work, quota_type, milli))
-            return HELD_BACK if banned or work.evicted else NO_ROOM
-        _seat(cycle, work, seats, quota_type, leaf, backfilled)
-        attempt.keep()
-    return STARTED
+    cycle.cluster.undo(before)
+    if found.why is not None:
+        cycle.waiting.note(work, found.why)
+    return found.outcome
 
 
 def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether `try_start` would start a waiting job now; nothing is changed."""
-    milli = work.form.least_milli(quota_type)
-    if _charged_leaf(cycle, work, quota_type, milli)[1] is not None:
-        return False
-    refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
-    if refused is not None:
-        return False
     with cycle.cluster.attempt():
-        if _clear_of_reservations(cycle, work, quota_type, milli, banned) is not None:
-            return True
-        if not cycle.book.entries or not yields(cycle, work):
-            return False
-        seats = fit_any(cycle, work, quota_type, banned)
-        return seats is not None and leaves_in_time(cycle, work, quota_type, delays(cycle.book, work, quota_type, milli, seats))
+        return _look(cycle, work, quota_type).outcome == STARTED
+
+
+def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
+    """Where a job may stand now, with its places taken."""
+    book, windows, milli, banned = cycle.book, cycle.cluster.windows, work.missing_milli(quota_type), 0
+    leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
+    if refused is None and windows.upcoming:
+        refused, banned = windows.gate(cycle.cluster, work, quota_type, milli)
+    if refused is not None:
+        return Look(REFUSED, refused)
+    kept = bool(book.entries)
+    seats = _clear_of_reservations(cycle, work, quota_type, milli, banned) if kept or banned else fit_any(cycle, work, quota_type, 0)
+    if seats is not None:
+        return Look(STARTED, None, seats, leaf)
+    if kept and (seats := fit_any(cycle, work, quota_type, banned)) is not None:
+        crowded = delays(book, work, quota_type, milli, seats)
+        # What runs of a gang that is made whole was not lent to it.
+        if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
+            return Look(REFUSED, held_back(book, crowded))
+        return Look(STARTED, None, seats, leaf, backfilled=True)
+    if banned and fit_any(cycle, work, quota_type, 0) is not None:
+        return Look(REFUSED, windows.block_reason(cycle.cluster, work, quota_type, milli))
+    return Look(REFUSED if banned or work.evicted else NO_ROOM)
 
 
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
@@ -313,29 +297,26 @@ def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int
     return delaying_none(cycle, work, quota_type, milli, banned, partial(fit_any, cycle, work, quota_type))
 
 
-def _seat(cycle: Cycle, work: Work, seats: tuple[Seat, ...], quota_type: int, leaf: int, backfilled: bool) -> None:
-    ahead = bool(cycle.book.entries)
+def _seat(cycle: Cycle, work: Work, quota_type: int, found: Look) -> None:
+    entries = cycle.book.entries
     if work.first_seats and work.seats:
-        why = reason("repair", f"{len(seats)} of its workers had no place")
+        why = reason("repair", f"{len(found.seats)} of its workers had no place")
     elif work.evicted:
         why = reason("moved", "evicted for another job, and another place was free")
-    elif backfilled:
+    elif found.backfilled:
         why = reason("backfill", f"runs before a reservation and can stop within {work.kind.grace_ms // 1000} s")
-    elif ahead:
-        why = DELAYS_NONE_WITHIN if _binds_less(cycle, work, quota_type) else DELAYS_NONE
-    else:
+    elif not entries:
         why = FITS
-    cycle.cluster.seat(work, seats, quota_type, leaf, why)
-    work.backfilled = backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
+    else:
+        # Some of what is kept does not hold back what stays within its guarantees, as the holder does not.
+        bound = all(entry.guaranteed for entry in entries) or not cycle.tree.within_guarantee(
+            work.charged_leaf, quota_type, work.missing_milli(quota_type)
+        )
+        why = DELAYS_NONE if bound else DELAYS_NONE_WITHIN
+    cycle.cluster.seat(work, found.seats, quota_type, found.leaf, why)
+    work.backfilled = found.backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
     cycle.book.has_backfilled |= work.backfilled
     cycle.changed()
-
-
-def _binds_less(cycle: Cycle, work: Work, quota_type: int) -> bool:
-    """Whether some of what is kept does not hold it back, as it stays within its guarantees and the holder does not."""
-    if all(entry.guaranteed for entry in cycle.book.entries):
-        return False
-    return cycle.tree.within_guarantee(work.charged_leaf, quota_type, work.missing_milli(quota_type))
 
 
 def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
