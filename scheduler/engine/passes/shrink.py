@@ -12,7 +12,7 @@ from ..search.victims import Rights
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import claimant
-from .walk import walk
+from .walk import may_evict, walk
 
 
 def run(cycle: Cycle) -> None:
@@ -58,7 +58,8 @@ def give_own(cycle: Cycle) -> None:
 
     One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
     """
-    for work in sorted((work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting), key=cycle.waiting.order.rank):
+    lacking = [work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting and may_evict(cycle, work)]
+    for work in sorted(lacking, key=cycle.waiting.order.rank):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)
         if units and _makes_room(cycle, work, units):
