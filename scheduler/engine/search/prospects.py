@@ -1,6 +1,7 @@
 """The look-ahead under a book of reservations: it follows what the plan changes, and says when a job could start."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -16,9 +17,12 @@ from ..state.grid import Grid, ints
 from ..state.tree import Tree
 from ..state.waiting import Waiting
 from ..state.work import Work
-from .entries import MANY, NOWHERE, Date, Entry, Held, Prospect, Stays, seats_of
+from .entries import Date, Entry, Prospect, seats_of
 from .lookahead import END, FOREVER, Lookahead
-from .rehearsal import Rehearsal, Stay, counts_of
+from .rehearsal import Rehearsal, counts_of
+from .stays import NOWHERE, Held, Stays
+
+MANY = 64  # jobs that changed from which a look-ahead is made anew
 
 
 class Surroundings(Protocol):
@@ -41,14 +45,9 @@ class Prospects(ABC):
         self._entries: list[Entry] = []
         self._ahead: Lookahead | None = None
         self._read = 0  # so much of the cluster's journal is in the look-ahead
-        self._ends_now = False  # whether somebody's time was up, or his place lent, when the look-ahead was made
         self._geometry: list[tuple[int, int]] = []
-        self._held = Stays()
+        self._stays = Stays()
         self._hosts_bind: bool | None = None
-        self._rehearsed: Rehearsal | None = None
-        self._rehearsed_read = 0  # so much of the cluster's journal is in it
-        self._tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when, by job
-        self._standing: dict[Work, Held] = {}  # who stands in a gap and is looked at as if he did not give way
         # Nobody gives way to a reservation where none is made.
         self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
 
@@ -62,52 +61,46 @@ class Prospects(ABC):
         """The look-ahead as of this moment, with the places that are kept by now."""
         return self._renew()
 
+    @property
+    def stays(self) -> Stays:
+        """Who stands where until when, as of this moment."""
+        self._renew()
+        return self._stays
+
     def _renew(self) -> Lookahead:
         cluster = self.cycle.cluster
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
-            self._tenants, self._geometry = {}, [*cluster.geometry]
+            self._geometry, self._read = [*cluster.geometry], len(cluster.journal)
             prospect, cluster.kept.prospect = cluster.kept.prospect, None
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:
-                self._held = Stays()
-                self._ahead = self._lookahead(self._held, self._tenants)
-                self._ends_now = self._anyone_ends()
-            self._read = len(cluster.journal)
+                self._stays = Stays()
+                self._ahead = self._lookahead(self._stays)
         elif self._read < len(cluster.journal):
             self._follow(self._ahead)
         return self._ahead
 
     def _go_on(self, prospect: Prospect) -> Lookahead:
         """The look-ahead of an earlier plan as of now."""
-        ahead, held, now = prospect.ahead, prospect.held, self.cycle.now
-        later = now != ahead.now
-        ahead.pass_time(now)
-        self._held = held
+        ahead, now = prospect.ahead, self.cycle.now
+        self._stays = prospect.stays
         changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
-        if later:
-            for work in held.out_of_date(now):
-                changed.setdefault(work, True)
+        if now != ahead.now:
+            ahead.pass_time(now)
+            changed = dict.fromkeys(self._stays.out_of_date(now), True) | changed
         self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
-        if later:
-            self._ends_now = self._anyone_ends()
-        else:
-            self._ends_now = prospect.ends_now or any(held[work].until <= now for work in changed if work in held)
         return ahead
 
-    def _anyone_ends(self) -> bool:
-        return any(held.until <= self.cycle.now for held in self._held.values())
-
     def fresh_lookahead(self) -> Lookahead:
-        return self._lookahead(Stays(), {})
+        return self._lookahead(Stays())
 
-    def _lookahead(self, known: Stays, tenants: dict[tuple[int, int], dict[Work, int]]) -> Lookahead:
+    def _lookahead(self, stays: Stays) -> Lookahead:
         """What is idle now or being freed, and when the rest comes free. Backfilled work gives way at once."""
         cycle = self.cycle
-        soon = cycle.fleet.soon
-        idle = list(soon.count)
+        idle = list(cycle.fleet.soon.count)
         releases: list[tuple[int, int, int]] = []
-        usable, now, endless = cycle.grid.usable, cycle.now, known.endless
+        usable, now, endless = cycle.grid.usable, cycle.now, stays.endless
         for work in cycle.cluster.works:
             seats = work.seats
             if not seats:
@@ -116,25 +109,14 @@ class Prospects(ABC):
             if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
                 endless[work] = seats  # nobody knows when it ends
                 continue
-            held = known[work] = self._held_by(work)
-            until = held.left(now)
-            for seat in held.seats:
-                node = seat.node
-                if seat.mask:
-                    if not until:
-                        idle[node] += (seat.mask & usable[node]).bit_count()
-                    elif until < END:
-                        releases.append((now + until, node, (seat.mask & usable[node]).bit_count()))
-                for part in seat.parts:
-                    tenants.setdefault((node, part.gpu), {})[work] = until if part.mode != "mig" else END
-        for (node, gpu), ends in tenants.items():  # a shared GPU is whole again when the last of them has left
-            until = max(ends.values())
-            if usable[node] >> gpu & 1 and until < END:
-                if until:
-                    releases.append((now + until, node, 1))
-                else:
-                    idle[node] += 1
-        return Lookahead(cycle.grid, now, idle, releases)
+            held = self._held_by(work)
+            stays.change(work, held)
+            releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in seats if seat.mask]
+        releases += [(stays.shared_until(node, gpu), node, usable[node] >> gpu & 1) for node, gpu in stays.tenants]
+        for until, node, count in releases:
+            if until <= now:
+                idle[node] += count
+        return Lookahead(cycle.grid, now, idle, ((until, node, count) for until, node, count in releases if now < until < END))
 
     def _held_by(self, work: Work) -> Held:
         if not work.seats:
@@ -153,33 +135,14 @@ class Prospects(ABC):
         return self._lends and work.backfilled and work.kind.preemptible is not Preemptible.NEVER
 
     @contextmanager
-    def standing(self, ahead: Lookahead, works: Iterable[Work], rehearsal: Rehearsal | None = None) -> Iterator[None]:
+    def standing(self, ahead: Lookahead, works: Iterable[Work]) -> Iterator[None]:
         """As if these did not give way, who stand in gaps: they stay as long as they are expected to."""
-        held = self._held
-        stays = {work: self._as_expected(work, held[work].seats if work in held else work.seats) for work in works}
-        self._stand(ahead, rehearsal, stays, 1)
+        before = [(work, self._stays.of(work)) for work in works]
+        self._take_up(ahead, [(work, self._as_expected(work, held.seats)) for work, held in before])
         try:
             yield
         finally:
-            self._stand(ahead, rehearsal, stays, -1)
-
-    def _stand(self, ahead: Lookahead, rehearsal: Rehearsal | None, works: dict[Work, Held], sign: int) -> None:
-        usable, shared, now = self.cycle.grid.usable, set(), self.cycle.now
-        for held in works.values():
-            until = held.left(now)
-            for seat in held.seats if until else ():
-                if seat.mask:
-                    ahead.change(seat.node, {until: sign * (seat.mask & usable[seat.node]).bit_count()})
-                for part in seat.parts:
-                    key = (seat.node, part.gpu)
-                    if key not in shared and not max(self._tenants.get(key, {}).values(), default=0) and usable[seat.node] >> part.gpu & 1:
-                        shared.add(key)
-                        ahead.change(seat.node, {until: sign})
-        self._standing = works if sign > 0 else {}
-        tried = rehearsal or self._rehearsed
-        if tried is not None:
-            for work in works:
-                tried.move(work, self._stay(work))
+            self._take_up(ahead, before)
 
     def _follow(self, ahead: Lookahead) -> None:
         """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
@@ -196,40 +159,29 @@ class Prospects(ABC):
                 else:
                     ahead.reserve(entry.at, entry.length, entry.places)
 
-    def _take_up(self, ahead: Lookahead, stays: Iterable[tuple[Work, Held]]) -> None:
+    def _take_up(self, ahead: Lookahead, changed: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is changed."""
-        usable, now = self.cycle.grid.usable, self.cycle.now
-        by_node: dict[int, dict[int, int]] = {}  # by the time of leaving so many GPUs more, or less
-        for work, new in stays:
-            old = self._held.of(work)
+        usable, stays = self.cycle.grid.usable, self._stays
+        by_node: dict[int, Counter[int]] = {}  # by the instant of leaving so many GPUs more, or less
+        shared: dict[tuple[int, int], int] = {}  # until when GPUs in parts were held before
+        for work, new in changed:
+            old = stays.of(work)
             if old == new:
                 continue
             for held, sign in ((old, -1), (new, 1)):
-                until = held.left(now)
-                if not until and not work.form.parted:
-                    continue
                 for seat in held.seats:
-                    if seat.mask and until:
-                        here = by_node.setdefault(seat.node, {})
-                        here[until] = here.get(until, 0) + sign * (seat.mask & usable[seat.node]).bit_count()
+                    if seat.mask:
+                        by_node.setdefault(seat.node, Counter())[held.until] += sign * (seat.mask & usable[seat.node]).bit_count()
                     for part in seat.parts:
-                        self._share(ahead, (seat.node, part.gpu), work, until if part.mode != "mig" else END, sign)
-            self._held.change(work, new)
+                        shared.setdefault((seat.node, part.gpu), stays.shared_until(seat.node, part.gpu))
+            stays.change(work, new)
+        for (node, gpu), before in shared.items():
+            here = by_node.setdefault(node, Counter())
+            here[before] -= usable[node] >> gpu & 1
+            here[stays.shared_until(node, gpu)] += usable[node] >> gpu & 1
         for node, leaving in by_node.items():
             if any(leaving.values()):
                 ahead.change(node, leaving)
-
-    def _share(self, ahead: Lookahead, key: tuple[int, int], work: Work, until: int, sign: int) -> None:
-        """One tenant more or less on a GPU, which is held until the last one has left."""
-        ends = self._tenants.setdefault(key, {})
-        before = max(ends.values(), default=0)
-        if sign > 0:
-            ends[work] = until
-        else:
-            ends.pop(work, None)
-        after = max(ends.values(), default=0)
-        if after != before and self.cycle.grid.usable[key[0]] >> key[1] & 1:
-            ahead.change(key[0], {before: -1, after: 1})
 
     # Waiting
 
@@ -251,9 +203,7 @@ class Prospects(ABC):
         length = self.length(work)
         windows = banned is None and self.cycle.cluster.windows.upcoming
         banned = banned or 0
-        if not work.seats and self.only_gpus_count(work.form) and not windows and not banned:
-            return self.counted(ahead, work.form, quota_type, length)
-        bound = self._by_counting(ahead, work, quota_type, length, banned)
+        bound = self.counted(ahead, work, quota_type, length, banned)
         if bound is None or self._over_by_then(work, bound.at):
             return None
         if windows:
@@ -262,14 +212,13 @@ class Prospects(ABC):
                 return None
             bound, banned = beside
         role = roles[wants[0][0]]
+        if work.form.plain and not work.seats and self.only_gpus_count(work.form):
+            return bound
+        rehearsal = rehearsal or self.rehearsal(ahead)
         if work.form.plain and not work.seats:
-            if self.only_gpus_count(work.form):
-                return bound
-            rehearsal = rehearsal or self._own_rehearsal(ahead)
             counts = [(node, count // role.gpus) for node, count in bound.places]
             if rehearsal.hosts_suffice((role.cpu_milli, role.host_memory_mib), counts, bound.at, length):
                 return bound
-        rehearsal = rehearsal or self._own_rehearsal(ahead)
         found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
         if found is None:
             return None
@@ -297,16 +246,6 @@ class Prospects(ABC):
         role = form.kind.roles[0]
         return form.plain and not ((role.cpu_milli or role.host_memory_mib) and self.hosts_bind)
 
-    def counted(self, ahead: Lookahead, form: Form, quota_type: int, length: int, since: int = 0) -> Date | None:
-        """When and where such a job could start, from then on; no window is to come."""
-        grid, role, width = self.cycle.grid, form.kind.roles[0], form.width
-        if not role.least:
-            return None
-        eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-        level = grid.levels[width] if width >= 0 else None
-        found = ahead.earliest(role.gpus, role.least, length, None if eligible.full else eligible.array, level, since)
-        return None if found is None else Date(*found, ())
-
     def _over_by_then(self, work: Work, at: int) -> bool:
         """Whether a gang that has lost workers is expected to have ended before they could be replaced."""
         return bool(at and work.seats) and self.cycle.now + at >= ends_at(self.cycle, work)
@@ -326,11 +265,11 @@ class Prospects(ABC):
             return soonest, 0
         if not work.form.plain and not tried:
             return None
-        found = self._by_counting(ahead, work, quota_type, length, banned)
+        found = self.counted(ahead, work, quota_type, length, banned)
         return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
 
-    def _by_counting(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0) -> Date | None:
-        """The soonest by whole GPUs: when the last of its roles could start, each looked at alone."""
+    def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
+        """The soonest by whole GPUs, off some nodes and from a moment on: when the last of its roles could start, each looked at alone."""
         width = widest(self.cycle.cluster, work.kind)
         level = self.cycle.grid.levels[width] if width >= 0 else None
         last = Date(0, [], ())
@@ -341,7 +280,7 @@ class Prospects(ABC):
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
                     nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
-                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level)
+                found = ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)
                 if found is None:
                     return None
                 if found[0] >= last.at:
@@ -360,34 +299,9 @@ class Prospects(ABC):
         return self._hosts_bind
 
     def rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        """The fleet of this moment and what is reserved on it, to try jobs on it later."""
-        rehearsal = self._bare_rehearsal(ahead)
-        self._add_reserved(rehearsal)
-        return rehearsal
-
-    def _bare_rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        works = self.cycle.cluster.works
-        return Rehearsal(self.cycle.cluster, ahead, ((work, stay) for work in works if work.seats and (stay := self._stay(work)) is not None))
-
-    def _stay(self, work: Work) -> Stay | None:
-        left = (self._standing.get(work) or self._held_by(work)).left(self.cycle.now)
-        return Stay(0, left, work.seats) if work.seats and left else None
-
-    def _add_reserved(self, rehearsal: Rehearsal) -> None:
+        """The fleet over time with what is reserved on it, to try jobs on it."""
+        rehearsal = Rehearsal(self.cycle.cluster, ahead, self.stays)
         for entry in self.entries:
             if not entry.served:
                 rehearsal.add(entry.at, entry.length, seats_of(entry.work, entry.date))
-
-    def _own_rehearsal(self, ahead: Lookahead) -> Rehearsal:
-        """The same for who asks for a reservation; it follows what changes from one to the next."""
-        journal = self.cycle.cluster.journal
-        if self._rehearsed is None:
-            self._rehearsed = self._bare_rehearsal(ahead)
-        else:
-            self._rehearsed.ahead = ahead
-            self._rehearsed.clear()
-            for work in dict.fromkeys(journal[self._rehearsed_read :]):
-                self._rehearsed.move(work, self._stay(work))
-        self._rehearsed_read = len(journal)
-        self._add_reserved(self._rehearsed)
-        return self._rehearsed
+        return rehearsal

@@ -7,7 +7,6 @@ the same search as today's starts.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,55 +16,31 @@ from ..state.fleet import Fleet, Seat, Split, joined, lowest
 from ..state.grid import Grid
 from ..state.work import Work
 from .lookahead import END, FOREVER, Lookahead
+from .stays import Stays, Use
 
 MOST_MOMENTS = 64  # that are tried for one job; one that fits at none of them gets no date
 
 
-class Stay(NamedTuple):
-    """Who stands where from one moment to another, in milliseconds from now."""
-
-    start: int
-    end: int
-    seats: tuple[Seat, ...]
-
-
-Use = tuple[int, int, Seat]  # from, to, and what is taken
-
-
 class Rehearsal:
-    """Who stands where until when, and who will: jobs of now by name, so that one may be followed, and those to come."""
+    """Who stands where until when, and who will. Moments are counted in milliseconds from now."""
 
-    def __init__(self, cluster: Cluster, ahead: Lookahead, stays: Iterable[tuple[Work, Stay]]) -> None:
+    def __init__(self, cluster: Cluster, ahead: Lookahead, stays: Stays) -> None:
         self.cluster = cluster
         self.grid = cluster.grid
         self.ahead = ahead
-        self._now = dict(stays)
-        self._coming: list[Stay] = []
-        self._by_node: dict[int, list[Use]] | None = None
-
-    @property
-    def stays(self) -> Iterator[Stay]:
-        return chain(self._now.values(), self._coming)
+        self.stays = stays
+        self._coming: dict[int, list[Use]] = {}  # by node
 
     def add(self, start: int, length: int, seats: Sequence[Seat]) -> None:
         """Somebody more who will stand there. Whole GPUs are the look-ahead's to count."""
-        self._coming.append(Stay(start, END if length >= FOREVER else start + length, tuple(seat._replace(mask=0) for seat in seats)))
-        self._index(self._coming[-1], come=True)
+        for seat in seats:
+            self._coming.setdefault(seat.node, []).append(Use(self._instant(start), self._until(start, length), seat._replace(mask=0)))
 
-    def clear(self) -> None:
-        """Nobody is to come any more."""
-        for stay in self._coming:
-            self._index(stay, come=False)
-        self._coming.clear()
+    def _instant(self, moment: int) -> int:
+        return self.cluster.now + moment
 
-    def move(self, work: Work, stay: Stay | None) -> None:
-        """A job of now stands otherwise, or does not any more."""
-        before = self._now.pop(work, None)
-        if before is not None:
-            self._index(before, come=False)
-        if stay is not None:
-            self._now[work] = stay
-            self._index(stay, come=True)
+    def _until(self, moment: int, length: int) -> int:
+        return END if length >= FOREVER else self.cluster.now + moment + length
 
     def earliest(self, work: Work, quota_type: int, since: int, length: int, banned: int = 0) -> tuple[int, tuple[Seat, ...]] | None:
         """The first moment from `since` on at which the job finds a place for so long off the banned nodes, and the place."""
@@ -84,39 +59,42 @@ class Rehearsal:
                 return moment, seats
         return None
 
-    def _leaving(self, since: int) -> dict[int, list[Stay]]:
-        """Who leaves later than at a moment, by when."""
-        leaving: dict[int, list[Stay]] = {}
-        for stay in self.stays:
-            if since < stay.end < END:
-                leaving.setdefault(stay.end, []).append(stay)
+    def _leaving(self, since: int) -> dict[int, set[int]]:
+        """The nodes on which somebody leaves later than at a moment, by when."""
+        now, leaving = self.cluster.now, dict[int, set[int]]()
+        for held in self.stays.held.values():
+            if now + since < held.until < END:
+                leaving.setdefault(held.until - now, set()).update([seat.node for seat in held.seats])
+        for node, uses in self._coming.items():
+            for use in uses:
+                if now + since < use.end < END:
+                    leaving.setdefault(use.end - now, set()).add(node)
         return leaving
 
     def _split_nodes(self) -> set[int]:
         """Nodes on which a GPU is split at some time."""
-        found = {node for node, _ in self.cluster.fleet.soon.splits}
-        return found.union(node for node, uses in self._uses_by_node().items() if any(seat.parts for _, _, seat in uses))
+        found = {node for splits in (self.cluster.fleet.soon.splits, self.stays.tenants) for node, _ in splits}
+        return found.union(node for node, uses in self._coming.items() if any(use.seat.parts for use in uses))
 
     def _hopeful(self, split: set[int], moment: int, length: int) -> set[int]:
         """The nodes on which one worker with parts of GPUs may find them: some are split there, or whole for so long."""
         table = self.ahead.table(1)
-        whole = (table.start <= moment) & (table.end >= (END if length >= FOREVER else moment + length))
+        whole = (table.start <= self._instant(moment)) & (table.end >= self._until(moment, length))
         return split.union(np.flatnonzero(whole.any(axis=1)).tolist())
 
-    def _come_free(self, work: Work, before: int, moment: int, leaving: Sequence[Stay]) -> set[int]:
+    def _come_free(self, work: Work, before: int, moment: int, leaving: set[int]) -> set[int]:
         """The nodes on which somebody leaves at a moment, or more GPUs are whole or shared than at the one before."""
-        found = {seat.node for stay in leaving for seat in stay.seats}
-        found.update(seat.node for stay in self._coming if before < stay.start <= moment for seat in stay.seats)
+        first, last = self._instant(before), self._instant(moment)
+        found = leaving.union(node for node, uses in self._coming.items() if any(first < use.start <= last for use in uses))
         for count in range(1, work.kind.roles[0].devices + 1):
             table = self.ahead.table(count)
-            found.update(np.flatnonzero(((table.start > before) & (table.start <= moment)).any(axis=1)).tolist())
+            found.update(np.flatnonzero(((table.start > first) & (table.start <= last)).any(axis=1)).tolist())
         return found
 
     def hosts_suffice(self, role_host: tuple[int, int], counts: Iterable[tuple[int, int]], moment: int, length: int) -> bool:
         """Whether so many workers per node find the processors and the memory that each of them needs."""
-        until = END if length >= FOREVER else moment + length
         for node, count in counts:
-            here = [seat for _, _, seat in self.on(node, moment, until)]
+            here = [use.seat for use in self.on(node, moment, length)]
             cpus = self.grid.nodes[node].cpu_milli - sum(seat.cpus for seat in here)
             memory = self.grid.nodes[node].host_memory_mib - sum(seat.memory for seat in here)
             if role_host[0] * count > cpus or role_host[1] * count > memory:
@@ -126,28 +104,15 @@ class Rehearsal:
     def host_suffices(self, more: Iterable[Seat], node: int, moment: int) -> bool:
         """Whether the processors and the memory of a node are enough for all who stand there at a moment, and more."""
         cpus, memory = self.grid.nodes[node].cpu_milli, self.grid.nodes[node].host_memory_mib
-        for seat in chain(more, (seat for _, _, seat in self.on(node, moment, moment + 1))):
+        for seat in chain(more, (use.seat for use in self.on(node, moment, 1))):
             cpus -= seat.cpus
             memory -= seat.memory
         return cpus >= 0 and memory >= 0
 
-    def _uses_by_node(self) -> dict[int, list[Use]]:
-        if self._by_node is None:
-            self._by_node = {}
-            for stay in self.stays:
-                self._index(stay, come=True)
-        return self._by_node
-
-    def _index(self, stay: Stay, *, come: bool) -> None:
-        if self._by_node is None:
-            return
-        for seat in stay.seats:
-            here = self._by_node.setdefault(seat.node, [])
-            (here.append if come else here.remove)((stay.start, stay.end, seat))
-
-    def on(self, node: int, moment: int, until: int) -> Iterator[Use]:
-        """Who stands on a node at some time between two moments."""
-        return (use for use in self._uses_by_node().get(node, ()) if use[1] > moment and use[0] < until)
+    def on(self, node: int, moment: int, length: int) -> Iterator[Use]:
+        """What is taken of a node at some time in so long from a moment on."""
+        start, until = self._instant(moment), self._until(moment, length)
+        return (use for use in chain(self.stays.on(node), self._coming.get(node, ())) if use.end > start and use.start < until)
 
     def place(
         self, work: Work, quota_type: int, moment: int, length: int, among: Collection[int] | None = None, banned: int = 0
@@ -169,20 +134,19 @@ class Rehearsal:
     def _fleet(self, real: Fleet, moment: int, length: int, among: Collection[int] | None) -> Fleet:
         """What is free all the time from the moment on, on all nodes or on some. Layouts of boards stay as they are."""
         fleet = Fleet(self.grid)
-        view = fleet.now
-        until = END if length >= FOREVER else moment + length
+        view, now = fleet.now, self._instant(moment)
         busy: dict[int, int] = dict.fromkeys(range(self.grid.size) if among is None else among, 0)
         for key, split in real.soon.splits.items():
             if split.mode == "mig" and key[0] in busy:
                 view.splits[key] = Split("mig", instances=split.instances)
         for node in busy:
-            for start, _, seat in self.on(node, moment, until):
+            for start, _, seat in self.on(node, moment, length):
                 busy[node] |= seat.mask
                 view.cpus[node] -= seat.cpus
                 view.memory[node] -= seat.memory
                 for part in seat.parts:
                     key = (node, part.gpu)
-                    if start > moment:  # whoever joined it at once would be alone there at first, and nobody has kept the whole of it for that
+                    if start > now:  # whoever joined it at once would be alone there at first, and nobody has kept the whole of it for that
                         busy[node] |= 1 << part.gpu
                     view.splits[key] = joined(view.splits.get(key), part)
         for node, gpu in [key for key in view.splits if busy[key[0]] >> key[1] & 1]:
@@ -191,7 +155,7 @@ class Rehearsal:
             busy[node] |= 1 << gpu
         for node, held in busy.items():
             free = self.grid.usable[node] & ~held
-            count = self.ahead.least_free(node, moment, until)
+            count = self.ahead.least_free(node, moment, END if length >= FOREVER else moment + length)
             view.free[node] = free if count >= free.bit_count() else lowest(free, max(0, count))
         view.recount()
         return fleet
@@ -217,8 +181,7 @@ def newly_shared(seats: Sequence[Seat], rehearsal: Rehearsal, moment: int, lengt
     """(node, GPUs) that are whole until these seats take parts of them."""
     if not any(seat.parts for seat in seats):
         return []
-    until = END if length >= FOREVER else moment + length
     nodes = {seat.node for seat in seats}
-    split = {(node, part.gpu) for node in nodes for _, _, seat in rehearsal.on(node, moment, until) for part in seat.parts}
+    split = {(node, part.gpu) for node in nodes for use in rehearsal.on(node, moment, length) for part in use.seat.parts}
     fresh = {(seat.node, part.gpu) for seat in seats for part in seat.parts if part.mode != "mig"} - split
     return counts_of((Seat(0, 0, node, 1 << gpu, 0, 0, 0) for node, gpu in sorted(fresh)), [-1] * rehearsal.grid.size)

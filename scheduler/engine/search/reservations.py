@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from ..model.reasons import Reason, reason
-from ..model.values import Preemptible, Role
+from ..model.values import Preemptible
 from ..place.capacity import widest
 from ..reading.checkers import spell_instant
 from ..rules.gates import Hold
 from ..rules.times import overdue
 from ..state.fleet import Seat
-from ..state.grid import Ints
 from ..state.standing import most_freed
 from ..state.work import Work
 from .entries import Date, Entry, Prospect
@@ -17,21 +16,6 @@ from .lookahead import END
 from .prospects import Prospects, Surroundings
 
 Later = list[tuple[Work, int]]  # who asks for a place, and in which type
-
-
-def _largest(work: Work) -> tuple[Role, int] | None:
-    """The role with the largest workers on GPUs among those that have no place, and how many."""
-    roles = work.kind.roles
-    counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
-    if not counted:
-        return None
-    _, place, count = max(counted)
-    return roles[place], count
-
-
-def _freed(leaving: Iterable[Work]) -> list[tuple[int, int]]:
-    """GPUs by node that may come free with some jobs."""
-    return [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
 
 
 class Book(Prospects):
@@ -126,10 +110,10 @@ class Book(Prospects):
 
     def prospect(self) -> Prospect | None:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
-        if self._ahead is None or self._tenants or self._geometry:
+        if self._ahead is None or self._stays.tenants or self._geometry:
             return None
         self.clear()
-        return Prospect(self.cycle.settings, self._ahead, self._held, self._ends_now)
+        return Prospect(self.cycle.settings, self._ahead, self._stays)
 
     # Keeping
 
@@ -207,11 +191,11 @@ class Book(Prospects):
 
     def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
-        if only_now and (self.is_full(work, quota_type) or not self._may_be_room(work, quota_type)):
+        if only_now and self.is_full(work, quota_type):
             return None
         found = self.earliest(self.ahead, work, quota_type)
         if only_now and (found is None or found.at):
-            self._fill(work, quota_type)
+            self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
             return None
         if found is None:
             self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
@@ -221,9 +205,9 @@ class Book(Prospects):
         """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
         self._asked_at.setdefault(work.order, len(self.entries))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        if not _is_counted(self, work):
+        if not _is_counted(self, work) or not work.missing():
             return  # only its gates are kept
-        found = self.counted(self.ahead, work.form, quota_type, self.length(work), since)
+        found = self.counted(self.ahead, work, quota_type, self.length(work), since=since)
         if found is not None:
             self._keep(work, quota_type, found)
 
@@ -237,16 +221,6 @@ class Book(Prospects):
             self._by_node[node].remove(entry)
             if not self._by_node[node]:
                 del self._by_node[node]
-
-    def _fill(self, work: Work, quota_type: int) -> None:
-        self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
-
-    def _may_be_room(self, work: Work, quota_type: int) -> bool:
-        """A bound that needs no look-ahead of this moment: whether so many GPUs are idle or being freed, or could be had from who is due to leave."""
-        if self._ahead is None or self._ends_now or self.has_backfilled or _suffices(self.cycle, work, quota_type, self.cycle.fleet.soon.count_np):
-            return True
-        self._fill(work, quota_type)
-        return False
 
     def lenders(self) -> list[Work]:
         """Who stands in a gap and would leave it on short notice."""
@@ -273,27 +247,19 @@ def _is_counted(book: Book, work: Work) -> bool:
 
 
 def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
-    """A bound: False where a job could not start at once even if these left."""
-    wanted, soon = _largest(work), cycle.fleet.soon
-    if wanted is None:
+    """A bound by the role with the largest workers: False where a job could not start at once even if these left."""
+    roles = work.kind.roles
+    counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
+    if not counted:
         return True
-    role, workers = wanted
-    freed = _freed(leaving)
-    if soon.idle + sum([count for _, count in freed]) < role.gpus * workers:
+    gpus, place, workers = max(counted)
+    freed = [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
+    if cycle.fleet.soon.idle + sum([count for _, count in freed]) < gpus * workers:
         return False  # mostly there are too few, wherever they are
-    counts = soon.count_np.copy()
+    counts = cycle.fleet.soon.count_np.copy()
     for node, count in freed:
         counts[node] += count
-    return _suffices(cycle, work, quota_type, counts)
-
-
-def _suffices(cycle: Surroundings, work: Work, quota_type: int, counts: Ints) -> bool:
-    """Whether so many GPUs by node hold the role with its largest workers, as far as counting tells."""
-    wanted = _largest(work)
-    if wanted is None:
-        return True
-    role, workers = wanted
-    slots = counts // role.gpus * work.eligible(cycle.grid, role, quota_type).array
+    slots = counts // gpus * work.eligible(cycle.grid, roles[place], quota_type).array
     width = widest(cycle.cluster, work.kind)
     return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
@@ -311,7 +277,6 @@ def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
     if not gpus:
         return 0
     until, inside = _span(book, work, quota_type, milli)
-    book._renew()
     bits = 0
     for node, entries in book._by_node.items():
         if _room(book, node, entries, 0, until, inside, work) < gpus:
@@ -347,7 +312,7 @@ def _room(book: Book, node: int, entries: list[Entry], since: int, until: int, i
         elif entry.at < until:
             first = min(first, entry.at)
     first = max(first, since)
-    return END if first >= until else book._renew().least_free(node, first, until, others)
+    return END if first >= until else book.ahead.least_free(node, first, until, others)
 
 
 def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool:
@@ -366,7 +331,6 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
     book._settle_up_to(work)
     if not book._entries or all(seat.node not in book._by_node for seat in seats):
         return []
-    book._renew()
     until, inside = _span(book, work, quota_type, milli)
     crowded = []
     for node, starts in _taken(book, seats).items():
@@ -383,7 +347,7 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
 
 def _short_of_host(book: Book, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
     """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
-    own, rehearsal, short = book._asked_at.get(work.order, len(book._entries)), book._own_rehearsal(book.ahead), []
+    own, rehearsal, short = book._asked_at.get(work.order, len(book._entries)), book.rehearsal(book.ahead), []
     for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
         kept = [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
         here = [seat for seat in seats if seat.node == node]
@@ -402,7 +366,7 @@ def _taken(book: Book, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
             starts.extend([0] * seat.mask.bit_count())
             shared.update((seat.node, part.gpu) for part in seat.parts)
     for node, gpu in sorted(shared):
-        taken[node].append(max(book._tenants.get((node, gpu), {}).values(), default=0))
+        taken[node].append(max(0, book.stays.shared_until(node, gpu) - book.cycle.now))
     for starts in taken.values():
         starts.sort()
     return taken

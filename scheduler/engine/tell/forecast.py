@@ -192,7 +192,7 @@ class Forecast:
         book, ahead = self.cycle.book, outlook.ahead
         foreseen = outlook.earliest(work, types)
         if foreseen is not None and not foreseen.at and (lenders := book.lenders()):
-            with book.standing(ahead, lenders, rehearsal):
+            with book.standing(ahead, lenders):
                 foreseen = outlook.earliest(work, types)
         if foreseen is None:
             return
