@@ -65,10 +65,7 @@ class Book(Prospects):
 
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
-        self._settle_up_to(work)
-        if any(one is work for one, _ in self._asking):  # it has asked before, in another type
-            self.settle()
-        return next((entry.at for entry in self._entries if entry.work is work), None)
+        return next((entry.at for entry in self.entries if entry.work is work), None)
 
     def has_no_date(self, work: Work) -> bool:
         """Whether a job has asked for a place and no estimate says when there is one."""
@@ -81,17 +78,6 @@ class Book(Prospects):
         for work, quota_type in asking:
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
-
-    def _settle_up_to(self, work: Work) -> None:
-        """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
-        self.looked_at = True
-        asking, rank = self._asking, self.cycle.waiting.order.rank
-        if not asking:
-            return
-        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking):
-            self.settle()  # who comes before it in its queue may have asked for another type behind it
-        elif work.order not in self._asked_at:
-            self.settle()
 
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
@@ -328,8 +314,7 @@ def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool
 
 def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
     """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
-    book._settle_up_to(work)
-    if not book._entries or all(seat.node not in book._by_node for seat in seats):
+    if all(seat.node not in book.nodes for seat in seats):
         return []
     until, inside = _span(book, work, quota_type, milli)
     crowded = []

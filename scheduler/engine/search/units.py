@@ -163,11 +163,6 @@ class Units:
         return self._of_work.get(order, [])
 
     @property
-    def parted(self) -> bool:
-        """Whether anyone holds parts of GPUs."""
-        return self.cluster.forms.parted and any(split.tenants for split in self.cluster.fleet.soon.splits.values())
-
-    @property
     def surplus(self) -> list[Unit]:
         return [unit for unit in self.below(0) if unit.surplus] if self.cluster.forms.elastic else []
 

@@ -50,8 +50,7 @@ def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: in
             hopeful = hopeful_domains(cycle, work, quota_type, ranked, off)
             if hopeful is None:
                 continue
-            counted = not cycle.units().parted
-            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted, off=off)):
+            for domain, target in enumerate(targets(cycle, work, quota_type, off=off)):
                 if domain in hopeful:
                     continue
                 found = search(cycle.cluster, ranked, lambda unit, _: unit.leaf, target, cycle.units())
@@ -104,7 +103,6 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
 
     assert told(kept.below(0)) == told(anew.below(0))
     assert told(kept.surplus) == told(anew.surplus)
-    assert kept.parted == anew.parted
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
             assert cycle.standing.lowest(place) == standing.lowest(place) == lowest_of(anew.of_leaf(place))

@@ -17,8 +17,8 @@ from scheduler.engine.place.placement import Placer
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
-from scheduler.engine.search.evicting import place_in, release, room_without
-from scheduler.engine.search.victims import fewest
+from scheduler.engine.search.evicting import place_in, release, targets
+from scheduler.engine.search.victims import Counter, fewest
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
@@ -76,7 +76,16 @@ def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, d
         for quota_type in work.types:
             others = [unit for unit in units if unit.work is not work]
             gone = data.draw(st.lists(st.sampled_from(others), unique_by=id, max_size=12)) if others else []
-            counted = room_without(cycle, gone, work, quota_type, 0, cycle.grid.size) >= work.form.all_least
+            along = [one for unit in gone if not unit.surplus for one in cycle.units().units_of(unit.work.order)]
+            gone = [*dict.fromkeys([*gone, *along])]
+            (target,) = targets(cycle, work, quota_type)
+            counter = Counter(cycle.cluster, replace(target, short=()))
+            for unit in gone:
+                counter.change(unit, 1)
+            for unit in gone[::2]:  # and back again
+                counter.change(unit, -1)
+                counter.change(unit, 1)
+            counted = counter.enough
             with cycle.cluster.attempt():
                 release(cycle, gone, reason("reclaim", "a trial"), None)
                 tried = place_in(cycle, work, quota_type, 0, cycle.grid.size) is not None
