@@ -5,7 +5,6 @@ in the order of semantics, passes over what is not legal, stops when the job fit
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -419,33 +418,31 @@ Cost = tuple[tuple[int, ...], int, int]  # category, milli-GPU, lost work
 def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit]:
     """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, room for one worker at a time, until the
     job fits or nothing more may be taken."""
-    soon, usable = cluster.fleet.soon, cluster.grid.usable
-    here: dict[int, list[tuple[int, tuple[int, ...], Unit]]] = {}  # the GPUs of each unit on a node, and its category
+    usable, flags = cluster.grid.usable, target.flags
+    idle, here = [*cluster.fleet.soon.count], dict[int, list[tuple[int, tuple[int, ...], Unit]]]()  # the GPUs of each unit on a node; its category
     for rank, unit in units:
-        on = Counts(seat.node for seat in unit.seats for _ in range((seat.mask & usable[seat.node]).bit_count()))
-        for node, gpus in on.items():
-            if target.low <= node < target.high and (target.flags is None or target.flags[node]):
+        for node, gpus in _by_node(unit, usable).items():
+            if gpus and target.low <= node < target.high and (flags is None or flags[node]):
                 here.setdefault(node, []).append((gpus, rank, unit))
-    taken: dict[Unit, None] = {}
 
     def cheapest(node: int) -> tuple[Cost, list[Unit]] | None:
         """The first units of a node that make room for one worker more, without those that are not needed for it."""
-        idle = soon.count[node] + sum([gpus for gpus, _, unit in here[node] if unit in taken])
-        spare, mine = idle % target.gpus - target.gpus, []
+        spare, mine = idle[node] % target.gpus - target.gpus, []
         for one in here[node]:
-            if spare < 0 and one[2] not in taken:
-                mine.append(one)
-                spare += one[0]
-        if spare < 0:
+            mine.append(one)
+            spare += one[0]
+            if spare >= 0:
+                break
+        else:
             return None
-        for one in mine[::-1]:
+        for one in mine[::-1] if spare else ():
             if one[0] <= spare:
                 mine.remove(one)
                 spare -= one[0]
-        cost = max(rank for _, rank, _ in mine), sum(unit.milli for _, _, unit in mine), sum(unit.lost for _, _, unit in mine)
-        return cost, [unit for _, _, unit in mine]
+        chosen = [unit for _, _, unit in mine]
+        return (max([rank for _, rank, _ in mine]), sum([unit.milli for unit in chosen]), sum([unit.lost for unit in chosen])), chosen
 
-    together = Together(legal)
+    together, taken = Together(legal), list[Unit]()
     line = [(found[0], node) for node in sorted(here) if (found := cheapest(node)) is not None]
     heapify(line)
     while line and not counter.enough:
@@ -454,11 +451,22 @@ def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counte
         if found is None or not together.may_grow_by(found[1]):
             continue
         for unit in found[1]:
-            taken[unit] = None
+            taken.append(unit)
             counter.change(unit, 1)
+            for place, gpus in _by_node(unit, usable).items():
+                idle[place] += gpus
+                here[place] = [one for one in here.get(place, ()) if one[2] is not unit]
         if (more := cheapest(node)) is not None:
             heappush(line, (more[0], node))
-    return list(taken)
+    return taken
+
+
+def _by_node(unit: Unit, usable: Sequence[int]) -> dict[int, int]:
+    """The GPUs that it holds."""
+    found: dict[int, int] = {}
+    for _, _, node, mask, _, _, _, _ in unit.seats:
+        found[node] = found.get(node, 0) + (mask & usable[node]).bit_count()
+    return found
 
 
 class Together:
