@@ -109,7 +109,10 @@ class Prospects(ABC):
                 endless[work] = seats  # nobody knows when it ends
                 continue
             held = self._held_by(work)
-            stays.change(work, held)
+            if work.form.parted:
+                stays.change(work, held)
+            else:
+                stays.held[work] = held
             releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in seats if seat.mask]
         releases += [(stays.shared_until(node, gpu), node, usable[node] >> gpu & 1) for node, gpu in stays.tenants]
         for until, node, count in releases:
