@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
+from typing import NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..place.placement import Placer
@@ -205,130 +206,6 @@ def delaying_none(
             banned |= 1 << node
 
 
-def take_cheaply(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...],
-    claim: int,
-) -> bool:
-    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
-
-    Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
-    what setting it back would come to as well.
-    """
-    if not cycle.displaced.any_dear:
-        return False
-    dear = cycle.displaced.dear
-    others = [pair for pair in ranked if not dear(pair[1].work)]
-    if len(others) == len(ranked):
-        return False
-    return take_units(cycle, work, quota_type, others, rights, why, (*alike, "others"), claim) is None
-
-
-def take_units(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...] | None = None,
-    claim: int | None = None,
-    more: Short = (),
-) -> Reason | None:
-    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
-
-    Sets that cross no line go first, also off places that are kept for others.
-
-    `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
-
-    `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
-    """
-    if not ranked:
-        return NOTHING
-    first, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, False)
-    if not others:
-        return first
-    held = first is not None and first.code == "reservation"
-    refused, _ = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, True, held)
-    return first if refused is NOTHING else refused
-
-
-def _take_least(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...] | None,
-    claim: int | None,
-    more: Short,
-    crossing: bool,
-    held: bool = False,
-) -> tuple[Reason | None, bool]:
-    """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
-    others = False
-    refused: Reason | None = NOTHING
-    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more):
-        if one.crosses is not crossing:
-            others = True
-            continue
-        refused = try_set(cycle, work, quota_type, one, rights, why, claim)
-        if refused is None:
-            return None, False
-    if refused is not NOTHING and (refused is None or refused.code != "reservation"):
-        return refused, others
-    # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
-    milli = work.missing_milli(quota_type)
-    off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
-    is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
-    kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
-    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():
-        if one.crosses is not crossing:
-            others = True
-            continue
-        again = try_set(cycle, work, quota_type, one, rights, why, claim, off | kept)
-        if again is None:
-            return None, False
-        if not kept:
-            refused = again
-    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
-
-
-def _known_sets(
-    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, alike: tuple[object, ...] | None, more: Short, off: int = 0
-) -> list[Found]:
-    """The same for all whose search depends on the same."""
-    key = None if alike is None or work.seats else ("found", alike, off)
-    found: list[Found] | None = None if key is None else cycle.memo(key)
-    if found is None:
-        found = _sets(cycle, work, quota_type, ranked, rights, more, off)
-        if key is not None:
-            cycle.remember(key, found)
-    return found
-
-
-def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, more: Short, off: int = 0) -> list[Found]:
-    """The least sets of each domain that would make room, the least first."""
-    found: list[Found] = []
-    units = cycle.units()
-    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked, off)
-    if domains is not None and not domains:
-        return []
-    slices = targets(cycle, work, quota_type, domains, more=more, off=off)
-    here = _by_slice(ranked, slices, cycle.grid.size)
-    for target, inside in zip(slices, here, strict=True):
-        found += least_sets(cycle.cluster, inside, rights, target, units)  # what fits without victims was held back for another reason
-    if len(found) > 1:
-        found.sort(key=Found.rank)
-    return found
-
-
 def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
     """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
     if len(slices) < 2 or any(target.short for target in slices):
@@ -346,68 +223,151 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
     return [*here]
 
 
-def try_set(
-    cycle: Cycle, work: Work, quota_type: int, found: Found, rights: Rights, why: Callable[[Found], Reason], claim: int | None, off: int = 0
-) -> Reason | None:
-    """Carry out one set if rights, gates and placement agree."""
-    refused = rights.guard(found)
-    if refused is not None:
-        return refused
-    cluster = cycle.cluster
-    milli = work.missing_milli(quota_type)
-    code = why(found)
-    later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
-    before = cluster.mark()
-    victims = found.works
-    upset = any(victim.first_seats and not victim.evicted for victim in victims)
-    in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-    if found.surplus:
-        release(cycle, found.units, code, work.job.name, rights.own)
-    else:
-        cluster.put_out_all(victims, code, work.job.name)
-    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
-    if refused is not None:
-        cluster.undo(before)
-        if later is not None:
-            cycle.book.take_up(later)
-        return refused
-    cycle.changed()
-    if in_vain:
-        raise TakenInVain
-    cycle.displaced.served(work, before, victims, code.code, upset=upset)
-    return None
+class Taking(NamedTuple):
+    """A job for which running work gives way, who that may be, and by which rules."""
 
+    cycle: Cycle
+    work: Work
+    quota_type: int
+    ranked: Ranked
+    rights: Rights
+    why: Callable[[Found], Reason]
+    # What the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
+    alike: tuple[object, ...] | None = None
+    claim: int | None = None  # the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it
+    more: Short = ()  # what must leave below nodes of the tree in any case
 
-def _start(
-    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None, off: int
-) -> Reason | None:
-    """Give the job its places where others have left, if gates, windows and reservations agree."""
-    cluster = cycle.cluster
-    refused, leaf = None, work.home
-    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
-        refused = closed_gate(cycle, work, leaf, quota_type, milli)
+    def take(self) -> Reason | None:
+        """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
+
+        Sets that cross no line go first, also off places that are kept for others.
+        """
+        if not self.ranked:
+            return NOTHING
+        first, others = self._take_least(crossing=False)
+        if first is None or not others:
+            return first
+        refused, _ = self._take_least(crossing=True, held=first.code == "reservation")
+        return first if refused is NOTHING else refused
+
+    def take_cheaply(self) -> bool:
+        """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
+
+        Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
+        what setting it back would come to as well.
+        """
+        displaced = self.cycle.displaced
+        others = [pair for pair in self.ranked if not displaced.dear(pair[1].work)] if displaced.any_dear else self.ranked
+        return len(others) < len(self.ranked) and self._replace(ranked=others, alike=(*(self.alike or ()), "others")).take() is None
+
+    def _take_least(self, *, crossing: bool, held: bool = False) -> tuple[Reason | None, bool]:
+        """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
+        refused, others = self._take_one(crossing, 0)
+        if refused is None or (refused is not NOTHING and refused.code != "reservation"):
+            return refused, others
+        # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
+        cycle, work, quota_type, milli = self.cycle, self.work, self.quota_type, self.work.missing_milli(self.quota_type)
+        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
+        is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
+        kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
+        if off | kept:
+            again, more = self._take_one(crossing, off | kept)
+            others |= more
+            if again is None or not (kept or again is NOTHING):
+                refused = again
+        return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
+
+    def _take_one(self, crossing: bool, off: int) -> tuple[Reason | None, bool]:
+        refused: Reason | None = NOTHING
+        others = False
+        for one in self._known_sets(off):
+            if one.crosses is not crossing:
+                others = True
+                continue
+            refused = self._try(one, off)
+            if refused is None:
+                break
+        return refused, others
+
+    def _known_sets(self, off: int) -> list[Found]:
+        """The same for all whose search depends on the same."""
+        key = None if self.alike is None or self.work.seats else ("found", self.alike, off)
+        found: list[Found] | None = None if key is None else self.cycle.memo(key)
+        if found is None:
+            found = self._sets(off)
+            if key is not None:
+                self.cycle.remember(key, found)
+        return found
+
+    def _sets(self, off: int) -> list[Found]:
+        """The least sets of each domain that would make room, the least first."""
+        cycle, work, quota_type, ranked = self.cycle, self.work, self.quota_type, self.ranked
+        units = cycle.units()
+        domains = None if self.more else hopeful_domains(cycle, work, quota_type, ranked, off)
+        if domains is not None and not domains:
+            return []
+        slices = targets(cycle, work, quota_type, domains, more=self.more, off=off)
+        found: list[Found] = []
+        for target, inside in zip(slices, _by_slice(ranked, slices, cycle.grid.size), strict=True):
+            found += least_sets(cycle.cluster, inside, self.rights, target, units)  # what fits without victims was held back for another reason
+        return sorted(found, key=Found.rank) if len(found) > 1 else found
+
+    def _try(self, found: Found, off: int) -> Reason | None:
+        """Carry out one set if rights, gates and placement agree."""
+        refused = self.rights.guard(found)
+        if refused is not None:
+            return refused
+        cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
+        why = self.why(found)
+        later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
+        before = cluster.mark()
+        victims = found.works
+        upset = any(victim.first_seats and not victim.evicted for victim in victims)
+        in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
+        if found.surplus:
+            release(cycle, found.units, why, work.job.name, self.rights.own)
+        else:
+            cluster.put_out_all(victims, why, work.job.name)
+        refused = self._start(found, why.code, off)
+        if refused is not None:
+            cluster.undo(before)
+            if later is not None:
+                cycle.book.take_up(later)
+            return refused
+        cycle.changed()
+        if in_vain:
+            raise TakenInVain
+        cycle.displaced.served(work, before, victims, why.code, upset=upset)
+        return None
+
+    def _start(self, found: Found, code: str, off: int) -> Reason | None:
+        """Give the job its places where others have left, if gates, windows and reservations agree."""
+        cycle, work, quota_type, cluster = self.cycle, self.work, self.quota_type, self.cycle.cluster
+        milli = work.missing_milli(quota_type)
+        refused, leaf = None, work.home
+        for leaf in cluster.leaves_of(work, quota_type, since=self.claim):
+            refused = closed_gate(cycle, work, leaf, quota_type, milli)
+            if refused is None:
+                break
+        banned = 0
         if refused is None:
-            break
-    banned = 0
-    if refused is None:
-        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-    if refused is not None:
-        return refused
-    seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
-    if seats is None or cluster.in_a_circle(work, seats):
-        return NOTHING
-    # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-    crowded = delays(cycle.book, work, quota_type, milli, seats)
-    if crowded:
-        return held_back(cycle.book, crowded)
-    taken = {victim.job.name for victim in victims}
-    how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
-    detail = f"{how_many} way: {some_of(taken)}"
-    cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
-    if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
-        return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
-    work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
-    return None
+            refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+        if refused is not None:
+            return refused
+        seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
+        if seats is None or cluster.in_a_circle(work, seats):
+            return NOTHING
+        # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
+        crowded = delays(cycle.book, work, quota_type, milli, seats)
+        if crowded:
+            return held_back(cycle.book, crowded)
+        taken = {victim.job.name for victim in found.works}
+        how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
+        cluster.seat(work, seats, quota_type, leaf, reason(code, f"{how_many} way: {some_of(taken)}"))
+        if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
+            return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
+        work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
+        return None
 
 
 def some_of(names: Collection[str]) -> str:
