@@ -46,11 +46,13 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     rights: Rights
     if claim is None:
         rights, ranked = Inside(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
+        rules: tuple[object, ...] = (leaf, quota_type, work.form.level)
     else:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
-        ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
+        ranked, rules = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)], rights.signature
     ranked.sort(key=rank_and_cost)
-    return Taking(cycle, work, quota_type, ranked, rights, lambda _: given_back(work.job.name), claim=claim).take()
+    alike = ("shrink", rules, work.form.shape, cycle.limits_of(leaf))
+    return Taking(cycle, work, quota_type, ranked, rights, lambda _: given_back(work.job.name), alike, claim).take()
 
 
 def give_own(cycle: Cycle) -> None:

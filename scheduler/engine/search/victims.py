@@ -21,7 +21,7 @@ from .units import Unit, Units
 
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
-ROUNDS = 16  # in each a unit is left out that leads nowhere: with what goes along it is illegal, or it uses up what may be taken
+ROUNDS = 4  # in each a unit is left out that leads nowhere: with what goes along it is illegal, or it uses up what may be taken
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
