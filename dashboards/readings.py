@@ -8,13 +8,14 @@ from datetime import datetime
 import numpy as np
 
 from dashboards.health.models import HealthFrame
-from dashboards.health.state import MOMENTARY, PROCESSES, STORED, UNREAD, unpacked
+from dashboards.health.state import MOMENTARY, PCIE_SATURATED, PROCESSES, RETRANSMITS, STORED, UNREAD, device_of_node, unpacked
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER
 from dashboards.weak import weak_of
+from scheduler.models import Node
 
-THERMAL, BRAKE = STORED.index("thermal"), STORED.index("power_brake")
+THERMAL, BRAKE, SATURATED = (STORED.index(key) for key in ("thermal", "power_brake", PCIE_SATURATED))
 HOT_C = 85
 
 
@@ -64,9 +65,12 @@ def _read(column: bytes, kind: str, nothing: int, count: int) -> list[int | None
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake; and other figures."""
+    """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake, and of those whose PCIe
+    link carries all that it can; and other figures.
+    """
 
     throttling: frozenset[int]
+    saturating: frozenset[int]
     figures: Mapping[str, Mapping[int, int]]  # by name (`MOMENTARY`), and by those GPUs whose source has them
 
     @property
@@ -80,6 +84,7 @@ class Hardware:
 def hardware_now(*, now: datetime) -> Hardware:
     """One query."""
     throttling: set[int] = set()
+    saturating: set[int] = set()
     figures: dict[str, dict[int, int]] = {key: {} for key in MOMENTARY}
     for at, devices, last in HealthFrame.objects.values_list("at", "devices", "last"):
         if now - at > FRESH:
@@ -87,13 +92,33 @@ def hardware_now(*, now: datetime) -> Hardware:
         keys = np.frombuffer(zlib.decompress(bytes(devices)), np.uint64)
         state = unpacked(last, len(keys), UNREAD)
         gpus = keys % 2 == 0
-        held = np.any((state[[THERMAL, BRAKE]] != UNREAD) & (state[[THERMAL, BRAKE]] > 0), axis=0)
-        throttling.update((keys[held & gpus] // 2).tolist())
+        for places, found in (([THERMAL, BRAKE], throttling), ([SATURATED], saturating)):
+            held = np.any((state[places] != UNREAD) & (state[places] > 0), axis=0)
+            found.update((keys[held & gpus] // 2).tolist())
         for key, values in figures.items():
             row = state[STORED.index(key)]
             told = gpus & (row != UNREAD)
             values.update(zip((keys[told] // 2).tolist(), row[told].tolist(), strict=True))
-    return Hardware(frozenset(throttling), figures)
+    return Hardware(frozenset(throttling), frozenset(saturating), figures)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkNow:
+    """What the newest look says of a node's network: Gb/s of ports below their nominal speed, and percent of TCP segments that are sent again."""
+
+    slow: Mapping[str, float]
+    retransmits: float | None
+
+
+def network_now(node: Node, *, now: datetime) -> NetworkNow:
+    """One query."""
+    frame = HealthFrame.objects.filter(cluster=node.cluster_id, at__gte=now - FRESH).first()
+    if frame is None:
+        return NetworkNow({}, None)
+    keys = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
+    told = unpacked(frame.last, len(keys), UNREAD)[STORED.index(RETRANSMITS), keys == device_of_node(node.pk)]
+    percent = int(told[0]) / 100 if len(told) and told[0] != UNREAD else None
+    return NetworkNow(frame.slow_nics.get(str(node.pk), {}), percent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +127,7 @@ class GpuNow:
 
     reading: Reading
     throttles: bool
+    saturates: bool
     figures: Mapping[str, int]  # of the hardware, by name: those that its source has
 
     @property
@@ -116,7 +142,7 @@ class GpuNow:
 def gpus_read(gpus: Iterable[int], *, now: datetime) -> dict[int, GpuNow]:
     """GPUs by their keys, each with its newest readings. Two queries, however many."""
     readings, hardware = readings_now(now=now), hardware_now(now=now)
-    return {gpu: GpuNow(readings.get(gpu, NOT_READ), gpu in hardware.throttling, hardware.of(gpu)) for gpu in gpus}
+    return {gpu: GpuNow(readings.get(gpu, NOT_READ), gpu in hardware.throttling, gpu in hardware.saturating, hardware.of(gpu)) for gpu in gpus}
 
 
 def gpus_throttling(*, now: datetime) -> frozenset[int]:

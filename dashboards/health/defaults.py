@@ -21,7 +21,13 @@ ROWS: tuple[tuple[str, str, str, int, int, int, int, str], ...] = (
     ("XID: watch", "xid", "watch", 1, 60, 1, 60, "note"),
     ("XID: many of applications", "xid", "app", 20, 60, 5, 60, "note"),
     ("Silent node", "heartbeat", "", 180, 5, 60, 5, "down"),
+    # The nominal speed is the inventory's: a wrong one there must not keep gangs off a whole fleet.
+    ("NIC speed below nominal", "nic_lost", "", 25, 10, 25, 10, "note"),
+    ("TCP retransmissions", "retransmits", "", 200, 10, 100, 15, "note"),
+    ("PCIe saturated", "pcie_saturated", "", 600, 15, 120, 15, "note"),
 )
+# Rules that came later, for consoles that have the first ones.
+LATER = ("nic_lost", "retransmits", "pcie_saturated")
 FIELDS = ("name", "signal", "group", "threshold", "window_minutes", "clear_below", "clear_minutes", "action")
 
 

@@ -21,6 +21,7 @@ class HealthFrame(models.Model):
     last = models.BinaryField(help_text="uint32 by signal and device, packed; the largest value: not read.")
     sums = models.BinaryField(help_text="As `last`: of the running five minutes.")
     logs = models.JSONField(default=list, help_text="Boots whose kernel log was read, with the number of the newest record; the last one read last.")
+    slow_nics = models.JSONField(default=dict, help_text="Gb/s by node and network port, of those below their nominal speed.")
 
     class Meta:
         db_table = "health_frame"

@@ -24,7 +24,8 @@ BUCKET = timedelta(minutes=5)
 LONGEST_GAP = timedelta(seconds=60)
 MOST_LOGS = 8  # of so many boots and machines it is known up to where their logs were read
 KEPT_AGE = 60  # seconds: while a node is heard of more often, its heartbeat is not kept
-HOT = 80  # degrees: cooler ones are not kept
+# Lower levels are not kept: a GPU always has a temperature, and a network always repeats a segment now and then.
+KEPT_FROM = {"temperature": 80, "retransmits": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,13 @@ SIGNALS: dict[str, Signal] = {
         Signal("nic_errors", "NIC errors", "counter", "errors", of_node=True),
         Signal("xid", "XIDs", "event", "XIDs"),
         Signal("heartbeat", "Heartbeat age", "age", "s", of_node=True),
+        Signal("nic_lost", "NIC speed below nominal", "level", "% of speed lost", of_node=True),
+        Signal("retransmits", "TCP retransmissions", "level", "of 10,000 segments", of_node=True),
+        Signal("pcie_saturated", "PCIe saturation", "flag", "s"),
     )
 }
+# Signals that came later: frames of an older version end before them.
+LATER = NIC_LOST, RETRANSMITS, PCIE_SATURATED = "nic_lost", "retransmits", "pcie_saturated"
 # Of a GPU: compute processes, SM clock in MHz, SM occupancy in percent, traffic of PCIe and NVLink in MiB/s. No health rule is
 # about them, and only the newest figure is kept, but for NVLink.
 MOMENTARY = PROCESSES, SM_CLOCK, OCCUPANCY, PCIE, NVLINK = "processes", "sm_clock", "sm_occupancy", "pcie_mib", "nvlink_mib"
@@ -70,11 +76,12 @@ OF_COUNTERS = tuple(key + suffix for key in COUNTED for suffix in (BASE, TOLD))
 OF_XIDS = "xid_base", "xid_told", "xid_heard", "xid_logged_at", "xid_logged", "xid_other", "xid_other_code", "xid_third", "xid_third_code"
 # The order in which a frame holds them: a new one comes last, as frames of an older version end before it.
 STORED = (
-    *(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter")),
+    *(key for key, signal in SIGNALS.items() if signal.kind in ("flag", "level", "counter") and key not in LATER),
     *MOMENTARY,
     *BY_MINUTE,
     *OF_COUNTERS,
     *OF_XIDS,
+    *LATER,
 )
 PLACE = {key: place for place, key in enumerate(STORED)}
 _BY_MINUTE = slice(PLACE[BY_MINUTE[0]], PLACE[BY_MINUTE[-1]] + 1)
@@ -97,6 +104,7 @@ class RawState:
     xids: Sequence[tuple[int, int]] = ()  # (GPU, number) of those that are new since the last look, whoever tells them
     counts: Sequence[Counts] = ()
     log: "Logged | None" = None
+    slow_nics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # Gb/s of ports below their nominal speed, by node
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,7 @@ def state_write(*, cluster_id: int, at: datetime, source: str, state: RawState) 
         kept[_BY_MINUTE] = _by_minute(last[_BY_MINUTE], since, at, now[STORED.index(NVLINK)])
         frame.at, frame.bucket_at, frame.source = at, bucket, source
         frame.devices, frame.last, frame.sums = _packed(devices), _packed(kept), _packed(sums)
+        frame.slow_nics = {str(node): dict(ports) for node, ports in sorted(state.slow_nics.items())}
         frame.save()
         _buckets_write(bucket, devices, sums, new)
         if state.nodes:
@@ -267,7 +276,7 @@ def _added(sums: Words, last: Words, now: Words, seconds: int) -> Words:
         if kind == "flag":
             found[place] += np.where(read & (now[place] > 0), np.uint32(seconds), np.uint32(0))
         elif kind == "level":
-            level = np.where(now[place] >= HOT, now[place], 0) if key == "temperature" else now[place]
+            level = np.where(now[place] >= KEPT_FROM.get(key, 0), now[place], 0)
             found[place] = np.where(read, np.maximum(found[place], level), found[place])
         else:
             base = PLACE[key + BASE]

@@ -44,6 +44,9 @@ CAUSES = {
     "pcie_lost": "PCIe downgrade",
     "pcie_replays": "PCIe replays",
     "nic_errors": "NIC errors",
+    "nic_lost": "NIC speed below nominal",
+    "retransmits": "TCP retransmissions",
+    "pcie_saturated": "PCIe saturation",
     "xid": "XIDs",
     "temperature": "Heat",
 }

@@ -2,7 +2,7 @@
 
 A server that fails, is slow or answers with nothing gives no reading. Its GPUs are without one: they are not idle, and nothing is drained for it.
 
-One source speaks for a GPU: the first server that knows it, then, in clusters that servers read, this machine's driver (NVML), in the same frame.
+One source speaks for a GPU: the server that scraped it last, then, in clusters that servers read, this machine's driver (NVML), in the same frame.
 Two writers of one cluster would take each other's readings for missing. Counters of all of them go on to the raw state, which follows one of each.
 """
 
@@ -15,20 +15,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
+from types import MappingProxyType
 
 import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
 from dashboards.health.counting import OWN, Counts
+from dashboards.health.links import Speeds, is_saturated, speeds_lost
 from dashboards.health.state import (
     BASE,
     COUNTED,
     MOMENTARY,
+    NIC_LOST,
     NVLINK,
     OCCUPANCY,
     PCIE,
+    PCIE_SATURATED,
     PROCESSES,
+    RETRANSMITS,
     SM_CLOCK,
     UNREAD,
     RawState,
@@ -38,7 +43,7 @@ from dashboards.health.state import (
 )
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
-from dashboards.prometheus.dcgm import Look, look
+from dashboards.prometheus.dcgm import STALE_SECONDS, Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
@@ -49,6 +54,7 @@ from gpufleet.core.progress import turn_take
 from scheduler.loop.measures import SOURCE_FAULTS
 from scheduler.models import Gpu, Node
 from scheduler.notify.outgoing import Rules
+from scheduler.selectors.nodes import nominal_speeds
 from scheduler.services.loop.measuring import tally
 
 logger = logging.getLogger(__name__)
@@ -69,6 +75,8 @@ class Known:
     key: int
     cluster: int
     node: int
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
 
 
 @dataclass(slots=True)
@@ -100,11 +108,9 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     begun, local = monotonic(), _begun(machine or machine_known, known)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now, hosts), servers))
-    values: dict[str, dict[str, float]] = {}
-    for answer in answers:
-        for uuid, read in answer.look.gpus.items():
-            # The first server that knows a GPU speaks for it; another fills in what that one does not have.
-            values[uuid] = read | values.get(uuid, {})
+    values = newest_read(answers)
+    speeds, retransmits = hosts_read(answers, hosts)
+    nominal = nominal_speeds(speeds) if speeds else {}
     counts = [counts_of(answer.server.pk, answer.look.gpus, answer.look.nics, known, hosts) for answer in answers]
     readings, log = _machine_told(local)
     _fill_in(values, readings, known)
@@ -120,12 +126,43 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
             columns = columns_of(rows)
             frame_write(cluster_id=cluster, at=at, now=at, source=WEAK_SOURCE if len(columns.weak) else SOURCE, columns=columns)
             own = {uuid: one.key for uuid, one in known.items() if one.cluster == cluster}
-            state = replace(state_of(rows), counts=counts, log=logged(log, own))
+            state = replace(state_of(rows, speeds, nominal, retransmits), counts=counts, log=logged(log, own))
             state_write(cluster_id=cluster, at=at, source=SOURCE, state=state)
         for answer in answers:
             _note(answer, now)
         feed_publish(changes={"telemetry": [{"id": cluster} for cluster in sorted(clusters)], "sources": [{"id": 1}]})
     return len(values)
+
+
+def newest_read(answers: Sequence[Answer]) -> dict[str, dict[str, float]]:
+    """What servers read of each GPU: by the one that scraped it last, of several the first; others fill in what that one does not have.
+
+    A reading that another server has a newer one of is counted with the server that gave it.
+    """
+    told: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for place, answer in enumerate(answers):
+        for uuid in answer.look.gpus:
+            told[uuid].append((answer.look.ages.get(uuid, STALE_SECONDS), place))
+    values: dict[str, dict[str, float]] = {}
+    for uuid, offers in told.items():
+        offers.sort()
+        for age, place in reversed(offers):
+            look = answers[place].look
+            values[uuid] = values.get(uuid, {}) | look.gpus[uuid]
+            look.odd["older"] += age > offers[0][0]
+    return values
+
+
+def hosts_read(answers: Sequence[Answer], hosts: Mapping[str, int]) -> tuple[dict[int, dict[str, float]], dict[int, float]]:
+    """Of each node the speeds of its network ports, and the part of segments that it sends again; of several servers that tell, by the first."""
+    speeds: dict[int, dict[str, float]] = {}
+    retransmits: dict[int, float] = {}
+    for answer in answers:
+        for name, ports in answer.look.speeds.items():
+            speeds[hosts[name]] = ports | speeds.get(hosts[name], {})
+        for name, part in answer.look.retransmits.items():
+            retransmits.setdefault(hosts[name], part)
+    return speeds, retransmits
 
 
 def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Reading], KernelLog | None]]:
@@ -205,7 +242,8 @@ def _as_dcgm(reading: Reading) -> dict[str, float]:
 
 def gpus_known() -> dict[str, Known]:
     rows = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).exclude(uuid="").order_by("pk")
-    return {uuid: Known(key, cluster, node) for uuid, key, cluster, node in rows.values_list("uuid", "pk", "node__cluster_id", "node_id")}
+    facts = rows.values_list("uuid", "pk", "node__cluster_id", "node_id", "pcie_generation", "pcie_width")
+    return {uuid: Known(key, cluster, node, generation, width) for uuid, key, cluster, node, generation, width in facts}
 
 
 def nodes_named() -> dict[str, int]:
@@ -319,8 +357,13 @@ def counts_of(
     return Counts(source, figures, devices, parts)
 
 
-def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> RawState:
-    """The raw state of the hardware for health rules, but for what is counted."""
+def state_of(
+    rows: Sequence[tuple[Known, Mapping[str, float]]],
+    speeds: Mapping[int, Speeds] = MappingProxyType({}),
+    nominal: Mapping[int, Mapping[str, int]] = MappingProxyType({}),
+    retransmits: Mapping[int, float] = MappingProxyType({}),
+) -> RawState:
+    """The raw state of the hardware for health rules, but for what is counted. The others are by node: figures of its network ports."""
     reads = [read for _, read in rows]
 
     def column(value: Callable[[Mapping[str, float]], float | None]) -> NDArray[np.uint32]:
@@ -333,4 +376,18 @@ def state_of(rows: Sequence[tuple[Known, Mapping[str, float]]]) -> RawState:
     columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
     columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "pcie_lost": column(_pcie_lost)}
     columns |= {OCCUPANCY: column(_occupancy), PCIE: column(partial(_traffic, PCIE)), NVLINK: column(partial(_traffic, NVLINK))}
-    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=sorted({one.node for one, _ in rows}))
+    columns[PCIE_SATURATED] = np.array([UNREAD if (told := _saturated(*row)) is None else told for row in rows], np.uint32)
+    nodes = sorted({one.node for one, _ in rows})
+    lost, slow = speeds_lost({node: speeds[node] for node in nodes if node in speeds}, nominal)
+    again = {node: round(10_000 * min(1.0, retransmits[node])) for node in nodes if node in retransmits}
+    figures = {NIC_LOST: lost, RETRANSMITS: again}
+    node_columns = {key: np.array([told.get(node, UNREAD) for node in nodes], np.uint32) for key, told in figures.items()}
+    return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=nodes, node_columns=node_columns, slow_nics=slow)
+
+
+def _saturated(gpu: Known, read: Mapping[str, float]) -> int | None:
+    """By the link as it runs; where that is not told, as the inventory has it."""
+    if PCIE_SATURATED in read:
+        return int(read[PCIE_SATURATED])
+    generation, width = read.get("pcie_generation") or gpu.pcie_generation, read.get("pcie_width") or gpu.pcie_width
+    return is_saturated(generation=generation, width=width, tx=read.get("pcie_mib_tx"), rx=read.get("pcie_mib_rx"))

@@ -52,19 +52,34 @@ FIELDS = (
     Field("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "nvlink_errors", 0, 2**31),
     Field("DCGM_FI_DEV_PCIE_LINK_WIDTH", "pcie_width", 0, 64),
     Field("DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH", "pcie_widest", 1, 64),
+    Field("DCGM_FI_DEV_PCIE_LINK_GEN", "pcie_generation", 0, 16),
     Field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "reasons", 0, 2**32),
     Field("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "reasons", 0, 2**32),  # the same since DCGM 3.3
 )
 # Of each metric by itself: the timestamp of what an operator gives is that of the question.
 AGE = "max by (UUID, GPU_I_ID) (timestamp(DCGM_FI_PROF_SM_ACTIVE) or timestamp(DCGM_FI_DEV_GPU_UTIL) or timestamp(DCGM_FI_DEV_FB_USED))"
-# Of the node exporter: errors of all network adapters of a host, by the address at which it is scraped; and how many series that are, in the same
-# answer: a sum with one of them missing is no reset.
+# Of the node exporter, by the address at which a host is scraped. Devices without hardware of their own say nothing of it.
+_HARDWARE = 'device!~"lo|(veth|docker|br|cni|cali|virbr|tap|tun).*"'
+# Errors of all network ports of a host; and how many series that are, in the same answer: a sum with one of them missing is no reset.
 _NICS = (
     '{__name__=~"node_network_(receive|transmit)_errs_total'
-    '|node_infiniband_(symbol_error|link_error_recovery|link_downed|port_receive_errors|local_link_integrity_errors)_total",'
-    'device!~"lo|(veth|docker|br|cni|cali|virbr|tap|tun).*"}'
+    '|node_infiniband_(symbol_error|link_error_recovery|link_downed|port_errors_received|local_link_integrity_errors)_total",'
+    f"{_HARDWARE}}}"
 )
 NICS = f'sum by (instance) ({_NICS}) or label_replace(count by (instance) ({_NICS}), "figure", "count", "", "")'
+# Speeds of network ports in bytes a second. Of a port that is down there is none, or it is negative: then it is nothing.
+SPEEDS = (
+    f'max by (instance, device) ({{__name__=~"node_network_speed_bytes|node_infiniband_rate_bytes_per_second",{_HARDWARE}}} >= 0)'
+    f" or max by (instance, device) (node_network_up{{{_HARDWARE}}} == 0)"
+)
+# The part of TCP segments that a host has sent again, where it sends enough of them to tell.
+LEAST_SEGMENTS = 100
+RETRANSMITS = (
+    f"sum by (instance) (rate(node_netstat_Tcp_RetransSegs[5m])) / (sum by (instance) (rate(node_netstat_Tcp_OutSegs[5m])) > {LEAST_SEGMENTS})"
+)
+OF_HOSTS = (NICS, SPEEDS, RETRANSMITS)
+MOST_SPEED = 1e13
+MOST_RETRANSMITS = 100
 MOST_ERRORS = 2**31
 ODDITIES = {
     "unknown_gpu": "Series of a GPU that is not in the inventory",
@@ -74,8 +89,9 @@ ODDITIES = {
     "out_of_range": "Values that cannot be true",
     "stale": "Readings older than 60 s",
     "wrong_profile": "MIG instances with an unknown profile",
-    "no_nics": "Looks in which errors of network adapters could not be read",
+    "no_nics": "Figures of network ports that could not be read in a look",
     "missing": "GPUs without a field that others have",
+    "older": "GPUs of which another server had a newer reading",
 }
 _PROFILE = re.compile(r"(\d)g\.\d+gb", re.ASCII)
 SEVENTHS = 7
@@ -88,24 +104,33 @@ def query_of(one: Field) -> str:
 
 @dataclass(slots=True)
 class Look:
-    """What one look at a server found: by UUID, the believed values by key; by host, the series of network adapters' errors and their sum."""
+    """What one look at a server found: by UUID, the believed values by key; by node, the series of network ports' errors and their sum, the bytes
+    a second of each port, and the part of segments that were sent again.
+    """
 
     gpus: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    ages: dict[str, float] = field(default_factory=dict)  # seconds since a GPU was scraped, where that is told
     odd: Counter[str] = field(default_factory=Counter)
     nics: dict[str, tuple[int, int]] = field(default_factory=dict)
+    speeds: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    retransmits: dict[str, float] = field(default_factory=dict)
 
 
 def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float, hosts: Container[str] = ()) -> Look:
     """Ask for every field. `now` is in seconds since 1970; `hosts` are the names of nodes."""
     found = Look()
     ages = _ages(ask(AGE), now)
+    for (uuid, _), age in ages.items():
+        found.ages[uuid] = min(age, found.ages.get(uuid, age))
     for one in FIELDS:
         _read(found, one, ask(query_of(one)), known, ages)
-    try:
-        nics = list(ask(NICS))
-    except PrometheusFault:
-        nics, found.odd["no_nics"] = [], 1
-    _read_nics(found, nics, hosts)
+    for query, read in zip(OF_HOSTS, (_read_nics, _read_speeds, _read_retransmits), strict=True):
+        try:
+            series = list(ask(query))
+        except PrometheusFault:
+            found.odd["no_nics"] += 1
+        else:
+            read(found, series, hosts)
     sizes = Counter(key for values in found.gpus.values() for key in values)
     most = len(found.gpus)
     found.odd["missing"] += sum(most - count for count in sizes.values())
@@ -118,10 +143,7 @@ def _read_nics(found: Look, series: Sequence[Mapping[str, Any]], hosts: Containe
     for row in series:
         if _labels(row).get("figure"):
             continue
-        instance = _labels(row).get("instance", "")
-        host = instance.partition(":")[0]
-        name = next((one for one in (host, host.partition(".")[0]) if one in hosts), None)
-        value, count = _number(row), counts.get(instance)
+        name, value, count = _node_of(row, hosts), _number(row), counts.get(_labels(row).get("instance", ""))
         if name is None:
             found.odd["unknown_node"] += 1
         elif value is None or count is None:
@@ -130,6 +152,38 @@ def _read_nics(found: Look, series: Sequence[Mapping[str, Any]], hosts: Containe
             found.odd["out_of_range"] += 1
         else:
             found.nics[name] = max((int(count), int(value)), found.nics.get(name, (0, 0)))
+
+
+def _read_speeds(found: Look, series: Sequence[Mapping[str, Any]], hosts: Container[str]) -> None:
+    for row in series:
+        if (read := _of_node(found, row, hosts, MOST_SPEED)) is not None:
+            node, value = read
+            found.speeds[node][_labels(row).get("device", "")] = value
+
+
+def _read_retransmits(found: Look, series: Sequence[Mapping[str, Any]], hosts: Container[str]) -> None:
+    for row in series:
+        if (read := _of_node(found, row, hosts, MOST_RETRANSMITS)) is not None:
+            found.retransmits[read[0]] = read[1]
+
+
+def _of_node(found: Look, row: Mapping[str, Any], hosts: Container[str], most: float) -> tuple[str, float] | None:
+    """The node of a series and its value, where there is such a node and the value can be true; else it is counted."""
+    name, value = _node_of(row, hosts), _number(row)
+    if name is None:
+        found.odd["unknown_node"] += 1
+    elif value is None:
+        found.odd["not_a_number"] += 1
+    elif not 0 <= value <= most:
+        found.odd["out_of_range"] += 1
+    else:
+        return name, value
+    return None
+
+
+def _node_of(row: Mapping[str, Any], hosts: Container[str]) -> str | None:
+    host = _labels(row).get("instance", "").partition(":")[0]
+    return next((one for one in (host, host.partition(".")[0]) if one in hosts), None)
 
 
 def _ages(series: Iterable[Mapping[str, Any]], now: float) -> dict[tuple[str, str], float]:

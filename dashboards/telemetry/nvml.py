@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from dashboards.health.links import is_saturated
+
 GPM, DRIVER = "gpm", "driver"
 # Counters are differences between two looks; NVIDIA asks for at least a tenth of a second between them.
 INTERVAL_SECONDS = 0.2
@@ -53,6 +55,8 @@ _GPM_METRICS = {
 }
 
 
+PCIE = "pcie_mib"
+_PCIE_COUNTERS = {"tx": pynvml.NVML_PCIE_UTIL_TX_BYTES, "rx": pynvml.NVML_PCIE_UTIL_RX_BYTES}
 _GPM_TRAFFIC = {
     "pcie_mib_tx": pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
     "pcie_mib_rx": pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
@@ -183,7 +187,7 @@ def _reading(handle: object, looks: Sequence[tuple[float, object | None, object 
         memory_used=100 * memory.used / memory.total if memory is not None and memory.total else None,
         power_watts=None if milliwatts is None else round(milliwatts / 1000),
         temperature_c=_tried(lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
-        state=_state(handle) | _traffic(looks),
+        state=_state(handle) | _traffic(handle, looks),
         **counters,
     )
 
@@ -239,13 +243,26 @@ def _added(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[
     return found
 
 
-def _traffic(looks: Sequence[tuple[float, object | None, object | None]]) -> dict[str, int]:
-    """MiB/s over PCIe and NVLink, both ways together, of a GPU that is not split."""
-    if len(looks) != 1 or looks[0][1] is None or looks[0][2] is None:
+def _traffic(handle: object, looks: Sequence[tuple[float, object | None, object | None]]) -> dict[str, int]:
+    """MiB/s over PCIe and NVLink, both ways together, of a GPU that is not split; and whether the PCIe link carries all that it can."""
+    if len(looks) != 1 or looks[0][0] != 1.0:
         return {}
-    read = _metrics(looks[0][1], looks[0][2], _GPM_TRAFFIC)
-    ways = {key: (read[f"{key}_tx"], read[f"{key}_rx"]) for key in ("pcie_mib", "nvlink_mib")}
-    return {key: round(tx + rx) for key, (tx, rx) in ways.items() if tx is not None and rx is not None}
+    if looks[0][1] is not None and looks[0][2] is not None:
+        read = _metrics(looks[0][1], looks[0][2], _GPM_TRAFFIC)
+    else:
+        read = {f"{PCIE}_{way}": _throughput(handle, counter) for way, counter in _PCIE_COUNTERS.items()}
+    ways = {key: (read.get(f"{key}_tx"), read.get(f"{key}_rx")) for key in (PCIE, "nvlink_mib")}
+    found = {key: round(tx + rx) for key, (tx, rx) in ways.items() if tx is not None and rx is not None}
+    tx, rx = (None if mib is None else mib * (1 << 20) for mib in ways[PCIE])
+    generation = _tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle))
+    saturated = is_saturated(generation=generation, width=_tried(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)), tx=tx, rx=rx)
+    return found if saturated is None else found | {"pcie_saturated": saturated}
+
+
+def _throughput(handle: object, counter: int) -> float | None:
+    """MiB/s over the last 20 ms, of GPUs that have no counters of traffic."""
+    kilobytes = _tried(lambda: pynvml.nvmlDeviceGetPcieThroughput(handle, counter))
+    return None if kilobytes is None else kilobytes / 1024
 
 
 def _counters(before: object, after: object) -> dict[str, float | None]:

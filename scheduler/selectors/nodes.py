@@ -14,7 +14,7 @@ from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
 from scheduler.hardware.draining import Running
-from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Node, Placement, PlannedHealth
+from scheduler.models import Checkpoint, Gpu, Health, InventoryEvent, Job, MigInstance, Nic, Node, Placement, PlannedHealth
 from scheduler.selectors.holders import open_placements, outside_seats
 
 HISTORY_LENGTH = 50
@@ -259,3 +259,11 @@ def node_sizes(names: Sequence[str]) -> dict[str, int]:
     nodes = Node.objects.filter(name__in={name.rpartition("/")[2] for name in names}, removed_at__isnull=True)
     rows = nodes.annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True))).values_list("cluster__name", "name", "size")
     return {f"{cluster}/{name}": size for cluster, name, size in rows}
+
+
+def nominal_speeds(nodes: Collection[int]) -> dict[int, dict[str, int]]:
+    """Gb/s by node and network port, as the inventory has them. One query."""
+    found: dict[int, dict[str, int]] = {}
+    for node, name, speed in Nic.objects.filter(node__in=nodes, speed_gbps__gt=0).values_list("node_id", "name", "speed_gbps"):
+        found.setdefault(node, {})[name] = speed
+    return found

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboards.courses import node_chart, node_heat
 from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.node_list import NODES, nodes_now
-from dashboards.readings import gpus_read
+from dashboards.readings import gpus_read, network_now
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -419,6 +419,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing, "now": read[gpu.pk]})
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
     left, moment = jobs_left(access, node), now()
+    network = network_now(node, now=moment)
     drains = node.health == Health.DRAINING and node.removed_at is None
     plan = plan_of(node) if node.removed_at is None else None
     context = {
@@ -436,7 +437,8 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "capacity_milli": len(gpus) * 1000,
         "jobs": holding_jobs(holders_here),
         "left": left,
-        "nics": list(node.nics.order_by("name")),
+        "nics": [(nic, network.slow.get(nic.name)) for nic in node.nics.order_by("name")],
+        "retransmits": network.retransmits,
         "steps": [asdict(step) for step in steps_from(node.health)],
         "may_drain": may_drain(node),
         "plan": plan,

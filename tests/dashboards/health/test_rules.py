@@ -81,13 +81,33 @@ def test_counters_are_kept_by_what_they_grew_through_resets_and_gaps(fleet):
     assert Node.objects.get(pk=nodes[0].pk).heartbeat_at == NOON + 4 * LOOK
 
 
+def test_a_network_that_repeats_few_segments_leaves_no_rows_and_one_that_repeats_many_is_noted(fleet):
+    nodes, gpus = fleet
+    HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{number}", **values) for number, values in enumerate(default_rules()))
+    look(gpus, {}, at=NOON, retransmits=9)
+    assert not HealthBucket.objects.exists()
+    look(gpus[:2], {"pcie_saturated": {gpus[0]: 1}}, at=NOON + LOOK, retransmits=230)
+    health_round(now=NOON + LOOK)
+    finding = HealthFinding.objects.get()
+    assert (finding.rule.name, finding.node, finding.value, health_of(nodes[0])) == ("TCP retransmissions", nodes[0], 230, Health.HEALTHY)
+    for minute in range(1, 22):
+        look(gpus[:2], {"pcie_saturated": {gpus[0]: 1}}, at=NOON + minute * MINUTE, retransmits=99)
+        health_round(now=NOON + minute * MINUTE)
+
+    assert HealthFinding.objects.get(rule__signal="retransmits").cleared_at == NOON + 20 * MINUTE
+    saturated = HealthFinding.objects.get(rule__signal="pcie_saturated")
+    assert (saturated.gpu, saturated.since, saturated.cleared_at) == (gpus[0], NOON + 10 * MINUTE, None)
+    tried = dry_run(rule_of(saturated.rule), now=NOON + 21 * MINUTE)
+    assert [(name, one.since) for name, one in tried.held] == [(f"{nodes[0].name}/0", NOON + 10 * MINUTE)]
+
+
 def test_what_a_version_with_fewer_signals_left_is_gone_on_from(fleet):
     _, gpus = fleet
     look(gpus[:2], {"ecc_corrected": {gpus[0]: 100}}, at=NOON)
     for column in ("last", "sums"):
         row = HealthFrame.objects.get()
         whole = np.frombuffer(zlib.decompress(bytes(getattr(row, column))), np.uint32).reshape(len(STORED), -1)
-        HealthFrame.objects.update(**{column: zlib.compress(whole[:-1].tobytes())})
+        HealthFrame.objects.update(**{column: zlib.compress(whole[:-4].tobytes())})
     assert hardware_now(now=NOON).processes == {}
     look(gpus[:2], {"ecc_corrected": {gpus[0]: 130}, "processes": {gpus[0]: 4}}, at=NOON + LOOK)
 

@@ -1,6 +1,7 @@
 /* A stand-in for NVIDIA's library: enough of it to be read. STUB_GPUS: how many; STUB_GPM: 0 for GPUs without counters; STUB_LOST: the index of a GPU
    that has fallen off the bus; STUB_INIT: what nvmlInit answers; STUB_BARE: everything but name and UUID is unknown; STUB_MIG: 1 for a first
-   GPU with an instance of three slices, which has two compute instances, and one of two slices; 2: it is split into none, 3: the second one is mute. */
+   GPU with an instance of three slices, which has two compute instances, and one of two slices; 2: it is split into none, 3: the second one is mute;
+   STUB_PCIE: the generation of the link. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,8 @@ int nvmlDeviceGetClockInfo(device d, int kind, unsigned *mhz) { (void)d; *mhz = 
 int nvmlDeviceGetPcieReplayCounter(device d, unsigned *count) { (void)d; *count = 5; return bare(); }
 int nvmlDeviceGetCurrPcieLinkWidth(device d, unsigned *width) { *width = index_of(d) ? 8 : 16; return bare(); }
 int nvmlDeviceGetMaxPcieLinkWidth(device d, unsigned *width) { (void)d; *width = 16; return bare(); }
+int nvmlDeviceGetCurrPcieLinkGeneration(device d, unsigned *generation) { (void)d; *generation = (unsigned)number("STUB_PCIE", 5); return bare(); }
+int nvmlDeviceGetPcieThroughput(device d, int way, unsigned *kilobytes) { (void)d; *kilobytes = way ? 2048 : 3200000; return bare(); }
 int nvmlGpmQueryDeviceSupport(device d, support *s) { (void)d; s->supported = (unsigned)number("STUB_GPM", 1); return bare(); }
 int nvmlGpmSampleAlloc(void **sample) { *sample = calloc(1, 8); samples++; return SUCCESS; }
 int nvmlGpmSampleFree(void *sample) { free(sample); samples--; return SUCCESS; }

@@ -13,10 +13,10 @@ import pytest
 
 from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
-from dashboards.readings import hardware_now
+from dashboards.readings import hardware_now, network_now
 from dashboards.telemetry.kernel_log import KernelLog, Xid, kernel_log_read
 from dashboards.telemetry.local import local_collect, local_write
-from dashboards.telemetry.nics import nic_errors_read
+from dashboards.telemetry.nics import nic_errors_read, nic_speeds_read
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
 from scheduler.models import Gpu
 from tests import builders
@@ -81,6 +81,7 @@ def test_processes_throttling_errors_and_the_pcie_link_are_read(stub_driver: Pat
         "sm_clock": 1980,
         "pcie_mib": 25,
         "nvlink_mib": 25,
+        "pcie_saturated": 0,
     }
     assert first == counted | {"processes": 2, "thermal": 0, "power_brake": 1, "remap_failed": 0, "pcie_lost": 0}
     assert second == counted | {"processes": 0, "thermal": 1, "power_brake": 0, "remap_failed": 1, "pcie_lost": 50}
@@ -90,6 +91,15 @@ def test_without_counters_the_weaker_signal_is_marked(stub_driver: Path) -> None
     (first, _) = look(stub_driver, STUB_GPM="0")["readings"]
 
     assert (first["source"], first["sm_active"], first["sm_occupancy"]) == ("driver", 100.0, None)
+
+
+@pytest.mark.parametrize(("generation", "first", "second"), [("1", 1, 1), ("2", 0, 1), ("5", 0, 0), ("9", None, None)])
+def test_a_pcie_link_is_saturated_by_what_it_could_carry(stub_driver: Path, generation: str, first: int | None, second: int | None) -> None:
+    """3.1 GiB/s one way, over 16 lanes and over 8. Without counters of traffic the driver's own figure tells."""
+    states = [reading["state"] for reading in look(stub_driver, STUB_GPM="0", STUB_PCIE=generation)["readings"]]
+
+    assert [state.get("pcie_saturated") for state in states] == [first, second]
+    assert states[0]["pcie_mib"] == 3125 + 2
 
 
 def test_what_can_not_be_read_is_missing_and_never_zero(stub_driver: Path) -> None:
@@ -182,6 +192,39 @@ def test_errors_of_network_adapters_are_those_of_hardware_and_reach_the_node(tmp
     for seconds, count in ((0, (12, 3)), (5, None), (10, (15, 3)), (15, (9, 2)), (20, (15, 3))):  # one counter of the three can't be read for once
         local_write(uuids=["GPU-0"], readings=[reading], nic_errors=count, now=NOON + timedelta(seconds=seconds))
     assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_errors", 3)]
+
+
+@pytest.mark.django_db
+def test_network_ports_below_their_nominal_speed_are_told_of_the_node(tmp_path: Path) -> None:
+    """Each port against its own speed in the inventory. One that is not there, or was not read, says nothing."""
+    for device, speed, state in (("eth0", "25000", "up"), ("eth1", "-1", "down"), ("eth2", "-1", "unknown"), ("docker0", "10000", "up")):
+        (tmp_path / "net" / device).mkdir(parents=True)
+        (tmp_path / "net" / device / "speed").write_text(f"{speed}\n")
+        (tmp_path / "net" / device / "operstate").write_text(f"{state}\n")
+        if device != "docker0":
+            (tmp_path / "net" / device / "device").mkdir()
+    port = tmp_path / "infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+
+    speeds = nic_speeds_read(net=tmp_path / "net", infiniband=tmp_path / "infiniband")
+    assert speeds == {"eth0": 3.125e9, "eth1": 0, "mlx5_0": 25e9}
+    assert nic_speeds_read(net=tmp_path / "nothing", infiniband=tmp_path / "nothing") == {}
+    node = builders.node(gpus=1)
+    Gpu.objects.filter(node=node).update(uuid="GPU-0")
+    for name, gbps in (("eth0", 25), ("mlx5_0", 400), ("mlx5_9", 400)):
+        builders.nic(node, name=name, speed_gbps=gbps)
+    reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
+    local_write(uuids=["GPU-0"], readings=[reading], nic_speeds=speeds, now=NOON)
+    assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_lost", 50)]
+    assert network_now(node, now=NOON).slow == {"mlx5_0": 200.0}
+
+    builders.nic(node, name="eth1", speed_gbps=25)
+    local_write(uuids=["GPU-0"], readings=[reading], nic_speeds=speeds, now=NOON + timedelta(seconds=5))
+    assert HealthBucket.objects.get().value == 100
+    assert network_now(node, now=NOON).slow == {"eth1": 0.0, "mlx5_0": 200.0}
+    local_write(uuids=["GPU-0"], readings=[reading], now=NOON + timedelta(seconds=10))
+    assert network_now(node, now=NOON).slow == {}
 
 
 @pytest.mark.django_db

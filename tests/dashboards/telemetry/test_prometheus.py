@@ -40,7 +40,7 @@ from dashboards.prometheus.asking import PrometheusFault
 from dashboards.prometheus.collect import answer_of, prometheus_collect
 from dashboards.prometheus.dcgm import FIELDS, NICS, ODDITIES, look, query_of
 from dashboards.prometheus.models import PrometheusServer
-from dashboards.readings import hardware_now
+from dashboards.readings import hardware_now, network_now
 from dashboards.telemetry.frames import NO_POWER
 from dashboards.telemetry.kernel_log import KernelLog, Xid
 from dashboards.telemetry.local import local_write
@@ -82,8 +82,19 @@ def nics(node: Node, *, rx: int, symbols: int) -> list[Sample]:
     return [
         ("node_network_receive_errs_total", host | {"device": "eth0"}, str(rx)),
         ("node_network_transmit_errs_total", host | {"device": "veth12"}, str(1000 * rx)),
-        ("node_infiniband_symbol_error_total", host | {"device": "mlx5_0", "port": "1"}, str(symbols)),
+        ("node_infiniband_port_errors_received_total", host | {"device": "mlx5_0", "port": "1"}, str(symbols)),
     ]
+
+
+def ports(node: Node, *, gbps: dict[str, float], down: tuple[str, ...] = (), again: float = 0, sent: float = 0) -> list[Sample]:
+    """As the node exporter tells of links and of TCP; a port that is down has no speed, or a negative one."""
+    host = {"instance": f"{node.name}:9100"}
+    found = [("node_netstat_Tcp_RetransSegs", host, str(again)), ("node_netstat_Tcp_OutSegs", host, str(sent))]
+    for name, speed in gbps.items():
+        infiniband = name.startswith("mlx5")
+        metric = "node_infiniband_rate_bytes_per_second" if infiniband else "node_network_speed_bytes"
+        found.append((metric, host | {"device": name} | ({"port": "1"} if infiniband else {}), str(round(speed * 1e9 / 8))))
+    return [*found, *(("node_network_up", host | {"device": name}, str(int(name not in down))) for name in (*gbps, *down))]
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +180,58 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
         wait_until(lambda step=step: server.value("step") == step, what="the next scrape")
         prometheus_collect(now=now() + timedelta(seconds=30 + 15 * step), rules=LOCAL)
     assert HealthBucket.objects.get(signal="nic_errors").value == 6, "an adapter that is missing in a scrape is no reset"
+
+
+@pytest.mark.django_db
+def test_links_are_read_against_what_they_could_carry(real: tuple[Exporter, Prometheus], personas: Personas) -> None:
+    """Network ports against the inventory's speed, retransmissions against what is sent, and PCIe against generation and width of the link."""
+    exporter, server = real
+    HealthRule.objects.exclude(signal__in=("nic_lost", "retransmits", "pcie_saturated")).delete()
+    HealthRule.objects.filter(signal="pcie_saturated").update(threshold=10, clear_below=5)
+    sick, well = fleet(2), builders.node(name="well", gpus=1)
+    Gpu.objects.filter(node=well).update(uuid="GPU-7", pcie_generation=5, pcie_width=16)
+    for node in (sick, well):
+        for name, gbps in (("eth0", 25), ("eth1", 25), ("mlx5_0", 400)):
+            builders.nic(node, name=name, speed_gbps=gbps)
+    row = PrometheusServer.objects.create(public_id="ps-1", name="main", url=server.url)
+    busy = {"pcie_mib_tx": "2e9", "pcie_mib_rx": "27e9"}
+    steps = itertools.count()
+
+    def scrape(again: int, **more: float) -> None:
+        step = next(steps)
+        exporter.samples = [
+            *said(0, sm="0.6", pcie_generation="4", pcie_width="16", **busy),
+            *said(1, sm="0.6", pcie_generation="5", pcie_width="16", **busy),
+            *said(7, sm="0.6", **busy),
+            *ports(sick, gbps={"eth0": 25, "mlx5_0": 200, "veth1": 10, "eth9": 1}, down=("eth1",), again=5 * again, sent=100_000 + 100 * again),
+            *ports(well, gbps={"eth0": 25, "eth1": 25, "mlx5_0": 400}, again=again / 100, sent=100_000 + 100 * again),
+            ("node_network_speed_bytes", {"instance": "elsewhere:9100", "device": "eth0"}, "1"),
+            ("node_network_speed_bytes", {"instance": f"{well.name}:9100", "device": "bond0"}, "1e15"),
+            ("step", {}, str(step)),
+        ]
+        server.knows("step", 1)
+        wait_until(lambda: server.value("step") == step, what="the next scrape")
+
+    scrape(0)
+    scrape(1000)
+    scrape(2000)
+    moment = now()
+    assert prometheus_collect(now=moment, rules=LOCAL) == 3
+    prometheus_collect(now=moment + timedelta(seconds=15), rules=LOCAL)
+    row.refresh_from_db()
+    assert (row.oddities["unknown_node"], row.oddities["out_of_range"]) == (2, 2)
+    found = {(one.node, one.gpu and one.gpu.index, one.signal): one.value for one in HealthBucket.objects.select_related("node", "gpu")}
+    again = found.pop((sick, None, "retransmits"))
+    assert again == pytest.approx(500, abs=2)
+    assert found == {(sick, None, "nic_lost"): 100, (sick, 0, "pcie_saturated"): 15}
+    assert network_now(sick, now=moment).slow == {"eth1": 0.0, "mlx5_0": 200.0}
+
+    assert health_round(now=moment + timedelta(seconds=15)).opened == 3
+    page = personas.client("operator").get(f"/nodes/{sick.public_id}/").content.decode()
+    assert "200 of 400" in page and "Down" in page
+    assert "5%" in re.sub(r"<[^>]+>", "", page[page.index("TCP retransmissions") :])[:60]
+    assert "TCP retransmissions: up to" in personas.client("operator").get("/incidents/").content.decode()
+    assert personas.client("operator").get(f"/nodes/{well.public_id}/").content.decode().count(" of 400") == 0
 
 
 @pytest.mark.django_db
