@@ -5,60 +5,90 @@ Messages are rows (`Delivery`) that the sender carries out later, written with w
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 
 from dashboards.models import ActivityEntry
+from gpufleet.core.bulk import rows_insert
 from gpufleet.core.times import written
 from quotas.permissions import is_within
-from scheduler.models import Delivery, Webhook, WebhookState
+from scheduler.models import Delivery, HookForm, Webhook, WebhookState
 from scheduler.notify.happenings import PAYLOAD_VERSION, FleetEvent
 from scheduler.services.notify.outbox import delivery_of
 
+LINE = ("at", "kind", "title", "text", "path", "job", "link", "by")
+MESSAGE = ("hook_id", "public_id", "event", "kind", "job", "body", "made_at", "due_at")
 
-def event_tell(
-    *,
-    kind: FleetEvent,
-    title: str,
-    text: str,
-    now: datetime,
-    path: str = "",
-    job: str = "",
-    link: str = "",
-    subject: Mapping[str, Any] | None = None,
-    by: str = "gpufleet",
-    also: frozenset[int] = frozenset(),
-) -> int:
-    """Write the line and the messages in the caller's transaction. Returns how many messages that were.
 
-    What concerns a node of the tree goes to the webhooks at and above it; what concerns the whole fleet, to those of the top. `also` names webhooks
-    that are told whatever they chose.
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell. What concerns a node of the tree goes to the webhooks at and above it; what concerns the whole fleet, to those of the top.
+
+    `also` names webhooks that are told whatever they chose.
     """
-    ActivityEntry.objects.create(at=now, kind=kind, title=title[:200], text=text[:500], path=path, job=job, link=link, by=by[:160])
-    hooks = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True, node__isnull=False).select_related("node").order_by("pk")
-    told = [hook for hook in hooks if hook.pk in also or _wants(hook, kind, path)]
-    if not told:
+
+    kind: FleetEvent
+    title: str
+    text: str
+    path: str = ""
+    job: str = ""
+    link: str = ""
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    by: str = "gpufleet"
+    also: frozenset[int] = frozenset()
+
+
+def event_tell(*, now: datetime, **facts: Any) -> int:
+    """Write the line and the messages in the caller's transaction. Returns how many messages that were."""
+    return events_tell([Event(**facts)], now=now)
+
+
+def events_tell(events: Sequence[Event], *, now: datetime) -> int:
+    """Write the lines and the messages of one moment: three queries, however many. Chats get one message that lists what else would be several."""
+    if not events:
         return 0
-    event = f"f-{secrets.token_hex(6)}"
-    said = {
+    rows = [(now, one.kind, one.title[:200], one.text[:500], one.path, one.job, one.link, one.by[:160]) for one in events]
+    rows_insert(ActivityEntry, LINE, rows)
+    said = [_said(one, now) for one in events]
+    hooks = Webhook.objects.filter(state=WebhookState.ACTIVE, removed_at__isnull=True, node__isnull=False).select_related("node").order_by("pk")
+    messages: list[Delivery] = []
+    for hook in hooks:
+        told = [(one, payload) for one, payload in zip(events, said, strict=True) if hook.pk in one.also or _wants(hook, one.kind, one.path)]
+        if hook.form == HookForm.SLACK and len(told) > 1:
+            listed = {"events": [payload for _, payload in told]}
+            messages.append(delivery_of(hook, event=_id(), kind=told[0][0].kind, job="", body=_json(listed), now=now))
+        else:
+            messages += [delivery_of(hook, event=payload["id"], kind=one.kind, job=one.job, body=_json(payload), now=now) for one, payload in told]
+    rows_insert(Delivery, MESSAGE, [[getattr(message, name) for name in MESSAGE] for message in messages])
+    return len(messages)
+
+
+def _said(one: Event, now: datetime) -> dict[str, Any]:
+    return {
         "version": PAYLOAD_VERSION,
-        "id": event,
-        "kind": kind.value,
+        "id": _id(),
+        "kind": one.kind.value,
         "at": written(now),
         "console": settings.PUBLIC_URL.rstrip("/"),
-        "title": title,
-        "text": text,
-        "quota": path or None,
-        "link": link or "/",
-        "subject": dict(subject or {}),
-        "by": by,
+        "title": one.title,
+        "text": one.text,
+        "quota": one.path or None,
+        "link": one.link or "/",
+        "subject": dict(one.subject),
+        "by": one.by,
     }
-    body = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-    Delivery.objects.bulk_create([delivery_of(hook, event=event, kind=kind.value, job=job, body=body, now=now) for hook in told])
-    return len(told)
+
+
+def _id() -> str:
+    return f"f-{secrets.token_hex(6)}"
+
+
+def _json(said: Mapping[str, Any]) -> str:
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
 
 
 def _wants(hook: Webhook, kind: str, path: str) -> bool:

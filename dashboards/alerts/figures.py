@@ -42,6 +42,7 @@ class Figure:
     is_cost: bool = False
     amount: str = ""  # the figure that a rule's floor is held against
     is_count: bool = False  # what is counted: a subject that has no value has none of it
+    gone: str = ""  # why a subject has no value any more, where that ends its alert
 
 
 FIGURES: dict[str, Figure] = {
@@ -53,7 +54,7 @@ FIGURES: dict[str, Figure] = {
         Figure("queue_wait", "Longest wait in the queue", "min", "job class", is_count=True),
         Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class", is_count=True),
         Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team", is_count=True),
-        Figure("budget_percent", "Budget used", "%", "team"),
+        Figure("budget_percent", "Budget used", "%", "team", gone="The budget was removed, or its period is over."),
         Figure("cost_rise", "Cost of the last week against four weeks before", "times", "team", is_cost=True, amount="cost_week"),
         Figure("cost_week", "Cost of the last week", "", "team", is_cost=True),
         Figure("nodes_out", "Nodes out of service", "%", "pool", is_count=True),

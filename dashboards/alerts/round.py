@@ -1,22 +1,24 @@
 """The round of the alert rules: figures read once, each rule judged, and who is to be told told in the same transaction."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
 from django.db import transaction
-from django.db.models import Q
 
 from dashboards.alerts.figures import FIGURES, WHOLE, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Silence
-from dashboards.telling import event_tell
-from gpufleet.core.ids import public_id
+from dashboards.telling import Event, events_tell
+from gpufleet.core.bulk import objects_update, rows_insert
+from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from gpufleet.core.progress import turn_take
 from quotas.models import Role, RoleBinding
+from quotas.permissions import is_within
 from scheduler.notify.happenings import FleetEvent
 from scheduler.services.notify.notices import Kind, Word, notices_say
 
@@ -24,6 +26,9 @@ TURN = "alerts"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
 EACH = "*"
 MOST_SUBJECTS = 500
+NOTE_LENGTH = 300
+CHANGED = ("state", "since", "value", "worst", "calm_since", "silenced", "fired_at", "escalated_at", "resolved_at", "note")
+NEW = ("public_id", "rule_id", "subject", "state", "value", "worst", "since", "calm_since", "silenced", "fired_at", "escalated_at")
 
 
 @dataclass(slots=True)
@@ -46,39 +51,35 @@ def alerts_turn(*, now: datetime) -> Round | None:
 
 
 def alerts_round(*, now: datetime) -> Round:
-    rules = [rule for rule in AlertRule.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk") if rule.figure in FIGURES]
-    done = Round()
+    """The number of queries is the same however many alerts fire, change or end."""
+    wanted = AlertRule.objects.filter(enabled=True, removed_at__isnull=True).order_by("pk")
+    rules = [rule for rule in wanted if rule.figure in FIGURES]
     figures = figures_now(now=now, wanted={rule.figure for rule in rules})
     silences = list(Silence.objects.filter(ended_at__isnull=True, until__gt=now))
     with transaction.atomic():
-        news = News()
         open_ones: dict[tuple[int, str], Alert] = {
             (alert.rule_id, alert.subject): alert for alert in Alert.objects.filter(resolved_at__isnull=True).select_related("rule")
         }
         watching = {rule.pk: rule for rule in rules}
+        steps = Steps(now, silences)
         for place, alert in list(open_ones.items()):
             if alert.rule_id not in watching:
-                _end(alert, now, done, news, "The rule was switched off.", told=False)
+                steps.end(alert, "The rule was switched off.", told=False)
             elif not _watches(watching[alert.rule_id], alert.subject):
-                _end(alert, now, done, news, "The rule no longer watches it.", told=False)
+                steps.end(alert, "The rule no longer watches it.", told=False)
                 del open_ones[place]
         for rule in rules:
-            values = figures.get(rule.figure, {})
-            amounts = figures.get(FIGURES[rule.figure].amount, {})
+            figure, values = FIGURES[rule.figure], figures.get(rule.figure, {})
+            amounts = figures.get(figure.amount, {})
             for subject in _subjects(rule, values, {place[1] for place in open_ones if place[0] == rule.pk}):
-                gone = 0.0 if FIGURES[rule.figure].is_count and (rule.pk, subject) in open_ones else None
-                _judge(
-                    rule,
-                    subject,
-                    _counted(rule, values.get(subject, gone), amounts.get(subject)),
-                    open_ones.get((rule.pk, subject)),
-                    silences,
-                    now,
-                    done,
-                    news,
-                )
-        news.publish()
-    return done
+                there = open_ones.get((rule.pk, subject))
+                if there is not None and figure.gone and subject not in values:
+                    steps.end(there, figure.gone)
+                    continue
+                gone = 0.0 if figure.is_count and there is not None else None
+                steps.judge(rule, subject, _counted(rule, values.get(subject, gone), amounts.get(subject)), there)
+        steps.write()
+    return steps.done
 
 
 def _watches(rule: AlertRule, subject: str) -> bool:
@@ -101,45 +102,78 @@ def _counted(rule: AlertRule, value: float | None, amount: float | None) -> floa
     return 0.0 if value is not None and amount is not None and amount < rule.floor else value
 
 
-def _judge(
-    rule: AlertRule, subject: str, value: float | None, alert: Alert | None, silences: Sequence[Silence], now: datetime, done: Round, news: News
-) -> None:
-    limits = limits_of(rule)
-    stored = None if alert is None else _kept(alert)
-    if alert is None:
-        state = begun(limits, value, now) if value is not None else None
-        if state is None:
-            return
-        alert = Alert(public_id=public_id("al"), rule=rule, subject=subject, since=now, value=state.value, worst=state.worst)
-        before = ""
-    else:
-        before = alert.state
-        state = gone_on(State(alert.state, alert.since, alert.value, alert.worst, alert.calm_since), limits, value, now)
-    alert.state, alert.value, alert.worst, alert.calm_since = state.state, state.value, state.worst, state.calm_since
-    if state.state == AlertState.RESOLVED:
-        if before == AlertState.PENDING:
-            alert.delete()  # it was beyond its limit for a moment only, and nobody was told
+class Steps:
+    """What one round does to alerts, gathered on the way and written at its end."""
+
+    def __init__(self, now: datetime, silences: Sequence[Silence]) -> None:
+        self.now, self.silences, self.done = now, silences, Round()
+        self._new: list[Alert] = []
+        self._changed: list[Alert] = []
+        self._gone: list[int] = []  # keys of those of which nobody was told
+        self._told: list[Telling] = []
+
+    def judge(self, rule: AlertRule, subject: str, value: float | None, alert: Alert | None) -> None:
+        limits = limits_of(rule)
+        stored = None if alert is None else _kept(alert)
+        if alert is None:
+            state = begun(limits, value, self.now) if value is not None else None
+            if state is None:
+                return
+            alert = Alert(rule=rule, subject=subject, since=self.now, value=state.value, worst=state.worst)
+            before = ""
+            self._new.append(alert)
         else:
-            _end(alert, now, done, news, "", told=not is_silenced(alert, silences))
-        return
-    if state.state == AlertState.FIRING and before != AlertState.FIRING:
-        alert.fired_at, alert.silenced = now, is_silenced(alert, silences)
-        alert.save()
-        done.fired += 1
-        if not alert.silenced:
-            alert_tell(alert, FleetEvent.ALERT_FIRING, roles=rule.told, now=now, news=news)
-        return
-    is_hot = state.state == AlertState.FIRING and state.calm_since is None
-    if alert.silenced and alert.acknowledged_at is None and is_hot and not is_silenced(alert, silences):
-        # The silence is over and it is not: whoever was not told is told now, and has as long as anybody to acknowledge it.
-        alert.silenced, alert.fired_at = False, now
-        alert_tell(alert, FleetEvent.ALERT_FIRING, roles=rule.told, now=now, news=news)
-    if _must_escalate(alert, rule, now) and not is_silenced(alert, silences):
-        alert.escalated_at = now
-        done.escalated += 1
-        alert_tell(alert, FleetEvent.ALERT_ESCALATED, roles=[*rule.told, *rule.escalate_to], now=now, news=news)
-    if _kept(alert) != stored:  # most alerts go on as they are, round after round
-        alert.save()
+            before = alert.state
+            state = gone_on(State(alert.state, alert.since, alert.value, alert.worst, alert.calm_since), limits, value, self.now)
+        alert.state, alert.value, alert.worst, alert.calm_since = state.state, state.value, state.worst, state.calm_since
+        if state.state == AlertState.RESOLVED:
+            self.end(alert, "", was=before)
+            return
+        if state.state == AlertState.FIRING and before != AlertState.FIRING:
+            alert.fired_at, alert.silenced = self.now, is_silenced(alert, self.silences)
+            self.done.fired += 1
+            if not alert.silenced:
+                self._tell(alert, FleetEvent.ALERT_FIRING, rule.told)
+        else:
+            self._go_on(alert, rule, state)
+        if stored is not None and _kept(alert) != stored:  # most alerts go on as they are, round after round
+            self._changed.append(alert)
+
+    def _go_on(self, alert: Alert, rule: AlertRule, state: State) -> None:
+        is_hot = state.state == AlertState.FIRING and state.calm_since is None
+        if alert.silenced and alert.acknowledged_at is None and is_hot and not is_silenced(alert, self.silences):
+            # The silence is over and it is not: whoever was not told is told now, and has as long as anybody to acknowledge it.
+            alert.silenced, alert.fired_at = False, self.now
+            self._tell(alert, FleetEvent.ALERT_FIRING, rule.told)
+        if _must_escalate(alert, rule, self.now) and not is_silenced(alert, self.silences):
+            alert.escalated_at = self.now
+            self.done.escalated += 1
+            self._tell(alert, FleetEvent.ALERT_ESCALATED, [*rule.told, *rule.escalate_to])
+
+    def end(self, alert: Alert, note: str, *, was: str = "", told: bool = True) -> None:
+        """`note` says why, where it is not that the figure is back within its limit."""
+        if (was or alert.state) == AlertState.PENDING and told:
+            self._gone.append(alert.pk)  # it was beyond its limit for a moment only, and nobody was told
+            return
+        alert.state, alert.resolved_at, alert.note = AlertState.RESOLVED, self.now, f"{alert.note} {note}".strip()[:NOTE_LENGTH]
+        self._changed.append(alert)
+        self.done.resolved += 1
+        if told and alert.fired_at is not None and not alert.silenced and not is_silenced(alert, self.silences):
+            self._tell(alert, FleetEvent.ALERT_RESOLVED, alert.rule.told, note)
+
+    def _tell(self, alert: Alert, kind: FleetEvent, roles: Sequence[str], note: str = "") -> None:
+        self._told.append(Telling(alert, kind, tuple(roles), note))
+
+    def write(self) -> None:
+        objects_update(self._changed, CHANGED)
+        if self._gone:
+            Alert.objects.filter(pk__among=self._gone).delete()
+        for alert, name in zip(self._new, public_ids("al", len(self._new)) if self._new else (), strict=True):
+            alert.public_id = name
+        rows_insert(Alert, NEW, [[getattr(alert, name) for name in NEW] for alert in self._new])
+        news = News()
+        alerts_tell(self._told, now=self.now, news=news)
+        news.publish()
 
 
 def _kept(alert: Alert) -> tuple[object, ...]:
@@ -157,23 +191,44 @@ def _must_escalate(alert: Alert, rule: AlertRule, now: datetime) -> bool:
     return now - alert.fired_at >= timedelta(minutes=rule.escalate_minutes)
 
 
-def _end(alert: Alert, now: datetime, done: Round, news: News, note: str, *, told: bool) -> None:
-    was_firing = alert.fired_at is not None
-    alert.state, alert.resolved_at, alert.note = AlertState.RESOLVED, now, note or alert.note
-    alert.save()
-    done.resolved += 1
-    if told and was_firing and not alert.silenced:
-        alert_tell(alert, FleetEvent.ALERT_RESOLVED, roles=alert.rule.told, now=now, news=news)
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """That people and webhooks are told of an alert, and why it ended where that needs a word."""
+
+    alert: Alert
+    kind: FleetEvent
+    roles: tuple[str, ...]
+    note: str = ""
+    is_test: bool = False
 
 
 def alert_tell(alert: Alert, kind: FleetEvent, *, roles: Sequence[str], now: datetime, news: News, test: bool = False) -> None:
-    """The line, the messages to webhooks, and the notices to people. What concerns one team goes to its webhooks too."""
-    rule, figure = alert.rule, FIGURES[alert.rule.figure]
+    alerts_tell([Telling(alert, kind, tuple(roles), is_test=test)], now=now, news=news)
+
+
+def alerts_tell(tellings: Sequence[Telling], *, now: datetime, news: News) -> None:
+    """The lines, the messages to webhooks, and the notices to people. What concerns one team goes to its webhooks too."""
+    if not tellings:
+        return
+    chosen: dict[int, set[int]] = defaultdict(set)
+    named = AlertRule.hooks.through.objects.filter(alertrule__among={one.alert.rule_id for one in tellings}, webhook__removed_at__isnull=True)
+    for rule, hook in named.values_list("alertrule_id", "webhook_id"):
+        chosen[rule].add(hook)
+    events = [_event(one, frozenset(chosen[one.alert.rule_id])) for one in tellings]
+    events_tell(events, now=now)
+    people = People({role for one in tellings for role in one.roles})
+    words = [
+        Word(user, event.title, event.text)
+        for telling, event in zip(tellings, events, strict=True)
+        for user in people.with_roles(telling.roles, team=event.path)
+    ]
+    notices_say(kind=Kind.ALERT, words=words, now=now, news=news)
+
+
+def _event(telling: Telling, also: frozenset[int]) -> Event:
+    alert, kind, rule = telling.alert, telling.kind, telling.alert.rule
     verb = {FleetEvent.ALERT_FIRING: "fires", FleetEvent.ALERT_ESCALATED: "is not acknowledged", FleetEvent.ALERT_RESOLVED: "is over"}[kind]
     of = f" ({alert.subject})" if alert.subject else ""
-    title = f"Test of the alert rule {rule.name}" if test else f"{rule.name}{of} {verb}"
-    text = "Sent because somebody asked for a test. Nothing is wrong." if test else said(alert)
-    path = alert.subject if figure.subjects == "team" and alert.subject else ""
     subject = {
         "alert": alert.public_id,
         "rule": rule.public_id,
@@ -185,11 +240,17 @@ def alert_tell(alert: Alert, kind: FleetEvent, *, roles: Sequence[str], now: dat
     }
     if report := report_of(alert):
         subject["report"] = report
-    link = "/activity/alerts/rules/" if test else f"/activity/alerts/{alert.public_id}/"
-    chosen = frozenset(rule.hooks.filter(removed_at__isnull=True).values_list("pk", flat=True))
-    event_tell(kind=kind, title=title, text=text, path=path, link=link, subject=subject, now=now, also=chosen)
-    words = [Word(user, title, text) for user in people_of(roles, team=path)]
-    notices_say(kind=Kind.ALERT, words=words, now=now, news=news)
+    if telling.note:
+        subject["note"] = telling.note
+    return Event(
+        kind=kind,
+        title=f"Test of the alert rule {rule.name}" if telling.is_test else f"{rule.name}{of} {verb}",
+        text="Sent because somebody asked for a test. Nothing is wrong." if telling.is_test else f"{telling.note} {said(alert)}".strip(),
+        path=alert.subject if FIGURES[rule.figure].subjects == "team" else "",
+        link="/activity/alerts/rules/" if telling.is_test else f"/activity/alerts/{alert.public_id}/",
+        subject=subject,
+        also=also,
+    )
 
 
 def report_of(alert: Alert) -> str:
@@ -207,18 +268,21 @@ def said(alert: Alert) -> str:
     return f"{figure.label}: {alert.value:,.1f}{unit}, limit {alert.rule.threshold:g}{unit}, since {alert.since:%Y-%m-%d %H:%M} UTC."
 
 
-def people_of(roles: Iterable[str], *, team: str = "") -> list[int]:
-    """People with one of these roles on the whole fleet; of team leads, those of the team or of a node above it."""
-    wanted = set(roles)
-    if not wanted:
-        return []
-    steps = team.split("/")
-    above = ["/".join(steps[: depth + 1]) for depth in range(len(steps))]
-    whom = Q(role__in=wanted - {Role.TEAM_LEAD}, node__parent__isnull=True)
-    if Role.TEAM_LEAD in wanted:
-        whom |= Q(role=Role.TEAM_LEAD, node__path__in=above)
-    held = RoleBinding.objects.filter(whom, node__archived_at__isnull=True, user__is_active=True)
-    found = set(held.values_list("user_id", flat=True)) - {None}
-    if Role.SUPERUSER in wanted:
-        found |= set(User.objects.filter(is_superuser=True, is_active=True).values_list("pk", flat=True))
-    return sorted(found)
+class People:
+    """Who has which of some roles, and where. Two queries at most, however often it is asked."""
+
+    def __init__(self, roles: Collection[str]) -> None:
+        held = RoleBinding.objects.filter(role__in=sorted(roles), node__archived_at__isnull=True, user__is_active=True) if roles else None
+        self._held = list(held.values_list("user_id", "role", "node__path")) if held is not None else []
+        self._superusers: list[int] = []
+        if Role.SUPERUSER in roles:
+            self._superusers = list(User.objects.filter(is_superuser=True, is_active=True).values_list("pk", flat=True))
+
+    def with_roles(self, roles: Collection[str], *, team: str = "") -> list[int]:
+        """People with one of these roles on the whole fleet; of team leads, those of the team or of a node above it."""
+        found = {
+            user
+            for user, role, path in self._held
+            if role in roles and user is not None and (is_within(team, path) if role == Role.TEAM_LEAD else "/" not in path)
+        }
+        return sorted(found.union(self._superusers if Role.SUPERUSER in roles else ()))

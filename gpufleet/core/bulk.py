@@ -142,6 +142,21 @@ def objects_insert(objects: Sequence[models.Model], *, keys: Sequence[int] = ())
                 one._state.adding, one._state.db = False, DEFAULT_DB_ALIAS
 
 
+def objects_update(objects: Sequence[models.Model], names: Sequence[str]) -> None:
+    """Write these attributes of stored objects of one model, in one statement that is sent once for all of them."""
+    if not objects:
+        return
+    database = connections[DEFAULT_DB_ALIAS]
+    model = type(objects[0])
+    fields: dict[str, Any] = {field.attname: field for field in model._meta.concrete_fields}
+    quoted = database.ops.quote_name
+    changes = ", ".join(f"{quoted(str(fields[name].column))} = %s" for name in names)
+    statement = f"UPDATE {quoted(model._meta.db_table)} SET {changes} WHERE {quoted(str(model._meta.pk.column))} = %s"  # noqa: S608 - of the model
+    rows = [[*(fields[name].get_db_prep_save(getattr(one, name), database) for name in names), one.pk] for one in objects]
+    with database.cursor() as cursor:
+        cursor.executemany(statement, rows)
+
+
 def rows_fetch(query: QuerySet[Any, Any]) -> list[tuple[Any, ...]]:
     """Rows as the driver gives them, times as it spells them (`moment_read`): thousands that nobody looks at need not become Python's."""
     try:

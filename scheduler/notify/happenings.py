@@ -1,6 +1,7 @@
 """What of a job's life others are told: the kinds of happenings, and which step of the state machine is which."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -71,6 +72,11 @@ LABELS: dict[str, str] = {
     TEST: "Test",
     NOTICES: "Notices",
 }
+_MANY: dict[str, str] = {
+    FleetEvent.ALERT_FIRING: "{} alerts fire",
+    FleetEvent.ALERT_ESCALATED: "{} alerts are not acknowledged",
+    FleetEvent.ALERT_RESOLVED: "{} alerts are over",
+}
 _ENDS = {JobState.COMPLETED: Happened.COMPLETED, JobState.FAILED: Happened.FAILED, JobState.CANCELLED: Happened.CANCELLED}
 _LEAVES = {JobState.PREEMPTED: Happened.PREEMPTED, JobState.QUEUED: Happened.REQUEUED, JobState.RESERVED: Happened.MOVED}
 
@@ -96,8 +102,17 @@ TOLD: dict[tuple[str, str], Happened] = {
 }
 
 
+# Longer texts are cut off by chats.
+MOST_LISTED = 30_000
+
+
 def slack_text(said: Mapping[str, Any]) -> str:
-    """A message as chats that read Slack's webhooks show it: one line in bold, what happened, and where it is shown."""
+    """A message as chats that read Slack's webhooks show it: one line in bold, what happened, and where it is shown.
+
+    Several events of one moment are a list, in which each leads to its page.
+    """
+    if "events" in said:
+        return _listed(said["events"])
     console = str(said.get("console", ""))
     job = said.get("job")
     if isinstance(job, Mapping):
@@ -116,3 +131,17 @@ def slack_text(said: Mapping[str, Any]) -> str:
 def _plain(text: str) -> str:
     """Slack reads these three characters as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _listed(events: Sequence[Mapping[str, Any]]) -> str:
+    counts = Counter(str(one["kind"]) for one in events)
+    title = ", ".join(_MANY.get(kind, "{} events").format(f"{count:,}") for kind, count in counts.items())
+    lines, length = [f"*{title[0].upper()}{title[1:]}*"], 0
+    for place, one in enumerate(events):
+        line = f"• <{one['console']}{one['link']}|{_plain(str(one['title']))}> {_plain(str(one['text']))}"
+        length += len(line)
+        if length > MOST_LISTED:
+            lines.append(f"and {len(events) - place:,} more: <{one['console']}/activity/|Open in gpufleet>")
+            break
+        lines.append(line)
+    return "\n".join(lines)

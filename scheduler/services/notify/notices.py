@@ -98,6 +98,8 @@ _MANY = {
     Kind.FINISHED: "{} jobs are over",
     Kind.NEAR_LIMIT: "The time limits of {} jobs are near",
     Kind.DRAIN: "Drains of the nodes of {} jobs",
+    Kind.IDLE: "GPUs of {} jobs are idle",
+    Kind.ALERT: "{} alerts",
 }
 
 
@@ -275,23 +277,27 @@ class Word:
 
 def notices_say(*, kind: Kind, words: Sequence[Word], now: datetime, news: News) -> int:
     """Tell people something by the ways that each has chosen for its kind, in the caller's transaction. Returns how many notices that were."""
-    found = User.objects.filter(pk__in={word.user for word in words}, is_active=True).select_related("notice_choices")
+    found = User.objects.filter(pk__among={word.user for word in words}, is_active=True).select_related("notice_choices") if words else ()
     people = {user.pk: user for user in found}
-    made = [
-        Notice(
-            user=people[word.user],
-            kind=kind,
-            at=now,
-            title=word.title[:TITLE_LENGTH],
-            text=word.text[:TEXT_LENGTH],
-            job=word.job,
-            in_console=Way.CONSOLE in choices_for(people[word.user]).ways[kind],
-        )
-        for word in words
-        if word.user in people and choices_for(people[word.user]).ways[kind]
-    ]
+    told: dict[int, list[Word]] = defaultdict(list)
+    for word in words:
+        if word.user in people and choices_for(people[word.user]).ways[kind]:
+            told[word.user].append(word)
+    made = [notice for user, each in sorted(told.items()) for notice in _worded(people[user], kind, each, now)]
     _write(made, people, now, news)
     return len(made)
+
+
+def _worded(user: User, kind: Kind, words: Sequence[Word], now: datetime) -> list[Notice]:
+    in_console = Way.CONSOLE in choices_for(user).ways[kind]
+    if len(words) > SINGLY:
+        title = _MANY[kind].format(f"{len(words):,}")
+        text = f"{', '.join(word.title for word in words[:NAMED])} and {len(words) - NAMED:,} more."
+        return [Notice(user=user, kind=kind, at=now, title=title, text=text[:TEXT_LENGTH], count=len(words), in_console=in_console)]
+    return [
+        Notice(user=user, kind=kind, at=now, title=word.title[:TITLE_LENGTH], text=word.text[:TEXT_LENGTH], job=word.job, in_console=in_console)
+        for word in words
+    ]
 
 
 def _cancelled_by(rows: Sequence[Happening], jobs: Mapping[int, Job]) -> dict[int, int]:

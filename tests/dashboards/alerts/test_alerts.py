@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from gpufleet.core.live.news import News
-from quotas.models import ChargeLine, ChargeMonth, NodeKind, QuotaShare, Role
+from quotas.models import Budget, BudgetDay, ChargeLine, ChargeMonth, NodeKind, QuotaNode, QuotaShare, Role
 from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
 from scheduler.notify.happenings import FleetEvent
 from tests import builders
@@ -44,6 +44,14 @@ def rule(**fields):
 @pytest.fixture
 def pool(personas: Personas):
     return [builders.node(gpus=1, pool=builders.pool()) for _ in range(4)]
+
+
+def used_up(node: QuotaNode) -> Budget:
+    """A budget of which nothing is left."""
+    budget = Budget.objects.create(public_id=f"b-{node.pk}", name="Month", quota=node, unit="gpu_hours", amount=1000, period="month")
+    BudgetDay.objects.create(budget=budget, day=(NOON - timedelta(days=1)).date(), milli_millis=2 * 3_600_000_000)
+    Budget.objects.filter(pk=budget.pk).update(period_start=datetime(2026, 11, 1, tzinfo=UTC), counted_to=NOON.replace(hour=0))
+    return budget
 
 
 def sick(nodes, health=Health.DOWN):
@@ -311,6 +319,85 @@ def test_alerts_that_go_on_as_they_are_cost_a_round_nothing(personas: Personas):
         queries.append(len(asked))
     assert queries[0] == queries[1]
     assert Alert.objects.filter(state="firing").count() == 10
+
+
+def test_two_hundred_alerts_cost_a_round_as_many_queries_as_twenty(personas: Personas):
+    """As they fire, are escalated, change and end. Chats and people get one message that lists them; programs get one of each."""
+    watched = rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0, escalate_minutes=10, escalate_to=["superuser"])
+    kinds = ["alert.firing", "alert.escalated", "alert.resolved"]
+    for name, form in (("Program", "json"), ("Chat", "slack")):
+        builders.webhook(builders.quota(), kinds=kinds, name=name, form=form)
+    watched.hooks.add(builders.webhook(personas.nodes["acme/product"], kinds=["job.failed"], name="Chosen"))
+    nodes = [builders.node(f"node-{number}") for number in range(200)]
+
+    def turn(at: timedelta) -> tuple[int, tuple[int, ...]]:
+        """Queries, and who was told how often."""
+        Delivery.objects.all().delete()
+        Notice.objects.all().delete()
+        with CaptureQueriesContext(connection) as asked:
+            done = alerts_round(now=NOON + at)
+        messages = [Delivery.objects.filter(hook__name=name).count() for name in ("Program", "Chat", "Chosen")]
+        return len(asked), (done.fired, done.escalated, done.resolved, *messages, Notice.objects.count())
+
+    found = []
+    for count in (20, 200):
+        start = count * timedelta(hours=1)
+        opened = [Incident(public_id=f"in-{count}-{node.pk}", node=node, opened_at=NOON, title="Test") for node in nodes[:count]]
+        Incident.objects.bulk_create(opened)
+        turns = [turn(start)]
+        chat, notice = json.loads(Delivery.objects.get(hook__name="Chat").body)["text"], Notice.objects.get()
+        assert chat.startswith(f"*{count} alerts fire*\n• <") and chat.count("|Nodes out (north/node-") == count
+        assert (notice.user.username, notice.title, notice.count) == ("operator", f"{count} alerts", count)
+        assert notice.text.endswith(f"fires and {count - 3} more.")
+        turns.append(turn(start + 11 * MINUTE))
+        Alert.objects.update(value=7)
+        turns.append(turn(start + 12 * MINUTE))
+        Incident.objects.all().delete()
+        turns.append(turn(start + 13 * MINUTE))
+        told = [(count, 0, 0, count, 1, count, 1), (0, count, 0, count, 1, count, 2), (0, 0, 0, 0, 0, 0, 0), (0, 0, count, count, 1, count, 1)]
+        assert [one for _, one in turns] == told
+        found.append([queries for queries, _ in turns])
+
+    assert found[0] == found[1]
+    assert Alert.objects.filter(state="resolved").values("public_id").distinct().count() == 220
+
+
+def test_a_few_alerts_are_told_one_by_one_to_people_and_as_one_list_to_chats(pool, personas: Personas):
+    rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
+    builders.webhook(builders.quota(), kinds=["alert.firing"], form="slack", name="Chat")
+    for number, node in enumerate(pool[:2]):
+        Incident.objects.create(public_id=f"in-{number}", node=node, opened_at=NOON, title="Test")
+    alerts_round(now=NOON)
+
+    assert sorted(Notice.objects.values_list("title", flat=True)) == [f"Nodes out (north/{node.name}) fires" for node in pool[:2]]
+    text = json.loads(Delivery.objects.get().body)["text"]
+    assert text.startswith("*2 alerts fire*\n• <")
+    page = personas.client("operator").get(f"/activity/alerts/{Alert.objects.order_by('pk')[1].public_id}/").content.decode()
+    assert "Chat" in page, "the message is listed with each alert that it tells of"
+
+
+def test_an_alert_of_a_budget_that_is_removed_ends_with_the_reason(personas: Personas):
+    """So does one of a budget whose own period is over. A budget of another node says nothing of it."""
+    rule(figure="budget_percent", threshold=90, clear_at=80, for_minutes=5, told=["operator"])
+    builders.webhook(builders.quota(), kinds=["alert.resolved"])
+    nlp, vision = personas.nodes["acme/research/nlp"], personas.nodes["acme/research/vision"]
+    budgets = [used_up(node) for node in (nlp, vision)]
+    for minute in (0, 5):
+        alerts_round(now=NOON + minute * MINUTE)
+    assert Alert.objects.filter(state="firing").count() == 2
+    for _ in range(2):
+        assert alerts_round(now=NOON + 6 * MINUTE).resolved == 0
+
+    Budget.objects.filter(pk=budgets[0].pk).update(removed_at=NOON + 7 * MINUTE)
+    assert alerts_round(now=NOON + 7 * MINUTE).resolved == 1
+
+    alert = Alert.objects.get(resolved_at__isnull=False)
+    assert (alert.subject, alert.note) == (nlp.path, "The budget was removed, or its period is over.")
+    told = Notice.objects.get(title__endswith="is over")
+    assert told.text.startswith("The budget was removed, or its period is over. Budget used:")
+    assert json.loads(Delivery.objects.get().body)["subject"]["note"] == alert.note
+    assert "The budget was removed" in personas.client("operator").get(f"/activity/alerts/{alert.public_id}/").content.decode()
+    assert Alert.objects.get(subject=vision.path).state == "firing"
 
 
 @pytest.mark.parametrize(("before", "after"), [("", "*"), ("*", ""), ("*", "main"), ("main", "spot")])
