@@ -1,4 +1,4 @@
-"""How clusters, nodes, GPUs, teams and jobs went over time: charts from the telemetry store, at the finest grain that the time allows."""
+"""How clusters, pools, nodes, GPUs, teams and jobs went over time: charts from the telemetry store, at the finest grain that the time allows."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from gpufleet.core.charts import Chart, Mark, Series, heat_map, over_time
 from gpufleet.core.ranges import RANGES, Range
 from quotas.models import QuotaNode
 from quotas.permissions import Access
-from scheduler.models import Attempt, Cluster, Gpu, Job, Node, Placement
+from scheduler.models import Attempt, Cluster, Gpu, Job, Node, Placement, Pool
 from scheduler.selectors.nodes import events_since, node_events_since
 
 # More points than that are no finer on any screen.
@@ -90,6 +90,17 @@ def cluster_chart(cluster: Cluster, *, chosen: Range, now: datetime, measure: Me
 
 def gpus_of_cluster(cluster: Cluster) -> list[int]:
     present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True, node__removed_at__isnull=True)
+    return list(present.order_by("pk").values_list("pk", flat=True))
+
+
+def pool_chart(pool: Pool, *, chosen: Range, now: datetime, measure: Measure = UTILIZATION) -> Chart:
+    """The same on average over the GPUs that a pool has now."""
+    marks = node_marks(node_events_since(chosen.begin(now), node__pool=pool))
+    return _chart(f"{pool.cluster.name}/{pool.name}", pool.cluster_id, gpus_of_pool(pool), chosen, now, marks, measure)
+
+
+def gpus_of_pool(pool: Pool) -> list[int]:
+    present = Gpu.objects.filter(node__pool=pool, removed_at__isnull=True, node__removed_at__isnull=True)
     return list(present.order_by("pk").values_list("pk", flat=True))
 
 

@@ -21,6 +21,7 @@ urlpatterns = [
     path("gpus/<slug:public_id>/course", views.gpu_course_chart, name="gpu-course"),
     path("nodes/<slug:public_id>/course", views.node_course_chart, name="node-course"),
     path("clusters/<slug:name>/course", views.cluster_course_chart, name="cluster-course"),
+    path("clusters/<slug:name>/pools/<slug:pool>/course", views.pool_course_chart, name="pool-course"),
     path("quotas/<slug:public_id>/course", views.team_course_chart, name="quota-course"),
     path("jobs/<slug:public_id>/course", views.job_course_chart, name="job-course"),
     path("fleet/", views.fleet_map, name="fleet"),

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, node_heat, team_chart
+from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, node_heat, pool_chart, team_chart
 from dashboards.home.week import week_tiles
 from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
@@ -21,7 +21,7 @@ from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.selectors.nodes import node_for as quota_for
-from scheduler.selectors.clusters import cluster_for
+from scheduler.selectors.clusters import cluster_for, pool_for
 from scheduler.selectors.gpus import gpu_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.nodes import node_for, node_gpus
@@ -107,6 +107,14 @@ def cluster_course_chart(request: HttpRequest, name: str) -> HttpResponseBase:
     """The chart of a cluster's page likewise."""
     cluster = cluster_for(access_of(request), name)
     return _course(request, cluster_chart(cluster, chosen=range_of(request.GET), now=now(), measure=measure_of(request.GET)), cluster.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
+def pool_course_chart(request: HttpRequest, name: str, pool: str) -> HttpResponseBase:
+    """The chart of a pool's page likewise."""
+    found = pool_for(access_of(request), name, pool)
+    return _course(request, pool_chart(found, chosen=range_of(request.GET), now=now(), measure=measure_of(request.GET)), found.public_id)
 
 
 @require_GET

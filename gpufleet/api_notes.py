@@ -28,6 +28,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "planned-changes": ("Id of the planned change, as the answer to `POST /jobs/bulk` has it.", "pc-3"),
     "people": ("Id of the person.", "u-12"),
     "plans": ("Number of the plan.", 88120),
+    "pools": ("Name of the pool.", "train"),
     "quota-changes": ("Id of the change.", "qc-3"),
     "quotas": ("Id of the node of the tree.", "q-9"),
     "roles": ("Number of the role, as lists of roles have it as `id`.", 31),

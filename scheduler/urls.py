@@ -102,6 +102,7 @@ urlpatterns = [
     path("scheduler/plans/<int:pk>/scenario", loop.plan_download, name="plan_scenario"),
     path("clusters/", clusters.cluster_list, name="clusters"),
     path("clusters/<slug:name>/", clusters.cluster_page, name="cluster"),
+    path("clusters/<slug:name>/pools/<slug:pool>/", clusters.pool_page, name="pool"),
     path("clusters/<slug:name>/give-up/", clusters.cluster_give_up_page, name="cluster_give_up"),
     path("nodes/", nodes.node_list, name="nodes"),
     path("nodes/planned/", nodes.health_plan_list, name="health_plans"),

@@ -1,4 +1,4 @@
-"""GPUs, nodes, clusters, teams and jobs over time for programs: the series of the charts on their pages."""
+"""GPUs, nodes, pools, clusters, teams and jobs over time for programs: the series of the charts on their pages."""
 
 import math
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from dashboards.courses import (
     MOST_POINTS,
     gpus_of_cluster,
     gpus_of_node,
+    gpus_of_pool,
     hardware_courses,
     job_gpu_courses,
     job_range,
@@ -30,7 +31,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.selectors.nodes import node_for as quota_for
 from scheduler.models import Cluster
-from scheduler.selectors.clusters import cluster_for
+from scheduler.selectors.clusters import cluster_for, pool_for
 from scheduler.selectors.gpus import gpu_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.nodes import node_for
@@ -121,6 +122,15 @@ def cluster_telemetry(request: HttpRequest, name: str, asked: Query[RangeQuery])
     """On average over its GPUs."""
     cluster = cluster_for(access_of(request), name)
     return _hardware(cluster, gpus_of_cluster(cluster), asked.range)
+
+
+@router.get(
+    "/clusters/{name}/pools/{pool}/telemetry", response=HardwareTelemetryOut, url_name="pool_telemetry", summary="The GPUs of a pool over time"
+)
+def pool_telemetry(request: HttpRequest, name: str, pool: str, asked: Query[RangeQuery]) -> dict[str, Any]:
+    """On average over the GPUs that it has now."""
+    found = pool_for(access_of(request), name, pool)
+    return _hardware(found.cluster, gpus_of_pool(found), asked.range)
 
 
 @router.get("/quotas/{public_id}/telemetry", response=TeamTelemetryOut, url_name="quota_telemetry", summary="The GPUs of a team over time")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
@@ -54,6 +55,7 @@ class Leaf:
     spare: bool
     gpu_type: str
     island: str
+    pool: int | None
     sums: Sums
 
 
@@ -90,7 +92,7 @@ class Branch:
 class Tree:
     cluster: Cluster
     levels: list[TopologyLevel]
-    pools: list[Pool]
+    pools: dict[Pool, Sums]
     branches: list[Branch]
     unplaced: list[Leaf]
     sums: Sums
@@ -132,6 +134,22 @@ def cluster_for(access: Access, name: str) -> Cluster:
     return found
 
 
+def pool_for(access: Access, cluster: str, name: str) -> Pool:
+    access.must_somewhere(Can.SEE)
+    found = Pool.objects.filter(cluster__name=cluster, name=name).select_related("cluster").first()
+    if found is None:
+        raise Http404(f"There is no pool {name} in {cluster}.")
+    return found
+
+
+def pool_sums(pool: Pool) -> Sums:
+    """What a pool holds. Four queries."""
+    found = Sums()
+    for _, leaf in _leaves(pool.cluster, pool=pool):
+        found.add(leaf.sums)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class FormerFolder:
     """A shared folder that a Slurm cluster had before, and what jobs may still resume from there."""
@@ -159,7 +177,8 @@ def former_folders(name: str, *, now: datetime) -> list[FormerFolder]:
 def cluster_tree(cluster: Cluster) -> Tree:
     """The whole tree in seven queries, whatever its depth."""
     levels = list(cluster.levels.order_by("depth"))
-    tree = Tree(cluster, levels, list(cluster.pools.order_by("name")), [], [], Sums())
+    tree = Tree(cluster, levels, {pool: Sums() for pool in cluster.pools.order_by("name")}, [], [], Sums())
+    by_pool = {pool.pk: sums for pool, sums in tree.pools.items()}
     by_level = {level.pk: level for level in levels}
     branches: dict[int, Branch] = {}
     parents: dict[int, int | None] = {}
@@ -183,6 +202,8 @@ def cluster_tree(cluster: Cluster) -> Tree:
         else:
             tree.unplaced.append(leaf)
         tree.sums.add(leaf.sums)
+        if leaf.pool in by_pool:
+            by_pool[leaf.pool].add(leaf.sums)
         above = domain_id
         while above is not None and above in branches:
             branches[above].sums.add(leaf.sums)
@@ -192,15 +213,17 @@ def cluster_tree(cluster: Cluster) -> Tree:
     return tree
 
 
-def _leaves(cluster: Cluster) -> list[tuple[int | None, Leaf]]:
+def _leaves(cluster: Cluster, *, pool: Pool | None = None) -> list[tuple[int | None, Leaf]]:
+    """Nodes of a cluster, or of one pool of it, each with its domain."""
+    which: dict[str, Any] = {"node__cluster": cluster} if pool is None else {"node__pool": pool}
     nodes = (
-        Node.objects.filter(cluster=cluster, removed_at__isnull=True)
+        Node.objects.filter(**{place.removeprefix("node__"): one for place, one in which.items()}, removed_at__isnull=True)
         .order_by("pk")
-        .values_list("pk", "public_id", "name", "health", "spare", "gpu_type_id", "island", "domain_id")
+        .values_list("pk", "public_id", "name", "health", "spare", "gpu_type_id", "island", "domain_id", "pool_id")
     )
-    present = Gpu.objects.filter(node__cluster=cluster, removed_at__isnull=True)
-    held = dict(open_placements().filter(node__cluster=cluster, gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
-    outside = set(outside_seats().filter(node__cluster=cluster).values_list("gpu_id", flat=True))
+    present = Gpu.objects.filter(**which, removed_at__isnull=True)
+    held = dict(open_placements().filter(**which, gpu__isnull=False).order_by().values_list("gpu_id").annotate(Sum("gpu_milli")))
+    outside = set(outside_seats().filter(**which).values_list("gpu_id", flat=True))
     sums: dict[int, Sums] = {}
     for pk, node_id, health in present.order_by().values_list("pk", "node_id", "health"):
         mine = sums.setdefault(node_id, Sums(nodes=1))
@@ -210,10 +233,10 @@ def _leaves(cluster: Cluster) -> list[tuple[int | None, Leaf]]:
         mine.outside += pk in outside
         mine.free += health == Health.HEALTHY and pk not in held and pk not in outside
     leaves: list[tuple[int | None, Leaf]] = []
-    for pk, public_id, name, health, spare, gpu_type, island, domain_id in sorted(nodes, key=lambda row: natural(row[2])):
+    for pk, public_id, name, health, spare, gpu_type, island, domain_id, pool_id in sorted(nodes, key=lambda row: natural(row[2])):
         mine = sums.get(pk, Sums(nodes=1))
         mine.nodes_out, mine.spares = int(health not in IN_SERVICE), int(spare)
         if health != Health.HEALTHY or spare:
             mine.free = 0
-        leaves.append((domain_id, Leaf(public_id, name, health, spare, gpu_type or "", island, mine)))
+        leaves.append((domain_id, Leaf(public_id, name, health, spare, gpu_type or "", island, pool_id, mine)))
     return leaves

@@ -11,10 +11,10 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from dashboards.courses import cluster_chart
+from dashboards.courses import cluster_chart, gpus_of_pool, pool_chart
 from dashboards.health.selectors import counters_followed
 from dashboards.measures import HARDWARE_MEASURES, measure_of
-from dashboards.weak import weak_clusters
+from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_clusters, weak_gpus
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -25,7 +25,7 @@ from scheduler.forms import AFTER_CHOICES, GiveUpForm
 from scheduler.hardware.lists import CLUSTERS
 from scheduler.models import Cluster
 from scheduler.presenters.giving_up import give_up_preview
-from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed
+from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed, pool_for, pool_sums
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.giving_up import After, charged_since, cluster_give_up, jobs_left, why_not
 from scheduler.services.jobs.bulk import notified_of
@@ -63,6 +63,25 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
         context["outside"] = outside_jobs(access, cluster)
         context["outside_usage"] = outside_usage(access, cluster, start=moment - USAGE_OF, end=moment)
     return render(request, "scheduler/cluster.html", context)
+
+
+@require_safe
+@requires(Can.SEE)
+def pool_page(request: HttpRequest, name: str, pool: str) -> HttpResponse:
+    version, chosen, measure = feed_revision(), range_of(request.GET), measure_of(request.GET)
+    found = pool_for(access_of(request), name, pool)
+    gpus = gpus_of_pool(found)
+    context = {
+        "version": version,
+        "pool": found,
+        "sums": pool_sums(found),
+        "range": chosen,
+        "measures": HARDWARE_MEASURES,
+        "measure": measure,
+        "is_weak": signal_of(gpus, weak_gpus([found.cluster_id])) == DRIVER_UTILIZATION,
+        "chart": pool_chart(found, chosen=chosen, now=now(), measure=measure) if gpus else None,
+    }
+    return render(request, "scheduler/pool.html", context)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -1,13 +1,14 @@
 """Tensor and DRAM activity, memory and power: as pages, charts and files show what is stored, and never more than was read."""
 
 import csv
+import re
 from datetime import timedelta
 
 import numpy as np
 import pytest
 from django.urls import reverse
 
-from dashboards.courses import cluster_chart, gpu_chart, job_chart, node_chart
+from dashboards.courses import cluster_chart, gpu_chart, job_chart, node_chart, pool_chart
 from dashboards.measures import COMPUTE, HARDWARE_MEASURES, JOB_MEASURES, UTILIZATION, WATTS, measure_of
 from dashboards.models import NO_READING, GpuRollup, TelemetryFrame
 from dashboards.readings import Reading, readings_now
@@ -17,9 +18,11 @@ from dashboards.telemetry.spans import HOUR, UNREAD, JobSums, jobs_write
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
 from scheduler.models import JobState, Placement
+from scheduler.services.hardware.hardware import node_health_change
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
 
 pytestmark = pytest.mark.django_db
 HOUR_AGO = BY_KEY["1h"]
@@ -65,6 +68,35 @@ def test_what_was_not_read_is_a_gap_and_never_zero(django_assert_max_num_queries
     alone = gpu_chart(two, chosen=HOUR_AGO, now=NOON, measure=WATTS)
     assert ([row[1] for row in alone.rows[-3:]], alone.unit) == ([None, 700, None], "W")
     assert [row[1] for row in cluster_chart(node.cluster, chosen=HOUR_AGO, now=NOON, measure=WATTS).rows[-3:]] == [300, 600, None]
+
+
+def test_a_pool_is_drawn_with_its_own_gpus_and_marks(personas: Personas):
+    """A pool of the same name in another cluster is another one. The page has the figures and the chart, whose file has the same numbers."""
+    pool, other = builders.pool("train"), builders.pool("spot")
+    node, beside = builders.node(gpus=2, pool=pool), builders.node(gpus=1, pool=other)
+    away = builders.node(gpus=1, of=builders.cluster("south"), pool=builders.pool("train", of=builders.cluster("south")))
+    at = minute_of(now()) - 5 * MINUTE
+    frame([*gpus_of(node), *gpus_of(beside)], at=at, sm=[20, 60, 99], memory=[10, 30, 99], watts=[300, 500, 700])
+    frame(gpus_of(away), at=at, sm=99, memory=99)
+    node_health_change(access=personas.access("operator"), node=beside, to="suspect", reason="Test", now=at)
+    builders.placement(builders.job(state=JobState.RUNNING), gpus_of(node)[0])
+
+    chart = pool_chart(pool, chosen=HOUR_AGO, now=now())
+    assert [row[1:] for row in chart.rows if row[1] is not None] == [(40, 20)]
+    assert [row[1] for row in pool_chart(pool, chosen=HOUR_AGO, now=now(), measure=WATTS).rows if row[1] is not None] == [400]
+    assert (len(chart.marks), len(pool_chart(other, chosen=HOUR_AGO, now=now()).marks)) == (0, 1)
+    viewer = personas.client("viewer")
+    page = viewer.get("/clusters/north/pools/train/").content.decode()
+    told = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+    assert "2 GPUs" in told or "GPUs 2" in told
+    assert "/nodes/?cluster=north&amp;pool=train" in page
+    rows = list(csv.reader(viewer.get("/clusters/north/pools/train/course", {"range": "1h", "format": "csv"}).getvalue().decode().splitlines()))
+    assert [row[1:] for row in rows[1:] if row[1]] == [["40.0", "20.0"]]
+    assert viewer.get("/clusters/south/pools/spot/").status_code == 404
+    assert "/clusters/north/pools/spot/" in viewer.get("/clusters/north/").content.decode()
+    assert "/clusters/north/pools/train/" in viewer.get(f"/nodes/{node.public_id}/").content.decode()
+    told = viewer.get("/api/v1/clusters/north/pools/train/telemetry", {"range": "1h"}).json()
+    assert [value for value in told["power_watts"] if value is not None] == [400]
 
 
 def test_coarser_grains_have_the_same_measures():

@@ -425,6 +425,7 @@ API = [
     Expect("GET", "api/v1/gpus/{public_id}/telemetry", SEES, FIELDS["gpu"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/{public_id}/telemetry", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/clusters/{name}/telemetry", SEES, lambda w: {"name": w.node.cluster.name}, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/clusters/{name}/pools/{pool}/telemetry", SEES, lambda w: w.pool, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas/{public_id}/telemetry", SEES, team, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/telemetry", SEES, FIELDS["job"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/telemetry/sources", OPERATES, tokens=OPERATING),

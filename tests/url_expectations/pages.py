@@ -378,6 +378,8 @@ PAGES = [
     # hardware
     Expect("GET", "clusters/", SEES),
     Expect("GET", "clusters/<slug:name>/course", SEES, lambda w: {"name": w.node.cluster.name}),
+    Expect("GET", "clusters/<slug:name>/pools/<slug:pool>/course", SEES, lambda w: w.pool),
+    Expect("GET", "clusters/<slug:name>/pools/<slug:pool>/", SEES, lambda w: w.pool),
     Expect("GET", "clusters/<slug:name>/", SEES, lambda w: {"name": w.node.cluster.name}),
     Expect("GET", "clusters/<slug:name>/give-up/", OPERATES, lambda w: {"name": w.node.cluster.name}),
     Expect(

@@ -55,6 +55,11 @@ class World:
         return self.personas.nodes["acme/research/nlp"]
 
     @cached_property
+    def pool(self) -> dict[str, str]:
+        found = builders.pool()
+        return {"name": found.cluster.name, "pool": found.name}
+
+    @cached_property
     def other(self) -> Any:
         return self.personas.nodes["acme/product/search"]
 
