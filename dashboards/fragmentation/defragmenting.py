@@ -1,6 +1,9 @@
-"""What a defragmentation would do now: the engine plans the fleet as it is, with leave to move so many jobs."""
+"""What a defragmentation, or another split of a GPU, would open now: the engine plans the fleet as it is, with leave to move so many jobs, and as it
+would be once the GPU is split.
+"""
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,20 +14,22 @@ from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import duration, gpus_told, money, plural
 from quotas.permissions import Access
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.model.plan import Decision, Plan
+from scheduler.engine.model.plan import Decision, Plan, Stand
 from scheduler.engine.model.reasons import Reason
 from scheduler.engine.model.values import Job as Planned
 from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
-from scheduler.models import Job
+from scheduler.models import Gpu, GpuMode, Job
 from scheduler.presenters.node_changes import moment_told
 from scheduler.selectors.jobs import jobs_named
+from scheduler.services.hardware.geometry import SplitPlan
 from scheduler.services.jobs.prices import repeated_work
-from scheduler.simulation.applying import carried_out
+from scheduler.simulation.applying import carried_out, split_anew
 from scheduler.snapshots import Snapshots
 
 USUAL_MOVES = 16
 MOST_REASONS = 5
+MOST_OPENED = 20
 _guard = threading.Lock()
 _snapshots = Snapshots()
 
@@ -48,7 +53,8 @@ class Opened:
 
     public_id: str
     job: Job | None
-    milli: int
+    milli: int  # whole GPUs, and parts of them that are told in thousandths
+    asked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +111,63 @@ def defragmentation_preview(*, access: Access, moves: int, now: datetime) -> Def
     return Defragmented(
         now,
         moved,
-        tuple(Opened(name, seen.get(name), _asked_milli(jobs[name])) for name in sorted(gains) if name in jobs),
+        tuple(_opened(jobs[name], seen) for name in sorted(gains) if name in jobs),
         tuple(Stuck(name, seen.get(name), why) for name, why in list(stuck.items())[:MOST_REASONS]),
         _largest(scenario, carried_out(scenario, replace(plan, decisions=tuple(mine)))),
         _lost_micros(access, moved, now),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What another split of a GPU does to waiting jobs: those that would start by it, those that would start there and without it too, those that
+    would start only without it; and `largest` as above.
+    """
+
+    opened: tuple[Opened, ...]
+    served: tuple[Opened, ...]
+    closed: tuple[Opened, ...]
+    largest: Mapping[str, Mapping[str, tuple[int, int]]]
+
+
+def split_opening(*, access: Access, gpu: Gpu, split: SplitPlan, now: datetime) -> Opening:
+    """What another split of a GPU would open once the jobs have ended that must end first. Nothing is written."""
+    chosen = policy()
+    with _guard:
+        scenario = _snapshots.take(settings=chosen.engine, now=now, start_timeout=chosen.start_timeout).scenario
+    over = set(Job.objects.filter(pk__among=split.jobs).values_list("public_id", flat=True)) if split.jobs else set()
+    before = replace(scenario, jobs=tuple(job for job in scenario.jobs if job.name not in over))
+    name, wanted = f"{gpu.node.cluster.name}/{gpu.node.name}", split.wanted if split.mode == GpuMode.MIG else ()
+    nodes = {node.name: node for node in before.nodes}
+    if name not in nodes:
+        return Opening((), (), (), {})
+    split_anew(nodes, Decision("repartition", Reason("repartition", ""), node=name, gpu=gpu.index, instances=wanted), before.now)
+    after = replace(before, nodes=tuple(nodes[node.name] for node in before.nodes))
+    without, with_it = _starts(before), _starts(after)
+    here = {job for job, stands in with_it.items() if any(stand.node == name and stand.gpus >> gpu.index & 1 for stand in stands)}
+    jobs = {job.name: job for job in before.jobs}
+    groups = (with_it.keys() - without.keys(), here & without.keys(), without.keys() - with_it.keys())
+    seen = jobs_named(access, sorted(set().union(*(sorted(group)[:MOST_OPENED] for group in groups))))
+    opened, served, closed = (tuple(_opened(jobs[job], seen) for job in sorted(group)) for group in groups)
+    return Opening(opened, served, closed, _largest(before, after))
+
+
+def _starts(scenario: Scenario) -> dict[str, tuple[Stand, ...]]:
+    """Which jobs would start, and where."""
+    return {one.job: one.workers for one in make_plan(scenario).decisions if one.action == "start" and one.job}
+
+
+def opening_told(found: Opening, *, waits: bool) -> list[str]:
+    """The same in sentences; `waits`: jobs must end first."""
+    lines = _opened_told(found.opened)
+    lines += [f"{_name(one.job)} with {one.asked} would start here, and without the repartition too." for one in found.served[:MOST_OPENED]]
+    lines = lines or ["No waiting job would start by it."]
+    lines += [f"{_name(one.job)} with {one.asked} would wait on: it would start without the repartition." for one in found.closed[:MOST_OPENED]]
+    return [*(["Once they have ended:"] if waits else []), *lines, *_largest_told(found.largest)]
+
+
+def _opened(job: Planned, seen: Mapping[str, Job]) -> Opened:
+    return Opened(job.name, seen.get(job.name), _asked_milli(job), _asked(job))
 
 
 def _lost_micros(access: Access, moves: Sequence[Move], now: datetime) -> int | None:
@@ -129,7 +187,18 @@ def _why_not(reasons: tuple[Reason, ...]) -> str | None:
 
 
 def _asked_milli(job: Planned) -> int:
-    return sum(1000 * role.least * role.gpus for role in job.kind.roles)
+    return sum(role.least * (1000 * role.gpus + role.devices * (role.share_milli or 0)) for role in job.kind.roles)
+
+
+def _asked(job: Planned) -> str:
+    """`8 GPUs`, `2 × 3g.40gb`."""
+    slices: Counter[str] = Counter()
+    for role in job.kind.roles:
+        if role.mig is not None:
+            slices[role.mig] += role.least * role.devices
+    milli = _asked_milli(job)
+    told = [gpus_told(milli)] if milli else []
+    return " and ".join([*told, *(f"{count} × {profile}" for profile, count in sorted(slices.items()))]) or "a part of a GPU"
 
 
 def _nodes(names: Iterable[str]) -> tuple[str, ...]:
@@ -185,10 +254,22 @@ def _sentences(found: Defragmented, moves: int) -> list[str]:
     count = len(found.moves)
     lines = [f"{plural(count, 'job')} would save, move and go on elsewhere; {_worked(found.lost_milli_seconds)} would be done again{worth}."]
     lines.append("Its owner is notified when it moves." if count == 1 else "Their owners are notified when they move.")
-    lines += [f"{_name(one.job)} with {gpus_told(one.milli)} would start." for one in found.opened]
-    for kind, levels in found.largest.items():
-        lines += [f"The largest gang of {kind} in one {level}: {now} → {then} GPUs." for level, (now, then) in levels.items() if now != then]
-    return [*lines, *map(_stuck, found.stuck)]
+    return [*lines, *_opened_told(found.opened), *_largest_told(found.largest), *map(_stuck, found.stuck)]
+
+
+def _opened_told(opened: Sequence[Opened]) -> list[str]:
+    lines = [f"{_name(one.job)} with {one.asked} would start." for one in opened[:MOST_OPENED]]
+    more = len(opened) - MOST_OPENED
+    return [*lines, *([f"{plural(more, 'more job')} would start."] if more > 0 else [])]
+
+
+def _largest_told(largest: Mapping[str, Mapping[str, tuple[int, int]]]) -> list[str]:
+    return [
+        f"The largest gang of {kind} in one {level}: {now} → {then} GPUs."
+        for kind, levels in largest.items()
+        for level, (now, then) in levels.items()
+        if now != then
+    ]
 
 
 def _stuck(one: Stuck) -> str:

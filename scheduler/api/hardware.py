@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from django.http import Http404, HttpRequest, HttpResponse
 from ninja import Query, Router
 
+from dashboards.fragmentation.defragmenting import opening_told, split_opening
 from dashboards.gpu_list import GPUS
 from dashboards.readings import NOT_READ, Reading, readings_now
 from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY
@@ -291,7 +292,7 @@ def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn, asked: 
         access.must_everywhere(Can.OPERATE)
         plan = split_plan(gpu=found, layout=layout)
         wanted = [{"profile": one.profile, "start": one.start} for one in plan.wanted]
-        told = {
+        told: dict[str, Any] = {
             "state": "preview",
             "mode": plan.mode.value,
             "instances": wanted,
@@ -300,7 +301,9 @@ def gpu_geometry(request: HttpRequest, public_id: str, body: GeometryIn, asked: 
             "fault": "",
             "reason": body.reason,
         }
-        return _stamped(answered(_geometry(found, told | {"jobs_ahead": len(plan.jobs)})), found)
+        opens = split_opening(access=access, gpu=found, split=plan, now=now())
+        told |= {"jobs_ahead": len(plan.jobs), "opening": opening_told(opens, waits=plan.waits)}
+        return _stamped(answered(_geometry(found, told)), found)
     gpu_geometry_change(access=access, gpu=found, layout=layout, seen=seen, revision=revision, reason=body.reason, now=now())
     changed = gpu_for(access, public_id)
     return _stamped(answered(_geometry(changed, _repartition(changed))), changed)
@@ -500,6 +503,7 @@ def _repartition(row: Gpu) -> dict[str, Any] | None:
         "reason": split.reason,
         "jobs_ahead": len(split_jobs(split)) if waiting else 0,
         "fault": split.fault or (split.order.fault if split.order is not None else ""),
+        "opening": [],
     }
 
 

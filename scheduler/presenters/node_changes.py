@@ -113,8 +113,8 @@ def health_preview(
     return guests_preview(sentences, ("What happens",), guests, [(Effect(effect),)] * count)
 
 
-def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview:
-    """The preview of a repartition. `guests` are the jobs that have to end first; none of them is interrupted."""
+def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest], opening: Sequence[str] = ()) -> Preview:
+    """The preview of a repartition. `guests` are the jobs that have to end first; none of them is interrupted. `opening` says what it opens."""
     cluster, count = gpu.node.cluster, len(guests)
     sentences = [
         f"The GPU takes no new jobs. {plural(count, 'job')} must end first and {'is' if count == 1 else 'are'} not interrupted."
@@ -123,6 +123,7 @@ def split_preview(gpu: Gpu, plan: SplitPlan, guests: Sequence[Guest]) -> Preview
         f"The {cluster.backend} back-end of {cluster.name} removes {plural(len(plan.leaving), 'instance')},"
         f" creates {len(plan.coming)} and keeps {len(plan.staying)}.",
         "The inventory changes when the back-end confirms. Then the GPU takes jobs again.",
+        *opening,
         *([NOBODY_NOTIFIED] if count else []),
         "It counts toward the limit of repartitions per hour.",
     ]

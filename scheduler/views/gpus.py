@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import gpu_chart
+from dashboards.fragmentation.defragmenting import opening_told, split_opening
 from dashboards.gpu_list import GPUS, conditions, gpus_now
 from dashboards.idle.selectors import gpu_episodes, idle_rows
 from dashboards.measures import HARDWARE_MEASURES, measure_of
@@ -227,14 +228,16 @@ def _preview_page(request: HttpRequest, gpu: Gpu, board: Board, plan: SplitPlan,
     access = access_of(request)
     holders = gpu_holders(access, [gpu.pk]).get(gpu.pk, [])
     staying = {row.pk for row in plan.staying} if plan.mode == gpu.mode else set()
-    in_the_way = gpu_guests(access, gpu, now=now(), besides=staying)
+    moment = now()
+    in_the_way = gpu_guests(access, gpu, now=moment, besides=staying)
+    opening = opening_told(split_opening(access=access, gpu=gpu, split=plan, now=moment), waits=bool(in_the_way))
     context = {
         "gpu": gpu,
         "board": board,
         "plan": plan,
         "drawing": drawing_of(gpu, gpu.instances, holders),  # type: ignore[attr-defined]
         "after": drawing_of_layout(board, plan.wanted) if plan.mode == GpuMode.MIG else None,
-        "preview": split_preview(gpu, plan, in_the_way),
+        "preview": split_preview(gpu, plan, in_the_way, opening),
         "drains": bool(in_the_way),
         "above": [*_above(gpu), ("Split", reverse("gpu_geometry", args=[gpu.public_id]))],
         "layout": layout_text(plan.wanted),
