@@ -7,6 +7,8 @@ LANE_BYTES = {1: 250e6, 2: 500e6, 3: 984.6e6, 4: 1_969e6, 5: 3_938e6, 6: 7_563e6
 # The headers of packets take part of a link: at so much of it one way, nothing more goes through.
 SATURATED = 0.8
 GIGABIT_BYTES = 125_000_000
+# A second: whoever sends fewer TCP segments says nothing of the network by those that it repeats.
+LEAST_SEGMENTS = 100
 
 Speeds = Mapping[str, float]  # bytes a second by network port
 Slow = dict[int, dict[str, float]]  # Gb/s by node and network port
@@ -33,3 +35,8 @@ def speeds_lost(speeds: Mapping[int, Speeds], nominal: Mapping[int, Mapping[str,
             if percent:
                 slow.setdefault(node, {})[name] = round(read[name] / GIGABIT_BYTES, 1)
     return lost, slow
+
+
+def per_ten_thousand(part: float) -> int:
+    """The part of segments that were sent again, as health rules have it."""
+    return round(10_000 * min(1.0, part))

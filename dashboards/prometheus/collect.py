@@ -22,7 +22,7 @@ from django.db import transaction
 from numpy.typing import NDArray
 
 from dashboards.health.counting import OWN, Counts
-from dashboards.health.links import Speeds, is_saturated, speeds_lost
+from dashboards.health.links import Speeds, is_saturated, per_ten_thousand, speeds_lost
 from dashboards.health.state import (
     BASE,
     COUNTED,
@@ -379,7 +379,7 @@ def state_of(
     columns[PCIE_SATURATED] = np.array([UNREAD if (told := _saturated(*row)) is None else told for row in rows], np.uint32)
     nodes = sorted({one.node for one, _ in rows})
     lost, slow = speeds_lost({node: speeds[node] for node in nodes if node in speeds}, nominal)
-    again = {node: round(10_000 * min(1.0, retransmits[node])) for node in nodes if node in retransmits}
+    again = {node: per_ten_thousand(retransmits[node]) for node in nodes if node in retransmits}
     figures = {NIC_LOST: lost, RETRANSMITS: again}
     node_columns = {key: np.array([told.get(node, UNREAD) for node in nodes], np.uint32) for key, told in figures.items()}
     return RawState(gpus=[one.key for one, _ in rows], columns=columns, nodes=nodes, node_columns=node_columns, slow_nics=slow)

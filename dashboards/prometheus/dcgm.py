@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dashboards.health.links import LEAST_SEGMENTS
 from dashboards.prometheus.asking import PrometheusFault
 
 # Labels that stay: a GPU, and on a GPU with MIG the instance.
@@ -73,7 +74,6 @@ SPEEDS = (
     f" or max by (instance, device) (node_network_up{{{_HARDWARE}}} == 0)"
 )
 # The part of TCP segments that a host has sent again, where it sends enough of them to tell.
-LEAST_SEGMENTS = 100
 RETRANSMITS = (
     f"sum by (instance) (rate(node_netstat_Tcp_RetransSegs[5m])) / (sum by (instance) (rate(node_netstat_Tcp_OutSegs[5m])) > {LEAST_SEGMENTS})"
 )

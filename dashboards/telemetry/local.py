@@ -4,21 +4,22 @@ In a cluster that Prometheus servers read, their round reads this machine, too (
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from time import monotonic
 
 import numpy as np
 from django.db import transaction
 from numpy.typing import NDArray
 
-from dashboards.health.links import Speeds, speeds_lost
-from dashboards.health.state import BASE, NIC_LOST, Logged, RawState, state_write
+from dashboards.health.links import Speeds, per_ten_thousand, speeds_lost
+from dashboards.health.state import BASE, NIC_LOST, RETRANSMITS, Logged, RawState, state_write
 from dashboards.health.state import UNREAD as NOT_READ
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
-from dashboards.telemetry.nics import nic_errors_read, nic_speeds_read
+from dashboards.telemetry.nics import Retransmissions, nic_errors_read, nic_speeds_read
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from scheduler.models import Gpu
@@ -29,6 +30,19 @@ WEAK_SOURCE = "nvml-driver"  # SM activity is the driver's utilisation for at le
 
 
 UNREAD = Reading("", "", None, None, None, None, None, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the kernel says of this machine's network ports: their errors (and how many counters that are), their speeds, and retransmissions."""
+
+    errors: tuple[int, int] | None = None
+    speeds: Speeds = field(default_factory=dict)
+    retransmits: float | None = None
+
+
+NO_NETWORK = Network()
+_retransmissions = Retransmissions()
 
 
 def local_collect(*, now: datetime) -> int:
@@ -42,7 +56,8 @@ def local_collect(*, now: datetime) -> int:
     except NvmlUnavailable:
         # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
         return 0
-    return local_write(uuids=uuids, readings=readings, log=log, nic_errors=nic_errors_read(), nic_speeds=nic_speeds_read(), now=now)
+    network = Network(nic_errors_read(), nic_speeds_read(), _retransmissions.read(at=monotonic()))
+    return local_write(uuids=uuids, readings=readings, log=log, network=network, now=now)
 
 
 def local_write(
@@ -50,8 +65,7 @@ def local_write(
     uuids: Sequence[str],
     readings: Sequence[Reading],
     log: KernelLog | None = None,
-    nic_errors: tuple[int, int] | None = None,
-    nic_speeds: Speeds | None = None,
+    network: Network = NO_NETWORK,
     now: datetime,
 ) -> int:
     """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
@@ -71,7 +85,7 @@ def local_write(
         keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
         told = logged(log, keys)
         if read or (told is not None and told.xids):
-            state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, nic_errors, nic_speeds or {}), log=told))
+            state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, network), log=told))
     return len(own)
 
 
@@ -83,7 +97,7 @@ def logged(log: KernelLog | None, gpus: Mapping[str, int]) -> Logged | None:
     return Logged(log.boot, log.booted, log.newest, [gpus[uuid] for uuid in log.uuids if uuid in gpus], xids)
 
 
-def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: tuple[int, int] | None, nic_speeds: Speeds) -> RawState:
+def _state(rows: Sequence[tuple[int, int, Reading]], network: Network) -> RawState:
     """What health rules look at, of those GPUs that answered."""
     found = [dict(reading.state) | _rounded(temperature=reading.temperature_c, sm_occupancy=reading.sm_occupancy) for _, _, reading in rows]
     known = sorted({key for state in found for key in state})
@@ -92,8 +106,12 @@ def _state(rows: Sequence[tuple[int, int, Reading]], nic_errors: tuple[int, int]
     if len(nodes) != 1:
         # Where the inventory makes several nodes of this machine, nobody knows whose network ports they are.
         return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=nodes)
-    nics: dict[str, Sequence[int]] = {} if nic_errors is None else {"nic_errors": nic_errors[:1], "nic_errors" + BASE: nic_errors[1:]}
-    lost, slow = speeds_lost({nodes[0]: nic_speeds}, nominal_speeds(nodes)) if nic_speeds else ({}, {})
+    nics: dict[str, Sequence[int]] = {}
+    if network.errors is not None:
+        nics |= {"nic_errors": network.errors[:1], "nic_errors" + BASE: network.errors[1:]}
+    if network.retransmits is not None:
+        nics[RETRANSMITS] = [per_ten_thousand(network.retransmits)]
+    lost, slow = speeds_lost({nodes[0]: network.speeds}, nominal_speeds(nodes)) if network.speeds else ({}, {})
     if lost:
         nics[NIC_LOST] = [lost[nodes[0]]]
     return RawState(gpus=[key for key, _, _ in rows], columns=columns, nodes=nodes, node_columns=nics, slow_nics=slow)

@@ -10,7 +10,7 @@ from ninja import Query, Router
 
 from dashboards.fragmentation.defragmenting import opening_told, split_opening
 from dashboards.gpu_list import GPUS
-from dashboards.readings import NOT_READ, Reading, readings_now
+from dashboards.readings import NOT_READ, Reading, network_now, readings_now
 from dashboards.weak import DRIVER_UTILIZATION, SM_ACTIVITY
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.faults import Conflict
@@ -415,8 +415,9 @@ def _node_detail(found: Node, holders: list[Holder]) -> dict[str, Any]:
     held: dict[int | None, list[Holder]] = {}
     for holder in holders:
         held.setdefault(holder.gpu_id, []).append(holder)
+    slow = network_now(found, now=now()).slow
     nics = [
-        {"id": nic.public_id, "name": nic.name, "rail": nic.rail, "speed_gbps": nic.speed_gbps, "health": nic.health}
+        {name: getattr(nic, name) for name in ("name", "rail", "speed_gbps", "health")} | {"id": nic.public_id, "slow_gbps": slow.get(nic.name)}
         for nic in found.nics.order_by("name")
     ]
     gpus = [

@@ -15,8 +15,8 @@ from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
 from dashboards.readings import hardware_now, network_now
 from dashboards.telemetry.kernel_log import KernelLog, Xid, kernel_log_read
-from dashboards.telemetry.local import local_collect, local_write
-from dashboards.telemetry.nics import nic_errors_read, nic_speeds_read
+from dashboards.telemetry.local import Network, local_collect, local_write
+from dashboards.telemetry.nics import Retransmissions, nic_errors_read, nic_speeds_read
 from dashboards.telemetry.nvml import GPM, NvmlUnavailable, Reading, machine_read, machine_uuids
 from scheduler.models import Gpu
 from tests import builders
@@ -190,7 +190,7 @@ def test_errors_of_network_adapters_are_those_of_hardware_and_reach_the_node(tmp
     Gpu.objects.filter(node=node).update(uuid="GPU-0")
     reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
     for seconds, count in ((0, (12, 3)), (5, None), (10, (15, 3)), (15, (9, 2)), (20, (15, 3))):  # one counter of the three can't be read for once
-        local_write(uuids=["GPU-0"], readings=[reading], nic_errors=count, now=NOON + timedelta(seconds=seconds))
+        local_write(uuids=["GPU-0"], readings=[reading], network=Network(errors=count), now=NOON + timedelta(seconds=seconds))
     assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_errors", 3)]
 
 
@@ -215,16 +215,37 @@ def test_network_ports_below_their_nominal_speed_are_told_of_the_node(tmp_path: 
     for name, gbps in (("eth0", 25), ("mlx5_0", 400), ("mlx5_9", 400)):
         builders.nic(node, name=name, speed_gbps=gbps)
     reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
-    local_write(uuids=["GPU-0"], readings=[reading], nic_speeds=speeds, now=NOON)
+    local_write(uuids=["GPU-0"], readings=[reading], network=Network(speeds=speeds), now=NOON)
     assert list(HealthBucket.objects.values_list("node", "gpu", "signal", "value")) == [(node.pk, None, "nic_lost", 50)]
     assert network_now(node, now=NOON).slow == {"mlx5_0": 200.0}
 
     builders.nic(node, name="eth1", speed_gbps=25)
-    local_write(uuids=["GPU-0"], readings=[reading], nic_speeds=speeds, now=NOON + timedelta(seconds=5))
+    local_write(uuids=["GPU-0"], readings=[reading], network=Network(speeds=speeds), now=NOON + timedelta(seconds=5))
     assert HealthBucket.objects.get().value == 100
     assert network_now(node, now=NOON).slow == {"eth1": 0.0, "mlx5_0": 200.0}
     local_write(uuids=["GPU-0"], readings=[reading], now=NOON + timedelta(seconds=10))
     assert network_now(node, now=NOON).slow == {}
+
+
+@pytest.mark.django_db
+def test_retransmissions_are_a_part_of_what_is_sent_over_minutes(tmp_path: Path) -> None:
+    """Not told at first, of a machine that sends little, or across a restart of the counters."""
+    file = tmp_path / "snmp"
+    found, read = Retransmissions(file), []
+    for at, again, sent in ((0, 0, 0), (5, 9, 10_000), (60, 600, 30_000), (120, 600, 60_000), (400, 700, 200_000), (405, 5, 9), (500, 5, 500)):
+        head, figures = "Tcp: RtoAlgorithm InSegs OutSegs RetransSegs", f"Tcp: 1 7 {sent} {again}"
+        file.write_text(f"Ip: Forwarding\nIp: 1\n{head}\n{figures}\nUdp: InDatagrams\nUdp: 3\n")
+        read.append(found.read(at=at))
+    assert read == [None, None, 600 / 30_000, 600 / 60_000, 100 / 140_000, None, None]
+    file.write_text("Tcp: OutSegs\n")
+    assert found.read(at=600) is None
+    assert Retransmissions(tmp_path / "nothing").read(at=0) is None
+
+    node = builders.node(gpus=1)
+    Gpu.objects.filter(node=node).update(uuid="GPU-0")
+    reading = Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {"processes": 1})
+    local_write(uuids=["GPU-0"], readings=[reading], network=Network(retransmits=0.021), now=NOON)
+    assert (HealthBucket.objects.get().value, network_now(node, now=NOON).retransmits) == (210, 2.1)
 
 
 @pytest.mark.django_db

@@ -110,6 +110,13 @@ def own() -> Iterator[tuple[Exporter, Prometheus]]:
         yield both
 
 
+@pytest.fixture
+def pair() -> Iterator[tuple[tuple[Exporter, Prometheus], tuple[Exporter, Prometheus]]]:
+    """Two servers, each with an exporter of its own."""
+    with scraped() as first, scraped() as second:
+        yield first, second
+
+
 def frame() -> dict[int, int]:
     row = TelemetryFrame.objects.get()
     keys = np.frombuffer(bytes(row.gpu_ids), "<u4").tolist()
@@ -183,6 +190,71 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
 
 
 @pytest.mark.django_db
+def test_of_two_servers_the_newest_reading_counts_and_one_goes_on_where_the_other_fails_or_lies(
+    pair: tuple[tuple[Exporter, Prometheus], tuple[Exporter, Prometheus]], personas: Personas
+) -> None:
+    """Both know GPU 0. Of what an exporter dates itself the date is that of the reading, not of the scrape."""
+    (one, left), (two, right) = pair
+    node = fleet(3)
+    servers = {"left": left, "right": right}
+    rows = {name: PrometheusServer.objects.create(public_id=f"ps-{name}", name=name, url=server.url) for name, server in servers.items()}
+
+    def dated(gpu: int, sm: str, at: datetime) -> list[Sample]:
+        return [(metric, labels, f"{value} {round(at.timestamp()) * 1000}") for metric, labels, value in said(gpu, sm=sm)]
+
+    def collected() -> tuple[int, dict[int, int]]:
+        count = prometheus_collect(now=now(), rules=LOCAL)
+        for row in rows.values():
+            row.refresh_from_db()
+        return count, frame()
+
+    begun = now()
+    one.samples = [*dated(0, "0.3", begun - timedelta(seconds=20)), *said(0, power="100"), *said(1, sm="0.4")]
+    two.samples = [*said(0, sm="0.8", power="500"), *said(2, sm="0.5")]
+    for server in (left, right):
+        server.knows("DCGM_FI_PROF_SM_ACTIVE", 2)
+        server.knows("DCGM_FI_DEV_POWER_USAGE", 1)
+    assert collected() == (3, {0: 80, 1: 40, 2: 50})
+    assert [row.oddities.get("older", 0) for row in rows.values()] == [1, 0]
+
+    fixed = now()
+    two.samples = [*dated(0, "0.9", fixed), *said(0, temperature="61"), *said(2, sm="0.5")]
+    one.samples = [*said(0, sm="0.3", power="100"), *said(1, sm="0.4")]
+    asked = 'timestamp(DCGM_FI_PROF_SM_ACTIVE{UUID="GPU-0"})'
+    wait_until(lambda: left.value(asked) > fixed.timestamp() + 1, what="a newer reading of the first server")
+    right.knows("DCGM_FI_DEV_GPU_TEMP", 1)
+    assert collected() == (3, {0: 30, 1: 40, 2: 50})
+    assert bytes(TelemetryFrame.objects.get().temperature_c)[0] == 61, "what the newest does not have the other fills in"
+    assert [row.oddities.get("older", 0) for row in rows.values()] == [1, 1]
+
+    lies = [
+        *said(0, sm="1e9", power="-4", temperature="NaN"),
+        *said(2, sm="+Inf", tensor="7"),
+        ("DCGM_FI_PROF_SM_ACTIVE", {}, "0.5"),
+        ("lies", {}, "1"),
+    ]
+    two.samples = lies
+    right.knows("lies", 1)
+    assert collected() == (2, {0: 30, 1: 40})
+    assert (rows["left"].fault, rows["right"].fault) == ("", "It answered without a reading of any GPU in the inventory.")
+    assert {key: rows["right"].oddities[key] for key in ("out_of_range", "not_a_number", "no_uuid")} == {
+        "out_of_range": 3,
+        "not_a_number": 2,
+        "no_uuid": 1,
+    }
+
+    right.program.kill()
+    assert collected() == (2, {0: 30, 1: 40})
+    assert (rows["left"].fault, "nothing answers" in rows["right"].fault) == ("", True)
+    assert rows["right"].read_at is not None and rows["right"].read_at < rows["left"].read_at
+    node.refresh_from_db()
+    assert (node.health, node.heartbeat_at is not None) == (Health.HEALTHY, True)
+    page = personas.client("operator").get("/telemetry/").content.decode()
+    told = dict(re.findall(r'<th scope="row"[^>]*>([^<]+)</th><td[^>]*>([^<]+)</td></tr>', page))
+    assert told[ODDITIES["older"]] == "left: 1; right: 1"
+
+
+@pytest.mark.django_db
 def test_links_are_read_against_what_they_could_carry(real: tuple[Exporter, Prometheus], personas: Personas) -> None:
     """Network ports against the inventory's speed, retransmissions against what is sent, and PCIe against generation and width of the link."""
     exporter, server = real
@@ -232,6 +304,8 @@ def test_links_are_read_against_what_they_could_carry(real: tuple[Exporter, Prom
     assert "5%" in re.sub(r"<[^>]+>", "", page[page.index("TCP retransmissions") :])[:60]
     assert "TCP retransmissions: up to" in personas.client("operator").get("/incidents/").content.decode()
     assert personas.client("operator").get(f"/nodes/{well.public_id}/").content.decode().count(" of 400") == 0
+    told = personas.client("operator").get(f"/api/v1/nodes/{sick.public_id}").json()["nics"]
+    assert {one["name"]: one["slow_gbps"] for one in told} == {"eth0": None, "eth1": 0, "mlx5_0": 200}
 
 
 @pytest.mark.django_db
@@ -617,7 +691,7 @@ def test_ten_thousand_random_series_leave_nothing_impossible_anywhere(own: tuple
 
     row.refresh_from_db()
     assert row.oddities == dict(odd)
-    assert set(odd) == set(ODDITIES) - {"no_nics"}
+    assert set(odd) == set(ODDITIES) - {"no_nics", "older"}
     sources = personas.client("operator").get("/telemetry/").content.decode()
     told = dict(re.findall(r'<th scope="row"[^>]*>([^<]+)</th><td[^>]*>main: (\d+)</td></tr>', sources))
     assert told == {ODDITIES[key]: str(count) for key, count in odd.items()}, "each oddity is counted, and the page says how often"
