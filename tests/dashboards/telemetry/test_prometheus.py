@@ -275,8 +275,10 @@ def test_links_are_read_against_what_they_could_carry(real: tuple[Exporter, Prom
             *said(0, sm="0.6", pcie_generation="4", pcie_width="16", **busy),
             *said(1, sm="0.6", pcie_generation="5", pcie_width="16", **busy),
             *said(7, sm="0.6", **busy),
-            *ports(sick, gbps={"eth0": 25, "mlx5_0": 200, "veth1": 10, "eth9": 1}, down=("eth1",), again=5 * again, sent=100_000 + 100 * again),
-            *ports(well, gbps={"eth0": 25, "eth1": 25, "mlx5_0": 400}, again=again / 100, sent=100_000 + 100 * again),
+            *ports(
+                sick, gbps={"eth0": 25, "mlx5_0": 200, "veth1": 10, "eth9": 1}, down=("eth1",), again=50_000 + 5 * again, sent=1_000_000 + 100 * again
+            ),
+            *ports(well, gbps={"eth0": 25, "eth1": 25, "mlx5_0": 400}, again=50_000 + again / 100, sent=1_000_000 + 100 * again),
             ("node_network_speed_bytes", {"instance": "elsewhere:9100", "device": "eth0"}, "1"),
             ("node_network_speed_bytes", {"instance": f"{well.name}:9100", "device": "bond0"}, "1e15"),
             ("step", {}, str(step)),
