@@ -196,11 +196,6 @@ class Reclaim(Rights):
         rules.signature = (*self.signature, "crossing none")
         return rules
 
-    def exhausted(self, taken: dict[int, int]) -> bool:
-        """Whether nobody has anything left to give, with what was taken so far."""
-        used = self.division.used
-        return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
-
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
         """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it; its own
         leaf for that one's surplus."""

@@ -5,6 +5,7 @@ in the order of semantics, passes over what is not legal, stops when the job fit
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -331,14 +332,10 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
     charged: dict[int, int] = {}
     taken: list[Unit] = []
     refused = 0
-    # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
-    exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
     for _, unit in units:
         place = legal(unit, charged)
         if place is None:
             refused += 1
-            if counter is not None and refused % 64 == 0 and exhausted is not None and exhausted(charged):
-                break  # nothing behind it can be legal either
             continue
         charged[place] = charged.get(place, 0) + unit.milli
         taken.append(unit)
@@ -347,7 +344,7 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
     if target.fits is not None:
         found = _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else [])
         return found, bool(found)
-    if counter is None or not refused or target.gpus < 1 or target.short or not _could_suffice(cluster, units, charged, target):
+    if counter is None or not refused or target.gpus <= 1 or target.short or not _could_suffice(cluster, units, charged, target):
         return [], False
     counter.begin_anew()
     cleared = _clear(cluster, units, legal, target, counter)
@@ -386,14 +383,7 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     """The fewest units from the front that make room; none where all of them do not. More room never hurts, so they can be found by halving."""
     if not taken or not fits(taken):
         return []
-    least, most = 1, len(taken)
-    while least < most:
-        middle = (least + most) // 2
-        if fits(taken[:middle]):
-            most = middle
-        else:
-            least = middle + 1
-    return taken[:least]
+    return taken[: 1 + bisect_left(range(1, len(taken)), True, key=lambda count: fits(taken[:count]))]
 
 
 def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit]:
