@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from ..model.values import Job
 from ..state.cluster import Cluster
@@ -13,8 +13,6 @@ from ..state.tree import Division
 from ..state.work import Work
 
 Cost = tuple[int, int, int, str, int, int]
-
-T = TypeVar("T")
 
 
 class Unit:
@@ -100,10 +98,8 @@ class Units:
         self.standing = standing
         self._leaves: dict[int, list[Unit]] = {}
         self._of_work: dict[int, list[Unit]] = {}
-        self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
+        self.known: dict[tuple[object, ...], Any] = {}  # what was computed about them, until one of them changes
         self._read = len(cluster.journal)  # so much of it is known
-        self._changes = 0
-        self._changed: dict[int, int] = {}  # with which of all changes the units below a node of the tree were changed last
 
     def follow(self) -> None:
         """Take up what has changed about some jobs; what was tried and undone has not."""
@@ -122,9 +118,7 @@ class Units:
         for leaf, come in leaves.items():
             stay = [unit for unit in self._leaves[leaf] if unit.work.order not in changed]
             self._leaves[leaf] = sorted(stay + come, key=_cost)
-            self._changes += 1
-            for place in (0, *self.cluster.tree.path[leaf]):
-                self._changed[place] = self._changes
+            self.known.clear()
 
     def _is_known(self, work: Work) -> bool:
         """Whether its units are still those that were made of it, or nobody has asked for them."""
@@ -182,25 +176,18 @@ class Units:
         if len(leaves) < 2:
             return leaves[0] if leaves else []
         key = ("below", place)
-        known: list[Unit] | None = self.kept(key, place)
-        if known is None:
-            known = self.keep(key, place, sorted([unit for units in leaves for unit in units], key=_cost))
-        return known
-
-    def kept(self, key: tuple[object, ...], place: int) -> Any:
-        """What was computed about the units at or below a node of the tree, unless one of them has changed since."""
-        known = self._kept.get(key)
-        return known[1] if known is not None and known[0] == self._changed.get(place, 0) else None
-
-    def keep(self, key: tuple[object, ...], place: int, value: T) -> T:
-        self._kept[key] = (self._changed.get(place, 0), value)
-        return value
+        if key not in self.known:
+            self.known[key] = sorted([unit for units in leaves for unit in units], key=_cost)
+        found: list[Unit] = self.known[key]
+        return found
 
     def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
         """The units that do not stand inside the guarantee of a node of the tree."""
         key = ("borrowed", place, id(division))
-        known: frozenset[Unit] | None = self.kept(key, place)
-        return self.keep(key, place, self._line_up(place, division)) if known is None else known
+        if key not in self.known:
+            self.known[key] = self._line_up(place, division)
+        found: frozenset[Unit] = self.known[key]
+        return found
 
     def _line_up(self, place: int, division: Division) -> frozenset[Unit]:
         promised = division.guaranteed[place]
