@@ -319,7 +319,6 @@ class Taking(NamedTuple):
             return refused
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
         why = self.why(found)
-        later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
         before = cluster.mark()
         victims = found.works
         upset = any(victim.first_seats and not victim.evicted for victim in victims)
@@ -331,8 +330,6 @@ class Taking(NamedTuple):
         refused = self._start(found, why.code, off)
         if refused is not None:
             cluster.undo(before)
-            if later is not None:
-                cycle.book.take_up(later)
             return refused
         cycle.changed()
         if in_vain:

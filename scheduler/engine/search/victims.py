@@ -411,8 +411,10 @@ def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counte
     usable, flags = cluster.grid.usable, target.flags
     idle, here = [*cluster.fleet.soon.count], dict[int, list[tuple[int, tuple[int, ...], Unit]]]()  # the GPUs of each unit on a node; its category
     for rank, unit in units:
-        for node, gpus in _by_node(unit, usable).items():
-            if gpus and target.low <= node < target.high and (flags is None or flags[node]):
+        seats = unit.seats
+        for node in (seats[0].node,) if len(seats) == 1 else {seat.node for seat in seats}:
+            if target.low <= node < target.high and (flags is None or flags[node]):
+                gpus = sum([(seat.mask & usable[node]).bit_count() for seat in seats if seat.node == node])
                 here.setdefault(node, []).append((gpus, rank, unit))
 
     def cheapest(node: int) -> tuple[Cost, list[Unit]] | None:
@@ -433,30 +435,25 @@ def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counte
         return (max([rank for _, rank, _ in mine]), sum([unit.milli for unit in chosen]), sum([unit.lost for unit in chosen])), chosen
 
     together, taken = Together(legal), list[Unit]()
-    line = [(found[0], node) for node in sorted(here) if (found := cheapest(node)) is not None]
+    following = {node: cheapest(node) for node in sorted(here)}
+    line = [(found[0], node) for node, found in following.items() if found is not None]
     heapify(line)
     while line and not counter.enough:
         _, node = heappop(line)
-        found = cheapest(node)  # some of it may have gone with another node
+        found = following[node]
         if found is None or not together.may_grow_by(found[1]):
             continue
         for unit in found[1]:
             taken.append(unit)
             counter.change(unit, 1)
-            for place, gpus in _by_node(unit, usable).items():
-                idle[place] += gpus
-                here[place] = [one for one in here.get(place, ()) if one[2] is not unit]
-        if (more := cheapest(node)) is not None:
+        gone = set(found[1])
+        for place in {seat.node for unit in found[1] for seat in unit.seats}.intersection(here):
+            idle[place] += sum([gpus for gpus, _, unit in here[place] if unit in gone])
+            here[place] = [one for one in here[place] if one[2] not in gone]
+            following[place] = cheapest(place)
+        if (more := following[node]) is not None:
             heappush(line, (more[0], node))
     return taken
-
-
-def _by_node(unit: Unit, usable: Sequence[int]) -> dict[int, int]:
-    """The GPUs that it holds."""
-    found: dict[int, int] = {}
-    for _, _, node, mask, _, _, _, _ in unit.seats:
-        found[node] = found.get(node, 0) + (mask & usable[node]).bit_count()
-    return found
 
 
 class Together:
