@@ -20,17 +20,8 @@ from .tell.outcome import carry_on, conclude
 T = TypeVar("T")
 MOST_SWEEPS = 120
 Run = Callable[[Cycle], None]
-RUNS: dict[str, Run] = {
-    "stale": stale.run,
-    "allocate": allocate.run,
-    "backfill": backfill.run,
-    "shrink": shrink.run,
-    "consolidate": consolidate.run,
-    "reclaim": reclaim.run,
-    "preempt": preempt.run,
-    "repartition": repartition.run,
-    "grow": grow.run,
-}
+PASSES = (stale, allocate, backfill, shrink, consolidate, reclaim, preempt, repartition, grow)
+RUNS: dict[str, Run] = {each.__name__.rpartition(".")[2]: each.run for each in PASSES}
 
 
 def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:

@@ -12,7 +12,7 @@ from ..model.values import Kind, Placing, Role
 from ..state.cluster import Cluster
 from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Level, bits_of_large, flags_of, span_bits
+from ..state.grid import Eligible, Grid, Level, bits_of_large, flags_of, ints, span_bits
 from ..state.work import Work
 from .gradient import ask_of
 from .parts import Parts
@@ -138,7 +138,7 @@ class Placer:
         if not len(candidates):
             return
         free = level.sums(self.view.count_np * everyone)[candidates]
-        size = self.grid.capacity_of(level)[candidates]
+        size = level.sums(ints(self.grid.usable_count))[candidates]
         order = np.lexsort((candidates, size, -free if self.spread else free))
         for domain in candidates[order].tolist():
             low, high = level.slice_of(domain)

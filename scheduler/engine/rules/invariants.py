@@ -31,16 +31,16 @@ def check(cycle: Cycle) -> None:
     Where everyone stood at first is sound, so only what a plan has changed is looked at.
     """
     cluster = cycle.cluster
-    if cluster.kept.first is not None:
-        cluster.kept.first.follow(cluster)
+    if cluster.first_state.checked is not None:
+        cluster.first_state.checked.follow(cluster)
     if cycle.placed:
-        _check_changes(cluster, cluster.kept.first or First(cluster))
+        _check_changes(cluster, cluster.first_state.checked or First(cluster))
 
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.kept.first is None and cluster.first_state.by_places and not cluster.scenario.windows:
-        cluster.kept.first = First(cluster)
+    if cluster.first_state.checked is None and cluster.first_state.by_places and not cluster.scenario.windows:
+        cluster.first_state.checked = First(cluster)
 
 
 class First:

@@ -1,6 +1,6 @@
 """Who is served next: in one queue, and among queues by a heap per inner node of the tree, in which only the path of what changed gets a new key."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -31,6 +31,16 @@ class JobOrder:
             queue.sort(key=attrgetter("order"))
             queue.sort(key=attrgetter("form.level"), reverse=True)
 
+    def put_in_order(self, queue: list[Work], many: int) -> None:
+        """The first so many are in their order, and are most of them."""
+        if len(queue) - many > many // 16 + 1:
+            self.sort(queue)
+            return
+        come = queue[many:]
+        del queue[many:]
+        for work in come:
+            insort(queue, work, key=self.rank)
+
     def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
         """Those of them that come behind a job."""
         if self.owed:
@@ -43,8 +53,8 @@ class JobOrder:
         """Those of a queue above a class and number."""
         if self.owed:
             return [work for work in queue if work.form.level > level]
-        if queue and queue[-1].form.level > level:
-            return queue
+        if not queue or queue[0].form.level <= level:
+            return []
         return queue[: bisect_left(queue, True, key=lambda work: work.form.level <= level)]
 
 

@@ -51,12 +51,11 @@ class Cluster:
         self.first_state = first = kept.first_state(scenario)
         self.scenario, self.settings, self.now = scenario, scenario.settings, scenario.now
         self.grid, self.forms, self.windows = first.grid, first.forms, first.windows
-        self.fleet, self.tree, self.works = first.fleet, first.tree, first.works
+        self.fleet, self.tree, self.works, self.journal = first.fleet, first.tree, first.works, first.journal
         self.log: list[tuple[Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
-        self.journal: list[Work] = []  # jobs whose places may have changed, in order; each reader knows how far it has read
         self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
@@ -67,18 +66,14 @@ class Cluster:
         """What chooses nodes, where it is the steepest descent of fragmentation."""
         if self.settings.placement != "fgd":
             return None
-        demand, known = demand_of(self.scenario), self.kept.gradient
-        if known is None or known.grid is not self.grid or known.demand != demand:
-            known = self.kept.gradient = Gradient(self.grid, demand)
-        return known
+        demand = demand_of(self.scenario)
+        return self.kept.known("gradient", demand, lambda: Gradient(self.grid, demand))
 
     @property
     def usual_blocks(self) -> tuple[Block, ...]:
         """The largest blocks of the usual demand."""
-        demand, known = self.scenario.demand, self.kept.usual_blocks
-        if known is None or (known[0] is not demand and known[0] != demand):
-            known = self.kept.usual_blocks = demand, largest(usual_blocks(self.grid, demand))
-        return known[1]
+        demand = self.scenario.demand
+        return self.kept.known("usual_blocks", demand, lambda: largest(usual_blocks(self.grid, demand)))
 
     @property
     def anyone_ends(self) -> bool:

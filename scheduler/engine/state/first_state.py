@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from ..model.mig import board_of
 from ..model.values import QUEUED, Job, Kind, Placed, Scenario
@@ -12,8 +13,16 @@ from .difference import Difference, compared
 from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, new_seat
 from .form import Forms
 from .grid import Grid
+from .queues import Queues
+from .standing import Standing
 from .tree import Tree
 from .work import Work
+
+if TYPE_CHECKING:
+    from ..rules.invariants import First
+    from ..search.entries import Prospect
+    from ..tell.told import Told
+    from ..tell.waking import Wakes
 
 
 class FirstState:
@@ -27,9 +36,16 @@ class FirstState:
         self.works: list[Work] = []
         self.leavers: dict[Work, tuple[Seat, ...]] = {}  # who leaves places that are still held, and which
         self.timed: list[Work] | None = []  # jobs with times of their own, or more to them than running; where all were taken up anew
-        self.goes_on = False  # from the state of the plan before
+        self.turn = 0  # how many plans have gone on from it: what another one than the last has kept is out of date
+        self.queues = Queues()
+        self.journal: list[Work] = []  # jobs whose places may have changed in a plan, in order; each reader knows how far it has read
+        self.standing = Standing(self.works, self.journal)
+        self.prospect: Prospect | None = None
+        self.told: Told | None = None
+        self.wakes: Wakes | None = None
+        self.checked: First | None = None
         self.since = Difference()  # what came and went since then
-        self._ending: dict[Work, None] | None = None  # who stands and will leave some time or give way, once that was asked
+        self._ending: int | None = None  # how many stand and will leave some time or give way, once that was asked
         self.fleet.hold_geometry()
         held = self._seat_all(self.timed)
         leaving = self._leaving()
@@ -38,10 +54,12 @@ class FirstState:
         self.by_places = not instances and not any(seat.parts for seat in leaving)
         self.fleet.settle(leaving)
         if windows.lasting:
-            for work, leaf in claims(self).items():
-                held[work.home, work.quota_type, work.form.fixed] -= work.milli
-                held[leaf, work.quota_type, work.form.fixed] += work.milli
-                work.charged_leaf = leaf
+            claimed = claims(self)
+            for work in self.works:
+                if work in claimed:
+                    work.charged_leaf = claimed[work]
+                    held[work.home, work.quota_type, work.form.fixed] -= work.milli
+                    held[work.charged_leaf, work.quota_type, work.form.fixed] += work.milli
         for (leaf, quota_type, fixed), milli in held.items():
             tree.charge(leaf, quota_type, milli, fixed)
 
@@ -142,7 +160,8 @@ class FirstState:
         since = self.difference(scenario)
         if since is None:
             return False
-        self.scenario, self.windows, self.timed, self.goes_on, self.since = scenario, windows, None, True, since
+        self.scenario, self.windows, self.timed, self.since = scenario, windows, None, since
+        self.turn += 1
         works, fleet, tree = self.works, self.fleet, self.tree
         works[since.first : len(works) - since.last] = since.now
         if not since.in_place:
@@ -161,11 +180,11 @@ class FirstState:
                 fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
         if self._ending is not None:
-            for work in since.gone:
-                self._ending.pop(work, None)
-            self._ending.update(_ending(since.come))
+            self._ending += _ending(since.come) - _ending(since.gone)
         tree.usage_weight = scenario.settings.fairness.usage_weight_millionths
         fleet.begin(self._leaving())
+        self.journal.clear()
+        self.standing.go_on(since)
         return True
 
     @property
@@ -176,8 +195,8 @@ class FirstState:
         return bool(self._ending or self.leavers)
 
 
-def _ending(works: Sequence[Work]) -> dict[Work, None]:
-    return {work: None for work in works if work.first_seats and work.ends}
+def _ending(works: Sequence[Work]) -> int:
+    return sum([work.ends for work in works if work.first_seats])
 
 
 def _is_by_places(work: Work) -> bool:

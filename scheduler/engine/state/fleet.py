@@ -360,13 +360,12 @@ class Fleet:
             each.unrefuse(mark)
 
     def take(self, seat: Seat) -> None:
-        _, _, node, mask, cpus, memory, _, parts = seat
-        if parts and self.soon is not self.now:
+        if seat.parts and self.soon is not self.now:
             self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
         for view in self.views():
-            for part in parts:
-                self.set_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
-            self._change(view, node, mask & view.free[node], -cpus, -memory)
+            for part in seat.parts:
+                self.set_split(view, (seat.node, part.gpu), joined(view.splits.get((seat.node, part.gpu)), part))
+        self.take_gpus(seat.node, seat.mask, seat.cpus, seat.memory)
 
     def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
         """The same of whole GPUs, for who makes the seat later."""

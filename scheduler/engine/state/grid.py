@@ -19,7 +19,6 @@ from ..model.values import Kind, Node, Role, Scenario, Topology
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 ANYWHERE = -1
-FEW_BITS = 12  # that are sooner taken one by one
 
 
 def ints(values: Sequence[int]) -> Ints:
@@ -86,9 +85,7 @@ class Grid:
             if not node.spare:
                 self.capacity[kind] += 1000 * usable
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
-        self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}
-        self._by_role: dict[tuple[int, int, int, bool, bool], Eligible] = {}
 
     @cached_property
     def gpu_types(self) -> list[str]:
@@ -166,13 +163,6 @@ class Grid:
         described = [self.level_index[name] for name, _ in topology.bandwidth_gbps]
         return max(narrow, default=None) if narrow else max(described, default=None)
 
-    def capacity_of(self, level: Level) -> Ints:
-        """Healthy GPUs per domain."""
-        known = self._capacities.get(level.name)
-        if known is None:
-            known = self._capacities[level.name] = level.sums(np.array(self.usable_count, dtype=np.int64))
-        return known
-
     def types_for(self, kind: Kind) -> tuple[int, ...]:
         """Quota types the job may be tried in: higher throughput first, then the order it states, then by name."""
         stated = [role.gpu_types for role in kind.roles if role.gpu_types and (role.gpus or role.parted)]
@@ -193,18 +183,14 @@ class Grid:
 
     def eligible(self, kind: Kind, role: Role, quota_type: int, *, suspect: bool, spare: bool) -> "Eligible":
         """Nodes on which a worker of the role may stand, were they empty."""
-        key = (id(kind), id(role), quota_type, suspect, spare)
-        known = self._by_role.get(key)
+        gpu_types = role.gpu_types
+        if not role.gpus and not role.parted:
+            quota_type = ANYWHERE  # a worker without GPUs needs only a node
+        slow = tuple([name for name, speed in kind.throughput if speed == 0])
+        key = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
+        known = self._eligible.get(key)
         if known is None:
-            gpu_types = role.gpu_types
-            if not role.gpus and not role.parted:
-                quota_type = ANYWHERE  # a worker without GPUs needs only a node
-            slow = tuple(name for name, speed in kind.throughput if speed == 0)
-            group = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
-            known = self._eligible.get(group)
-            if known is None:
-                known = self._eligible[group] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
-            self._by_role[key] = known
+            known = self._eligible[key] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
         return known
 
     def _new_eligible(self, gpu_types: tuple[str, ...], slow: tuple[str, ...], quota_type: int, kind: Kind, suspect: bool, spare: bool) -> "Eligible":
@@ -263,16 +249,5 @@ def flags_of(mask: int, size: int) -> Ints:
 
 def bits_of_large(mask: int) -> list[int]:
     """Positions of the set bits of a wide bit set."""
-    if mask.bit_count() <= FEW_BITS:
-        positions = []
-        while mask:
-            low = mask & -mask
-            positions.append(low.bit_length() - 1)
-            mask ^= low
-        return positions
-    size = (mask.bit_length() + 7) // 8
-    if not size:
-        return []
-    array = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8), bitorder="little")
-    found: list[int] = np.flatnonzero(array).tolist()
+    found: list[int] = np.flatnonzero(flags_of(mask, mask.bit_length())).tolist()
     return found

@@ -48,42 +48,26 @@ class Cycle:
         self.book = Book(self)
         self.displaced = Displaced(self)
         self.held_shares = HeldShares()
-        self._go_on()
-        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.usual_blocks)
-        self.requests = Requests(self.waiting)
-
-    def _go_on(self) -> None:
-        """Bring up to date what the plan before has left, or forget it."""
-        kept, first = self.cluster.kept, self.cluster.first_state
-        if not first.goes_on:
-            kept.forget()
-            return
+        first = self.cluster.first_state
         if self.fleet.soon.splits:
-            kept.prospect = None  # it follows whole GPUs only
-        if kept.prospect is not None:
-            kept.prospect.changed.update(dict.fromkeys(first.since.come, True) | dict.fromkeys(first.since.gone, False))
-        if kept.standing is not None:
-            kept.standing.go_on(self.cluster)
+            first.prospect = None  # it follows whole GPUs only
+        if first.prospect is not None:
+            first.prospect.changed.update(dict.fromkeys(first.since.come, True) | dict.fromkeys(first.since.gone, False))
+        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(self.grid), self.cluster.usual_blocks)
+        self.requests = Requests(self.waiting)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
         changed = list(dict.fromkeys(self.cluster.journal))
-        kept = self.cluster.kept
-        prospect = self.book.prospect()
+        first = self.cluster.first_state
+        first.prospect = self.book.prospect() or first.prospect
         self.cluster.undo((0, 0))
         for work in changed:
             work.begin_anew()
-        self.waiting.rest(changed)
-        kept.prospect = prospect or kept.prospect
-        if kept.prospect is not None:
-            kept.prospect.changed.update(dict.fromkeys(changed, True))
-        if kept.standing is not None:
-            kept.standing.rest(changed)
-        self.tree.stirred += [work.home for work in changed]
-        for reader in kept.readers():
-            reader.catch_up()
-            reader.begin()
-        self.tree.stirred.clear()
+        self.waiting.queues.rest(changed, self.waiting.again.values())
+        if first.prospect is not None:
+            first.prospect.changed.update(dict.fromkeys(changed, True))
+        first.standing.rest(changed)
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:
         """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""
@@ -101,10 +85,7 @@ class Cycle:
 
     @property
     def standing(self) -> Standing:
-        kept = self.cluster.kept
-        if kept.standing is None:
-            kept.standing = Standing(self.cluster)
-        return kept.standing
+        return self.cluster.first_state.standing
 
     @cached_property
     def movables(self) -> Movables:
@@ -172,10 +153,5 @@ class Cycle:
         """Whole idle GPUs of a type, in milli-GPU."""
         if len(self.grid.types) == 1:
             return 1000 * self.fleet.soon.idle
-        known = self.memo(("idle", quota_type))
-        if known is None:
-            soon = self.fleet.soon
-            known = self.remember(
-                ("idle", quota_type), 1000 * sum(n for n, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type)
-            )
-        return int(known)
+        soon = self.fleet.soon
+        return 1000 * sum([count for count, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type])

@@ -95,7 +95,7 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
         except (TakenBack, TakenInVain):
             break
     kept = cycle.units()
-    standing = Standing(cycle.cluster)
+    standing = Standing(cycle.cluster.works, cycle.cluster.journal)
     anew = type(kept)(cycle.cluster, standing)
 
     def told(units: Any) -> list[Any]:

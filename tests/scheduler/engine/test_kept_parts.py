@@ -77,7 +77,7 @@ def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
     cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
     leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
     for _ in range(6):
-        anew, units = Standing(cycle.cluster), Units(cycle.cluster, Standing(cycle.cluster))
+        anew, units = Standing(cycle.cluster.works, cycle.cluster.journal), Units(cycle.cluster, Standing(cycle.cluster.works, cycle.cluster.journal))
         for leaf in leaves:
             assert cycle.standing.lowest(leaf) == anew.lowest(leaf) == lowest_of(units.of_leaf(leaf))
             for form in cycle.cluster.forms.values():
@@ -94,7 +94,7 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
     tree, some = cycle.tree, cycle.units()
     leaves = [place for place in range(1, len(tree.names)) if not tree.children[place]]
     for _ in range(6):
-        everyone = Units(cycle.cluster, Standing(cycle.cluster))
+        everyone = Units(cycle.cluster, Standing(cycle.cluster.works, cycle.cluster.journal))
         for leaf in chance.sample(leaves, len(leaves) // 2 + 1):
             assert [unit.key for unit in some.of_leaf(leaf)] == [unit.key for unit in everyone.of_leaf(leaf)]
             for work in {unit.work for unit in some.of_leaf(leaf)}:

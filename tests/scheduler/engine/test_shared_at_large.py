@@ -183,7 +183,7 @@ def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
             RUNS[name](cycle)
         except (TakenBack, TakenInVain):
             break
-    anew = Standing(cycle.cluster)
+    anew = Standing(cycle.cluster.works, cycle.cluster.journal)
     for leaf, kind, level in asked:
         assert cycle.standing.lowest(leaf) == anew.lowest(leaf)
         assert cycle.standing.freeable_below(leaf, kind, level) == anew.freeable_below(leaf, kind, level)
