@@ -6,29 +6,16 @@ per quota type where they are maps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..model.values import ANY_TYPE, Quota, Scenario, Window
-from ..rules.fairshare import GPU, Siblings, divide, siblings
+from ..rules.fairshare import Siblings, divide, siblings
 
 NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
 EVERY_TYPE = -1
 NOTHING_GONE: Mapping[int, int] = {}
-
-
-@dataclass(slots=True)
-class Group:
-    """The children of a node: what they state, and how they were divided among last."""
-
-    stated: Siblings
-    plain: bool  # whether each has a weight, and guarantees of whole GPUs
-    pool: int = -1
-    wants: Sequence[int] = ()
-    usage_weight: int = 0
-    parts: list[int] = field(default_factory=list)
 
 
 class Division:
@@ -49,7 +36,9 @@ class Division:
         self.usage = [0] * size
         self.weight = [0] * size
         self.priority = [0] * size
-        self.groups: dict[int, Group] = {}  # by the node above them
+        # By a node what its children state, and as of what they were divided among last, with the parts.
+        self.stated: dict[int, Siblings] = {}
+        self.parts: dict[int, tuple[tuple[object, ...], list[int]]] = {}
 
 
 class Layout:
@@ -134,11 +123,10 @@ class Tree(Layout):
             self.divisions = [Division(name, tuple(range(len(types))), sum(capacity), size)]
             self.division_of = [0] * len(types)
         # Use by type is kept beside the divisions only where it is another number.
-        self.used_by_type: list[list[int]] | None = None
+        several = len(types) > 1 and not self.by_type
+        self.used_by_type = [[0] * size if several else self.divisions[division].used for division in self.division_of]
         self.limit_total: list[int | None] = [None] * size
         self.limit_by_type: list[dict[int, int] | None] = [None] * size
-        if len(types) > 1 and not self.by_type:
-            self.used_by_type = [[0] * size for _ in types]
         self._amounts(scenario, windows)
         self.limited = bool(self.window_at) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
@@ -224,8 +212,8 @@ class Tree(Layout):
         if fixed:
             for place in path:
                 division.fixed[place] += milli
-        if self.used_by_type is not None:
-            by_type = self.used_by_type[quota_type]
+        by_type = self.used_by_type[quota_type]
+        if by_type is not used:
             for place in path:
                 by_type[place] += milli
         self.version += 1
@@ -249,7 +237,7 @@ class Tree(Layout):
         """What is used below a node of one type, or of every type."""
         if quota_type == EVERY_TYPE:
             return sum([division.used[place] for division in self.divisions])
-        return (self.divisions[self.division_of[quota_type]].used if self.used_by_type is None else self.used_by_type[quota_type])[place]
+        return self.used_by_type[quota_type][place]
 
     def limit_for(self, division: Division, place: int) -> int | None:
         """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
@@ -305,23 +293,14 @@ class Tree(Layout):
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
         """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
-        group = division.groups.get(parent)
-        if group is None:
-            group = division.groups[parent] = self._group(division, parent)
-        if group.pool == pool and group.wants == wants and group.usage_weight == self.usage_weight:
-            return group.parts
-        if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
-            return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
-        group.pool, group.wants, group.usage_weight = pool, wants, self.usage_weight
-        group.parts = divide(pool, wants, group.stated, self.usage_weight)
-        return group.parts
-
-    def _group(self, division: Division, parent: int) -> Group:
-        members = self.children[parent]
-        of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
-        promised = [division.guaranteed[place] for place in members]
-        plain = all(weight > 0 for weight in of[0]) and not any((amount or 0) % GPU for amount in promised)
-        return Group(siblings(promised, *of), plain)
+        known, key = division.parts.get(parent), (pool, wants, self.usage_weight)
+        if known is None or known[0] != key:
+            if parent not in division.stated:
+                members, columns = self.children[parent], (division.weight, division.priority, division.usage, self.age)
+                stated = ([column[place] for place in members] for column in columns)
+                division.stated[parent] = siblings([division.guaranteed[place] for place in members], *stated)
+            known = division.parts[parent] = key, divide(pool, wants, division.stated[parent], self.usage_weight)
+        return known[1]
 
     # Gates
 
