@@ -142,11 +142,14 @@ class Gang:
             whole = job.state == JobState.RUNNING and {f"worker-{index:03}" for index in held} == set(members)
             return members if whole and len(members) == workers and lost not in members.values() else None
 
+        found: dict[str, int] = self.wait(there, what=what)
+        return found
+
+    def wait(self, check: Callable[[], Any], *, what: str) -> Any:
         try:
-            found: dict[str, int] = wait_until(there, seconds=self.patience, what=what)
+            return wait_until(check, seconds=self.patience, what=what)
         except AssertionError as fault:
             raise AssertionError(f"{fault}: {self.story()}") from None
-        return found
 
     def story(self) -> str:
         return f"{self.history()[-3:]} {list(self.job.events.order_by('-id').values_list('cause', flat=True)[:4])}"

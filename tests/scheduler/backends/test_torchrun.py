@@ -1,6 +1,6 @@
 """Real torchrun on real back-ends: a gang that torch's own elastic agents hold together is grown, shrunk and repaired while it trains.
 
-PyTorch is no dependency of the tests: `TEST_TORCHRUN=/path/to/torchrun` names one that the jobs' user can read.
+PyTorch is no dependency of the tests: `TEST_TORCHRUN` is how a shell starts one that the jobs' user can run.
 """
 
 import os
@@ -196,7 +196,7 @@ def test_with_the_first_worker_the_rendezvous_is_lost_and_it_restarts_from_what_
         gang.console.tick()
         return Attempt.objects.filter(job=gang.job, number=2, resumed_from__isnull=False).first()
 
-    attempt = wait_until(second, seconds=180, what="a second attempt that resumes")
+    attempt = gang.wait(second, what="a second attempt that resumes")
     gang.folder = gang.folder.parent / "2"
     again = gang.until(3 if Node.objects.filter(spare=True).exists() else 2, what="it to train again")
     assert gang.history()[0]["from"] == attempt.resumed_from.step
