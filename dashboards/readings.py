@@ -8,14 +8,14 @@ from datetime import datetime
 import numpy as np
 
 from dashboards.health.models import HealthFrame
-from dashboards.health.state import MOMENTARY, PCIE_SATURATED, PROCESSES, RETRANSMITS, STORED, UNREAD, device_of_node, unpacked
+from dashboards.health.state import MOMENTARY, PCIE_SATURATED, PROCESSES, RETRANSMITS, STORED, UNREAD, unpacked
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER
 from dashboards.weak import weak_of
 from scheduler.models import Node
 
-THERMAL, BRAKE, SATURATED = (STORED.index(key) for key in ("thermal", "power_brake", PCIE_SATURATED))
+THERMAL, BRAKE, SATURATED, AGAIN = (STORED.index(key) for key in ("thermal", "power_brake", PCIE_SATURATED, RETRANSMITS))
 HOT_C = 85
 
 
@@ -64,6 +64,14 @@ def _read(column: bytes, kind: str, nothing: int, count: int) -> list[int | None
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkNow:
+    """What the newest look says of a node's network: Gb/s of ports below their nominal speed, and percent of TCP segments that are sent again."""
+
+    slow: Mapping[str, float]
+    retransmits: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """What the hardware says at this moment: the keys of the GPUs whose clocks are held down, by heat or by the power brake, and of those whose PCIe
     link carries all that it can; and other figures.
@@ -72,6 +80,8 @@ class Hardware:
     throttling: frozenset[int]
     saturating: frozenset[int]
     figures: Mapping[str, Mapping[int, int]]  # by name (`MOMENTARY`), and by those GPUs whose source has them
+    slow_nics: Mapping[int, Mapping[str, float]]  # Gb/s by node and network port, of those below their nominal speed
+    retransmits: Mapping[int, int]  # of 10,000 segments, by those nodes whose source tells
 
     @property
     def processes(self) -> Mapping[int, int]:
@@ -80,13 +90,19 @@ class Hardware:
     def of(self, gpu: int) -> Mapping[str, int]:
         return {key: values[gpu] for key, values in self.figures.items() if gpu in values}
 
+    def network(self, node: int) -> NetworkNow:
+        again = self.retransmits.get(node)
+        return NetworkNow(self.slow_nics.get(node, {}), None if again is None else again / 100)
+
 
 def hardware_now(*, now: datetime) -> Hardware:
     """One query."""
     throttling: set[int] = set()
     saturating: set[int] = set()
     figures: dict[str, dict[int, int]] = {key: {} for key in MOMENTARY}
-    for at, devices, last in HealthFrame.objects.values_list("at", "devices", "last"):
+    slow_nics: dict[int, Mapping[str, float]] = {}
+    retransmits: dict[int, int] = {}
+    for at, devices, last, slow in HealthFrame.objects.values_list("at", "devices", "last", "slow_nics"):
         if now - at > FRESH:
             continue
         keys = np.frombuffer(zlib.decompress(bytes(devices)), np.uint64)
@@ -99,26 +115,16 @@ def hardware_now(*, now: datetime) -> Hardware:
             row = state[STORED.index(key)]
             told = gpus & (row != UNREAD)
             values.update(zip((keys[told] // 2).tolist(), row[told].tolist(), strict=True))
-    return Hardware(frozenset(throttling), frozenset(saturating), figures)
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkNow:
-    """What the newest look says of a node's network: Gb/s of ports below their nominal speed, and percent of TCP segments that are sent again."""
-
-    slow: Mapping[str, float]
-    retransmits: float | None
+        again = state[AGAIN]
+        told = ~gpus & (again != UNREAD)
+        retransmits.update(zip((keys[told] // 2).tolist(), again[told].tolist(), strict=True))
+        slow_nics.update({int(node): ports for node, ports in slow.items()})
+    return Hardware(frozenset(throttling), frozenset(saturating), figures, slow_nics, retransmits)
 
 
 def network_now(node: Node, *, now: datetime) -> NetworkNow:
     """One query."""
-    frame = HealthFrame.objects.filter(cluster=node.cluster_id, at__gte=now - FRESH).first()
-    if frame is None:
-        return NetworkNow({}, None)
-    keys = np.frombuffer(zlib.decompress(bytes(frame.devices)), np.uint64)
-    told = unpacked(frame.last, len(keys), UNREAD)[STORED.index(RETRANSMITS), keys == device_of_node(node.pk)]
-    percent = int(told[0]) / 100 if len(told) and told[0] != UNREAD else None
-    return NetworkNow(frame.slow_nics.get(str(node.pk), {}), percent)
+    return hardware_now(now=now).network(node.pk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +145,9 @@ class GpuNow:
         return self.reading != NOT_READ or bool(self.figures)
 
 
-def gpus_read(gpus: Iterable[int], *, now: datetime) -> dict[int, GpuNow]:
-    """GPUs by their keys, each with its newest readings. Two queries, however many."""
-    readings, hardware = readings_now(now=now), hardware_now(now=now)
+def gpus_read(gpus: Iterable[int], *, now: datetime, hardware: Hardware | None = None) -> dict[int, GpuNow]:
+    """GPUs by their keys, each with its newest readings. Two queries, however many; one where the hardware's state is given."""
+    readings, hardware = readings_now(now=now), hardware or hardware_now(now=now)
     return {gpu: GpuNow(readings.get(gpu, NOT_READ), gpu in hardware.throttling, gpu in hardware.saturating, hardware.of(gpu)) for gpu in gpus}
 
 

@@ -161,9 +161,11 @@ def opening_told(found: Opening, *, waits: bool) -> list[str]:
     """The same in sentences; `waits`: jobs must end first."""
     lines = _opened_told(found.opened)
     lines += [f"{_name(one.job)} with {one.asked} would start here, and without the repartition too." for one in found.served[:MOST_OPENED]]
+    if waits:
+        lines = [f"Once they have ended, {line}" for line in lines or ["no waiting job would start by it."]]
     lines = lines or ["No waiting job would start by it."]
     lines += [f"{_name(one.job)} with {one.asked} would wait on: it would start without the repartition." for one in found.closed[:MOST_OPENED]]
-    return [*(["Once they have ended:"] if waits else []), *lines, *_largest_told(found.largest)]
+    return [*lines, *_largest_told(found.largest)]
 
 
 def _opened(job: Planned, seen: Mapping[str, Job]) -> Opened:

@@ -220,7 +220,7 @@ class NicOut(Schema):
     id: str
     name: str
     rail: int | None = Field(description="The rail switch that it hangs on.")
-    speed_gbps: int = Field(description="What it can do.", examples=[400])
+    speed_gbps: int
     slow_gbps: float | None = Field(description="What it runs at now, where a source reads less than that; 0: it is down.", examples=[200])
     health: str = Field(description=HEALTH)
 

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from dashboards.courses import node_chart, node_heat
 from dashboards.measures import HARDWARE_MEASURES, measure_of
 from dashboards.node_list import NODES, nodes_now
-from dashboards.readings import gpus_read, network_now
+from dashboards.readings import gpus_read, hardware_now
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -412,14 +412,15 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     holders_here = node_holders(access, node.pk)
     for holder in holders_here:
         held.setdefault(holder.gpu_id, []).append(holder)
-    devices, read = [], gpus_read([gpu.pk for gpu in gpus], now=now())
+    hardware = hardware_now(now=now())
+    devices, read = [], gpus_read([gpu.pk for gpu in gpus], now=now(), hardware=hardware)
     for gpu in gpus:
         holders = held.get(gpu.pk, [])
         drawing = drawing_of(gpu, gpu.instances, holders)  # type: ignore[attr-defined]
         devices.append({"gpu": gpu, "holders": holders, "jobs": holding_jobs(holders), "drawing": drawing, "now": read[gpu.pk]})
     taken = sum(min(1000, sum(holder.gpu_milli for holder in held.get(gpu.pk, []))) for gpu in gpus)
     left, moment = jobs_left(access, node), now()
-    network = network_now(node, now=moment)
+    network = hardware.network(node.pk)
     drains = node.health == Health.DRAINING and node.removed_at is None
     plan = plan_of(node) if node.removed_at is None else None
     context = {

@@ -60,8 +60,8 @@ def test_jobs_that_would_start_by_it_are_named_and_only_those(full):
 
     text = shown(personas, HALVES)
 
-    assert "Once they have ended:" in text
-    assert "half-0 with 1 × 3g.40gb would start." in text and "half-1 with 1 × 3g.40gb would start." in text
+    assert "Once they have ended, half-0 with 1 × 3g.40gb would start." in text
+    assert "Once they have ended, half-1 with 1 × 3g.40gb would start." in text
     assert "half-2" not in text
     assert "The largest gang of H100-SXM-80GB in one node: 1 → 0 GPUs." in text
 
