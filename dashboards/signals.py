@@ -1,6 +1,6 @@
 """What GPUs did over the last minutes, as one matrix: the only way in which idle, health and straggler rules read telemetry.
 
-A minute without a reading is NaN. A GPU whose source is stale is not `fresh`, and no rule may act on it.
+A minute without a reading is NaN. A GPU that the newest look did not read, or whose source is stale, is not `fresh`, and no rule may act on it.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dashboards.health.models import HealthFrame
 from dashboards.health.state import PAST_MINUTES, nvlink_by_minute
-from dashboards.models import TelemetryFrame
+from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import ACTIVITY, MINUTE, SETTLE, minute_of, minutes_between, sums_of
 
@@ -51,7 +51,6 @@ def activity_window(*, minutes: int, now: datetime) -> Window:
     """The last whole minutes, at most two days of them, of every GPU that some source reads. Two queries."""
     end = minute_of(now - SETTLE)
     start = end - MINUTE * minutes
-    newest = dict(TelemetryFrame.objects.values_list("cluster_id", "at"))
     rows = list(minutes_between(start, end))
     if not rows:
         empty = np.zeros((0, minutes))
@@ -59,14 +58,18 @@ def activity_window(*, minutes: int, now: datetime) -> Window:
     parts = [(row, sums_of(row, ACTIVITY)) for row in rows]
     gpus = np.unique(np.concatenate([sums.gpus for _, sums in parts])).astype(np.int64)
     sm, memory = np.full((len(gpus), minutes), np.nan), np.full((len(gpus), minutes), np.nan)
-    fresh = np.zeros(len(gpus), np.bool_)
     for row, sums in parts:
         place, column = np.searchsorted(gpus, sums.gpus), (row.at - start) // MINUTE
         sm[place, column] = _means(sums.sm_sum, sums.sm_read)
         memory[place, column] = _means(sums.memory_sum, sums.memory_read)
-        at = newest.get(row.cluster_id)
-        fresh[place] = at is not None and abs(now - at) <= FRESH
-    return Window(gpus, fresh, sm, memory)
+    return Window(gpus, np.isin(gpus, _read_now(now)), sm, memory)
+
+
+def _read_now(now: datetime) -> Whole:
+    """GPUs that the newest look at their cluster has read. One exporter may be dead while others of the cluster tell."""
+    frames = TelemetryFrame.objects.filter(at__gte=now - FRESH, at__lte=now + FRESH).values_list("gpu_ids", "sm_active")
+    read = [np.frombuffer(bytes(ids), "<u4")[np.frombuffer(bytes(sm), np.uint8) != NO_READING] for ids, sm in frames]
+    return np.concatenate([np.zeros(0, np.int64), *read])
 
 
 def nvlink_window(*, gpus: Whole, now: datetime) -> Floats:

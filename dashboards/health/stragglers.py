@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import transaction
 
-from dashboards.health.detect import AGREE, LEAST_MIB, LEAST_RANKS, LOOKS, STAYS, Slow, looks_read, slow_ranks
+from dashboards.health.detect import AGREE, LEAST_MIB, LEAST_RANKS, LOOKS, READ, STAYS, Slow, looks_read, slow_ranks
 from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
 from dashboards.health.round import rule_of
 from dashboards.health.rules import Hit, said
@@ -148,7 +148,7 @@ def _found(gangs: Mapping[int, Gang], open_ones: Mapping[Place, Straggler], now:
         assert window is not None
         assert traffic is not None
         places = window.places([gpu for gpu, _ in gang.ranks])
-        if (places < 0).any() or not window.fresh[places].all():
+        if (places < 0).any() or window.fresh[places].mean() < READ:
             continue
         judged.add(gang.attempt)
         named = _named(gang, open_ones)

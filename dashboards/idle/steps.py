@@ -71,7 +71,7 @@ def episode_notify(*, access: Access, episode: IdleEpisode, text: str = "", now:
     """Tell the owner now, whatever the policy says."""
     _must_act(access, episode)
     with transaction.atomic():
-        fresh = _open(episode)
+        fresh = _held(episode)
         stage = fresh.stage if fresh.stage != Stage.OPEN else Stage.NOTIFIED
         _take(fresh, stage, actor=access.actor, reason=_reason(text), now=now)
     return fresh
@@ -84,9 +84,7 @@ def episode_reclaim(*, access: Access, episode: IdleEpisode, reason: str, hold: 
     if not text:
         raise ValidationError({"reason": ["State a reason. The owner is told it."]})
     with transaction.atomic():
-        fresh = _open(episode)
-        if fresh.stage == Stage.RECLAIMING:
-            raise Conflict("Its GPUs are being reclaimed already.")
+        fresh = _held(episode)
         _take(fresh, Stage.RECLAIMING, actor=access.actor, reason=text, hold=hold, now=now)
     return fresh
 
@@ -196,6 +194,13 @@ def _open(episode: IdleEpisode) -> IdleEpisode:
     fresh = _locked(episode.pk)
     if fresh is None or fresh.ended_at is not None:
         raise Conflict("This episode has ended: its GPUs compute again, or the job left them.")
+    return fresh
+
+
+def _held(episode: IdleEpisode) -> IdleEpisode:
+    fresh = _open(episode)
+    if fresh.stage == Stage.RECLAIMING:
+        raise Conflict("Its GPUs are being reclaimed already.")
     return fresh
 
 

@@ -134,6 +134,35 @@ def test_a_stale_source_marks_nobody_idle_and_reclaims_nothing(gang):
     assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
 
 
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_gpu_whose_exporter_died_is_not_idle_while_others_of_its_cluster_are_read(gang, lost):
+    """Also in the first minutes, in which most of its window was read."""
+    job, gpus = gang
+    policy(job.quota, notify_minutes=0, warn_minutes=0, reclaim_minutes=25, reclaim_share_percent=100)
+    other = gpus_of(builders.node(gpus=1))
+    look([*gpus, *other], [0] * 5)
+    before = IdleEpisode.objects.get()
+
+    for later in (1, 2, 3):
+        figures = [[0] * (30 - later) + [None] * later] * lost + [0] * (5 - lost)
+        look([*gpus, *other], figures, at=NOON + later * MINUTE)
+
+    episode = IdleEpisode.objects.get()
+    assert episode.idle_milli == (4000 if lost == 4 else 3000)
+    assert episode.idle_millis == before.idle_millis + (0 if lost == 4 else 3 * 60_000)
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
+
+
+def test_a_long_window_makes_no_gpu_idle_that_was_read_hours_ago(gang):
+    job, gpus = gang
+    policy(job.quota, window_minutes=120)
+    other = gpus_of(builders.node(gpus=1))
+
+    found = look([*gpus, *other], [[0] * 100 + [None] * 20] * 4 + [50], minutes=120)
+
+    assert (IdleEpisode.objects.count(), found.unknown) == (0, 1)
+
+
 def test_a_source_that_reads_zero_everywhere_is_not_believed():
     team = builders.quota("nlp", parent=builders.quota())
     nodes = [builders.node(gpus=8) for _ in range(3)]
@@ -317,8 +346,11 @@ def test_a_person_notifies_and_reclaims_and_what_was_won_is_measured(gang, perso
         episode_reclaim(access=access, episode=episode, reason="", now=NOON)
 
     episode_reclaim(access=access, episode=episode, reason="Others wait.", hold=True, now=NOON)
-    with pytest.raises(Conflict):
-        episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
+    said = ActivityEntry.objects.filter(kind="idle.reclaimed").count(), Notice.objects.count()
+    for again in (episode_reclaim, episode_notify):
+        with pytest.raises(Conflict):
+            again(access=access, episode=episode, **({"reason": "Others wait."} if again is episode_reclaim else {}), now=NOON)
+    assert (ActivityEntry.objects.filter(kind="idle.reclaimed").count(), Notice.objects.count()) == said
     assert Job.objects.get(pk=job.pk).held_at is not None
     job.placements.update(until=NOON + MINUTE)
     look(gpus, [0] * 4, at=NOON + 2 * MINUTE)
@@ -330,6 +362,27 @@ def test_a_person_notifies_and_reclaims_and_what_was_won_is_measured(gang, perso
     ended = IdleEpisode.objects.get()
     assert (ended.stage, ended.end_reason) == (Stage.RECLAIMED, "The job left its GPUs.")
     assert ended.won_milli_millis == 3000 * 3_600_000
+
+
+def test_what_was_reclaimed_again_is_won_once(gang):
+    """Reclaimed at noon from one job and an hour later, three GPUs of it, from the next: the hours after that are of the second reclaim."""
+    job, gpus = gang
+    job.placements.update(until=NOON)
+    second, third = (builders.job(name, state=JobState.RUNNING, on=job.quota) for name in ("second", "third"))
+    for gpu in gpus:
+        builders.placement(second, gpu, since=NOON, until=NOON + 60 * MINUTE if gpu != gpus[3] else None)
+    for gpu in gpus[:3]:
+        builders.placement(third, gpu, since=NOON + 60 * MINUTE)
+    sizes = {"waste": "low", "activity_centi": 0, "started_at": NOON, "seen_at": NOON, "stage_at": NOON, "quota": job.quota}
+    for number, (one, held) in enumerate(((job, gpus), (second, gpus[:3]))):
+        at, milli = NOON + 60 * number * MINUTE, 1000 * len(held)
+        facts = {"job": one, "attempt": one.attempts.get(), "gpus": [gpu.pk for gpu in held], "held_milli": milli, "idle_milli": milli}
+        IdleEpisode.objects.create(public_id=f"e-{number}", ended_at=at, reclaimed_at=at, stage=Stage.RECLAIMED, **facts, **sizes)
+
+    won_back_follow(now=NOON + 180 * MINUTE)
+
+    hour = 3_600_000
+    assert list(IdleEpisode.objects.order_by("pk").values_list("won_milli_millis", flat=True)) == [(4 + 2) * 1000 * hour, 3 * 2 * 1000 * hour]
 
 
 def test_a_policy_is_stated_changed_and_audited(gang, personas: Personas):
