@@ -16,7 +16,7 @@ from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import SIMULATED
-from scheduler.models import ENDED, GpuMode, Health, JobClass, JobState, Node, Placement
+from scheduler.models import ENDED, GpuMode, Health, Job, JobClass, JobState, Node, Placement
 from scheduler.services.hardware.hardware import node_health_change, node_reason_change
 from scheduler.services.hardware.replacing import node_replace
 from scheduler.services.jobs.jobs import job_create, job_stop
@@ -111,19 +111,28 @@ def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: d
         return
     if job is None or job.submitted_at < node.health_since:
         _start_test(incident, settings, now)
-    elif job.state == JobState.COMPLETED:
+        return
+    is_lost = _has_left(job, node)
+    if job.state == JobState.COMPLETED and not is_lost:
         tested, gpus = job.gpus_milli // 1000, node.gpus.filter(removed_at__isnull=True).count()
         if tested < gpus:
             _wait(node, f"Burn-in passed on {tested} of {gpus} GPUs; the others are not whole. Mark it healthy once they are checked.", now)
         else:
             _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.", now)
-    elif job.state in ENDED or is_sick:
+    elif job.state in ENDED or is_sick or is_lost:
         if job.state not in ENDED:
-            _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="A health rule holds.", now=now, actor=RULES))
-        elif _step(node, Health.REPAIRING, f"Burn-in failed: {job.public_id} {job.state}.", now):
+            cause = f"It lost {node.name}, which it tests." if is_lost else "A health rule holds."
+            _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause=cause, now=now, actor=RULES))
+        elif _step(node, Health.REPAIRING, f"Burn-in failed: {job.public_id} {f'lost {node.name}' if is_lost else job.state}.", now):
             incident_note(incident=incident, text="Burn-in failed; it is in repair again.", at=now)
     elif now - node.health_since > timedelta(minutes=settings.burn_in_minutes) + BURN_IN_GRACE:
         _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Burn-in took too long.", now=now, actor=RULES))
+
+
+def _has_left(job: Job, node: Node) -> bool:
+    """Whether a test job lost its node: then it waits, or runs wherever the scheduler let it, and says nothing of the node."""
+    attempts = job.attempts.values_list("outcome", flat=True)
+    return len(attempts) > 1 or "lost" in attempts or job.placements.exclude(node=node).exists()
 
 
 def _start_test(incident: Incident, settings: HealthSettings, now: datetime) -> None:

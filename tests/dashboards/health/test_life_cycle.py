@@ -143,6 +143,39 @@ def test_gpus_that_no_test_job_runs_on_have_not_passed(personas: Personas) -> No
     assert (node.health, node.health_reason) == (Health.BURN_IN, "Not tested: none of its GPUs is whole. Mark it healthy once it is checked.")
 
 
+def test_a_test_whose_node_was_lost_has_failed_though_its_job_passes_elsewhere(personas: Personas) -> None:
+    """A node that restarts in its test: the job waits again, and the scheduler would let it run on any node."""
+    node = in_burn_in(personas)
+    test = Incident.objects.get().burn_in
+    assert test is not None
+    attempts_ended(ends=[Ended(test.attempts.get().pk, None, "The node restarted.", node_lost=True)], now=NOON + 33 * MINUTE)
+    test.refresh_from_db()
+    assert test.state == JobState.QUEUED
+    for gpu in gpus_of(builders.node(gpus=2)):
+        builders.placement(test, gpu, since=NOON + 34 * MINUTE, until=NOON + 44 * MINUTE)
+    Job.objects.filter(pk=test.pk).update(state=JobState.COMPLETED, ended_at=NOON + 44 * MINUTE)
+
+    rounds(gpus_of(node), 45, 47)
+
+    node.refresh_from_db()
+    assert node.health == Health.REPAIRING
+    assert Incident.objects.get().closed_at is None
+
+
+def test_a_test_that_lost_its_node_is_not_started_again(personas: Personas) -> None:
+    node = in_burn_in(personas)
+    test = Incident.objects.get().burn_in
+    assert test is not None
+    attempts_ended(ends=[Ended(test.attempts.get().pk, None, "The node restarted.", node_lost=True)], now=NOON + 33 * MINUTE)
+
+    rounds(gpus_of(node), 33, 36)
+
+    test.refresh_from_db()
+    node.refresh_from_db()
+    assert (test.state, node.health) == (JobState.CANCELLED, Health.REPAIRING)
+    assert f"Burn-in failed: {test.public_id} lost {node.name}." in node.health_reason
+
+
 def test_a_test_of_some_gpus_of_a_node_leaves_the_others_to_a_person(personas: Personas) -> None:
     node = in_burn_in(personas, modes=(GpuMode.WHOLE, GpuMode.MIG))
     test = Incident.objects.get().burn_in
