@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, Max, OuterRef, Q
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from dashboards.health.models import Action, HealthFinding, HealthRule, Incident, IncidentStep
 from dashboards.telling import event_tell
@@ -15,6 +15,7 @@ from scheduler.notify.happenings import FleetEvent
 
 SEVERITY = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING, Health.BURN_IN, Health.DRAINED, Health.REPAIRING, Health.DOWN)
 MOST_EVENTS = 2000
+LONGEST_TRANSACTION = timedelta(minutes=10)
 A_DAY = timedelta(days=1)
 # A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
 CALM = timedelta(minutes=5)
@@ -23,24 +24,43 @@ HURT = ("lost", "preempted", "failed", "moved")
 
 
 def incidents_follow() -> int:
-    """Tell what happened to hardware since the last call, in the caller's transaction. Returns how many events there were."""
+    """Tell what happened to hardware since the last call, in the caller's transaction. Returns how many steps that made."""
     last = IncidentStep.objects.aggregate(last=Max("event"))["last"] or 0
-    events = list(InventoryEvent.objects.filter(pk__gt=last, kind="health").select_related("node", "gpu").order_by("pk")[:MOST_EVENTS])
+    events = InventoryEvent.objects.filter(kind="health").select_related("node", "gpu").order_by("pk")
     open_ones = {one.node_id: one for one in Incident.objects.filter(closed_at__isnull=True).select_related("node", "rule")}
-    for event in events:
-        if event.node is not None and event.node.removed_at is None:
-            _take(event, open_ones)
-    return len(events)
+    made = sum(_take(event, open_ones) for event in _late(events, last) if _is_of(event, open_ones))
+    while page := list(events.filter(pk__gt=last)[:MOST_EVENTS]):
+        made += sum(_take(event, open_ones) for event in page)
+        if made:
+            break
+        last = page[-1].pk  # nobody is told of any of them: go on behind them
+    return made
 
 
-def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> None:
+def _late(events: QuerySet[InventoryEvent], last: int) -> QuerySet[InventoryEvent]:
+    """Events that have come to light after a later one: a key is given before the transaction ends."""
+    newest = InventoryEvent.objects.filter(pk=last).values_list("at", flat=True).first()
+    if newest is None:
+        return events.none()
+    return events.filter(~Exists(IncidentStep.objects.filter(event=OuterRef("pk"))), pk__lt=last, at__gt=newest - LONGEST_TRANSACTION)
+
+
+def _is_of(event: InventoryEvent, open_ones: Mapping[int, Incident]) -> bool:
+    """Whether an event without a step is one of the incident that is open, and not one before it that made none."""
+    incident = open_ones.get(event.node_id or 0)
+    return incident is None or event.at >= incident.opened_at or (event.after or {}).get("health") != Health.HEALTHY
+
+
+def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> bool:
+    """Make a step of an event; False: it makes none."""
     node = event.node
-    assert node is not None
+    if node is None or node.removed_at is not None:
+        return False
     to = str((event.after or {}).get("health", ""))
     incident = open_ones.get(node.pk)
     if incident is None:
         if to == Health.HEALTHY:
-            return
+            return False
         incident = open_ones[node.pk] = incident_open(node=node, title=event.cause, at=event.at, health=to if event.gpu_id is None else "")
     name = f"GPU {event.gpu.index}" if event.gpu else node.name
     IncidentStep.objects.create(
@@ -57,6 +77,7 @@ def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> None:
     if to == Health.HEALTHY and not _still_sick(node, event):
         incident_close(incident=incident, at=event.at, now=event.at)
         del open_ones[node.pk]
+    return True
 
 
 def _still_sick(node: Node, event: InventoryEvent) -> bool:

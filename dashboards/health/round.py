@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 
-from dashboards.health.incidents import hands, incident_note, incident_open, incidents_end, incidents_follow, measure
+from dashboards.health.incidents import NOBODY, hands, incident_note, incident_open, incidents_end, incidents_follow, measure
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
@@ -258,7 +258,7 @@ def _where(finding: HealthFinding) -> str:
 
 
 def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], settings: HealthSettings, now: datetime, done: Round) -> None:
-    """The strongest action that findings ask for on each node, within the limit of its pool."""
+    """The strongest action that findings ask for on each node, within the limits of its pool."""
     wanted: dict[int, HealthFinding] = {}
     for finding in findings:
         known = wanted.get(finding.node_id)
@@ -271,15 +271,21 @@ def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], set
         if machine is None or target is None or not _is_worse(machine.health, target):
             continue
         takes_out = target not in IN_SERVICE and machine.health in IN_SERVICE
-        if takes_out and room[machine.cluster, machine.pool] < 1:
+        pool = room[machine.cluster, machine.pool]
+        if takes_out and pool.out < 1:
             done.withheld.append(machine.name)
-            _withheld(finding, settings, now)
+            _withheld(finding, f"Not taken out of service: rules take at most {settings.most_percent}% of a pool.", now)
             if machine.health != Health.HEALTHY:
                 continue
             target, takes_out = Health.SUSPECT, False
+        if target == Health.SUSPECT and pool.closed < 1:
+            done.withheld.append(machine.name)
+            _withheld(finding, "Not marked suspect: rules leave half of a pool to new work.", now)
+            continue
         if _turn(machine, target, f"Rule {finding.rule.name}: {_said(finding)}.", now):
             done.acted.append(f"{machine.name} {target}")
-            room[machine.cluster, machine.pool] -= takes_out
+            pool.out -= takes_out
+            pool.closed -= machine.health == Health.HEALTHY
 
 
 def _said(finding: HealthFinding) -> str:
@@ -295,19 +301,32 @@ def _is_worse(health: str, target: str) -> bool:
     return health in (*IN_SERVICE, Health.DRAINING)
 
 
-def _room(machines: Mapping[int, Machine], settings: HealthSettings) -> dict[tuple[int, int | None], int]:
-    """How many nodes of each pool rules may still take out of service, whoever opened their incidents. One node may always go."""
+@dataclass(slots=True)
+class Room:
+    """How many nodes of a pool rules may still take out of service, and how many close to new work: those, and suspects."""
+
+    out: int = 0
+    closed: int = 0
+
+
+def _room(machines: Mapping[int, Machine], settings: HealthSettings) -> dict[tuple[int, int | None], Room]:
+    """Of each pool, whoever opened the incidents of its nodes. One node may always go."""
     size: dict[tuple[int, int | None], int] = defaultdict(int)
-    out: dict[tuple[int, int | None], int] = defaultdict(int)
-    ours = {node for node, hand in hands().items() if hand.out == RULES.name}
+    room: dict[tuple[int, int | None], Room] = defaultdict(Room)
+    by = hands()
     for machine in machines.values():
-        size[machine.cluster, machine.pool] += 1
-        out[machine.cluster, machine.pool] += machine.key in ours and machine.health not in IN_SERVICE
-    return {pool: max(1, count * settings.most_percent // 100) - out[pool] for pool, count in size.items()}
+        place, hand = (machine.cluster, machine.pool), by.get(machine.key, NOBODY)
+        size[place] += 1
+        is_out = machine.health not in IN_SERVICE and hand.out == RULES.name
+        room[place].out -= is_out
+        room[place].closed -= is_out or (machine.health == Health.SUSPECT and hand.last == RULES.name)
+    for place, count in size.items():
+        room[place].out += max(1, count * settings.most_percent // 100)
+        room[place].closed += -(-count // 2)
+    return room
 
 
-def _withheld(finding: HealthFinding, settings: HealthSettings, now: datetime) -> None:
-    text = f"Not taken out of service: rules take at most {settings.most_percent}% of a pool."
+def _withheld(finding: HealthFinding, text: str, now: datetime) -> None:
     incident = finding.incident
     if incident is not None and not incident.steps.filter(text=text).exists():
         incident_note(incident=incident, text=text, at=now)

@@ -18,7 +18,7 @@ from dashboards.idle.selectors import cost_of, hours_milli, hours_told
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import rates_visible
 from quotas.permissions import Access, Can
-from scheduler.models import Cluster, Health, Job, Node, Placement
+from scheduler.models import Cluster, Gpu, Health, Job, Node, OutsideSeat, Placement, PromisedSeat
 
 MONTH = timedelta(days=30)
 
@@ -246,9 +246,15 @@ def job_stragglers(job: Job) -> list[StragglerRow]:
 
 
 def replacements(types: set[str | None]) -> dict[tuple[int, str | None], Node]:
-    """By cluster and type a healthy node on which nothing runs, spares first. Two queries."""
-    busy = Placement.objects.filter(node=OuterRef("pk"), until__isnull=True)
-    nodes = Node.objects.filter(~Exists(busy), removed_at__isnull=True, health="healthy", gpu_type__in=types)
+    """By cluster and type a healthy node, all of its GPUs too, on which nothing runs and nothing is about to, spares first. One query."""
+    here = {"node": OuterRef("pk")}
+    not_free = (
+        Placement.objects.filter(until__isnull=True, **here),
+        PromisedSeat.objects.filter(**here),
+        OutsideSeat.objects.filter(job__until__isnull=True, **here),
+        Gpu.objects.filter(removed_at__isnull=True, **here).exclude(health=Health.HEALTHY),
+    )
+    nodes = Node.objects.filter(*(~Exists(rows) for rows in not_free), removed_at__isnull=True, health=Health.HEALTHY, gpu_type__in=types)
     found: dict[tuple[int, str | None], Node] = {}
     for node in nodes.order_by("-spare", "name"):
         found.setdefault((node.cluster_id, node.gpu_type_id), node)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dashboards.alerts.models import AlertRule
 from dashboards.alerts.round import alerts_round
 from dashboards.health.defaults import default_rules
-from dashboards.health.incidents import calm_needed
+from dashboards.health.incidents import calm_needed, incidents_follow
 from dashboards.health.lifecycle import RULES_ACT
 from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.round import health_round, rule_of, spans_of, sums_stored
@@ -29,9 +29,9 @@ from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now
 from gpufleet.core.faults import Conflict
 from scheduler.backends.base import Refusal
-from scheduler.models import IN_SERVICE, Attempt, DrainWay, Gpu, Health, Job, JobState, Node, Order, OrderKind, Placement
+from scheduler.models import IN_SERVICE, Attempt, DrainWay, Gpu, Health, InventoryEvent, Job, JobState, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.draining import nodes_drain
-from scheduler.services.hardware.hardware import gpu_health_change, node_health_change
+from scheduler.services.hardware.hardware import gpu_health_change, hardware_event, node_health_change
 from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.loop.runs import Ended, attempts_ended
 from tests import builders
@@ -237,8 +237,26 @@ def test_rules_never_take_more_than_their_share_of_a_pool(fleet):
 
     out = Node.objects.exclude(health__in=("healthy", "suspect")).count()
     assert out == 2
-    assert Node.objects.filter(health="suspect").count() == 8
+    assert Node.objects.filter(health="suspect").count() == 3, "with those that are out they are half of the pool"
     assert Incident.objects.filter(steps__text__startswith="Not taken out of service").count() == 8
+    assert Incident.objects.filter(steps__text__startswith="Not marked suspect").count() == 5
+
+
+def test_a_rule_that_holds_everywhere_leaves_half_of_a_pool_to_new_work(fleet, personas: Personas):
+    """As one on warm GPUs would. What people do is not in the rules' share, and who is well again makes room for another."""
+    nodes, gpus = fleet
+    rule(signal="temperature", threshold=80, clear_below=80, name="Warm")
+    node_health_change(access=personas.access("operator"), node=nodes[9], to=Health.SUSPECT, reason="Odd.", now=NOON)
+    looks(gpus, {"temperature": dict.fromkeys(gpus, 85)}, start=NOON, end=NOON + MINUTE)
+    for minute in range(1, 4):
+        health_round(now=NOON + minute * MINUTE)
+    assert [health_of(node) for node in nodes] == [*[Health.SUSPECT] * 5, *[Health.HEALTHY] * 4, Health.SUSPECT]
+
+    node_health_change(access=personas.access("operator"), node=nodes[0], to=Health.HEALTHY, reason="It is the sensor.", now=NOON + 3 * MINUTE)
+    HealthFinding.objects.filter(node=nodes[0]).delete()
+    looks(gpus, {"temperature": dict.fromkeys(gpus[2:], 85)}, start=NOON + 20 * MINUTE, end=NOON + 21 * MINUTE)
+    health_round(now=NOON + 21 * MINUTE)
+    assert [health_of(node) for node in nodes] == [Health.HEALTHY, *[Health.SUSPECT] * 5, *[Health.HEALTHY] * 3, Health.SUSPECT]
 
 
 def test_a_node_whose_incident_a_person_opened_counts_in_the_share_and_goes_on(fleet, personas: Personas):
@@ -532,6 +550,45 @@ def test_incidents_tell_of_hands_too_and_measure_what_they_cost(fleet, personas:
     page = personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode()
     assert page.count("Dark.") == 1 and job.name in page
     assert job.name not in personas.client("viewer").get(f"/incidents/{incident.public_id}/").content.decode()
+
+
+def test_an_event_that_comes_to_light_after_a_later_one_has_its_incident_too(fleet, personas: Personas):
+    """Keys are given in order, and transactions do not end in it: a drain of many nodes ends after that of one that began later."""
+    nodes, _ = fleet
+    access = personas.access("operator")
+    for number, node in enumerate(nodes[:3]):
+        node_health_change(access=access, node=node, to=Health.DOWN, reason=f"Dark {number}.", now=NOON + number * MINUTE)
+    rows = list(InventoryEvent.objects.filter(kind="health").order_by("pk"))
+    InventoryEvent.objects.filter(pk__in=[row.pk for row in rows[:2]]).delete()
+    with transaction.atomic():
+        assert incidents_follow() == 1
+    for row in rows[:2]:
+        row.save(force_insert=True)
+
+    with transaction.atomic():
+        assert (incidents_follow(), incidents_follow()) == (2, 0)
+
+    assert list(Incident.objects.order_by("node").values_list("title", "node")) == [(f"Dark {n}.", nodes[n].pk) for n in range(3)]
+
+
+def test_what_made_no_step_ends_no_incident_that_was_opened_after_it(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule()
+    access = personas.access("operator")
+    with transaction.atomic():
+        for to, minute in ((Health.DOWN, 0), (Health.SUSPECT, 1), (Health.HEALTHY, 2)):
+            node_health_change(access=access, node=nodes[1], to=to, reason="By hand.", now=NOON + minute * MINUTE)
+        healths = {"before": {"health": "suspect"}, "after": {"health": "healthy"}}
+        hardware_event(actor=access.actor, node=nodes[0], gpu=None, kind="health", cause="Old.", now=NOON, **healths)
+        node_health_change(access=access, node=nodes[2], to=Health.DOWN, reason="Dark.", now=NOON + 3 * MINUTE)
+        incidents_follow()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON + 3 * MINUTE, end=NOON + 5 * MINUTE)
+
+    for minute in (5, 6):
+        health_round(now=NOON + minute * MINUTE)
+
+    assert set(Incident.objects.filter(closed_at=None).values_list("node", flat=True)) == {nodes[0].pk, nodes[2].pk}
+    assert Incident.objects.get(node=nodes[1]).closed_at == NOON + 2 * MINUTE
 
 
 def test_the_page_of_an_incident_names_its_rule_once_and_leads_to_the_drain(fleet, personas: Personas):

@@ -12,11 +12,12 @@ from django.test import Client
 
 from dashboards.health.detect import LOOKS, Slow, slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
+from dashboards.health.selectors import replacements
 from dashboards.health.state import RawState, state_write
 from dashboards.health.steps import LOOK, looks_of, steps_report
 from dashboards.health.stragglers import causes_of, slow_links, stragglers_round
 from dashboards.models import ActivityEntry, StepLook
-from scheduler.models import JobState
+from scheduler.models import Health, JobState, OutsideJob, OutsideSeat, Promise, PromisedSeat
 from scheduler.services.jobs.tokens import token_digest
 from tests import builders
 from tests.builders import NOON
@@ -323,6 +324,22 @@ def test_a_gang_that_is_uneven_all_over_has_no_straggler():
     assert [one.rank for one in slow_ranks(np.tile(np.array([1.0] * 7 + [1.3]), (6, 1)))] == [7]
     assert [one.rank for one in slow_ranks(np.tile(np.array([90.0] * 7 + [60.0]), (6, 1)), higher_is_slow=False)] == [7]
     assert slow_ranks(np.tile(np.array([3.0] * 7 + [0.0]), (6, 1)), higher_is_slow=False) == [], "a gang that loads computes next to nothing"
+
+
+@pytest.mark.django_db
+def test_only_a_node_that_is_whole_and_that_nobody_holds_or_waits_for_is_a_replacement():
+    nodes = [builders.node(gpus=2) for _ in range(5)]
+    builders.placement(on=gpus_of(nodes[0])[0])
+    promise = Promise.objects.create(job=builders.job(), kind=Promise.Kind.START, until=NOON)
+    PromisedSeat.objects.create(promise=promise, role="worker", worker=0, node=nodes[1], gpu=gpus_of(nodes[1])[0])
+    outside = OutsideJob.objects.create(cluster=nodes[2].cluster, number=1, since=NOON)
+    OutsideSeat.objects.create(job=outside, node=nodes[2], gpu=gpus_of(nodes[2])[0])
+    nodes[3].gpus.filter(index=1).update(health=Health.DOWN)
+
+    assert replacements({nodes[0].gpu_type_id}) == {(nodes[0].cluster_id, nodes[0].gpu_type_id): nodes[4]}
+    outside.until = NOON
+    outside.save()
+    assert replacements({nodes[0].gpu_type_id}) == {(nodes[0].cluster_id, nodes[0].gpu_type_id): nodes[2]}
 
 
 @pytest.mark.django_db
