@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from dashboards.alerts.figures import figures_now
+from dashboards.alerts.figures import FIGURES, figures_now
 from dashboards.alerts.selectors import alerts_firing
 from dashboards.figures import figures_by_type
 from dashboards.selectors import fleet_read
@@ -45,18 +45,20 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return answer(request, fault)
     if not known:
         return problem(request, 401, "Scrape with a service token of somebody with a role on the whole fleet: “Authorization: Bearer …”.")
-    if not access_of(request).can_everywhere(Can.SEE):
+    access = access_of(request)
+    if not access.can_everywhere(Can.SEE):
         return answer(request, PermissionDenied("The figures are about the whole fleet, so they need a role on all of it."))
     registry = CollectorRegistry()
-    registry.register(Fleet(now()))
+    registry.register(Fleet(now(), sees_costs=access.can_everywhere(Can.SEE_COSTS)))
     return HttpResponse(generate_latest(registry) + generate_latest(_PROCESS), content_type=CONTENT_TYPE_LATEST)
 
 
 class Fleet(Collector):
-    """Everything at one moment."""
+    """Everything at one moment; what concerns costs for those alone who see them."""
 
-    def __init__(self, moment: datetime) -> None:
+    def __init__(self, moment: datetime, *, sees_costs: bool) -> None:
         self.now = moment
+        self.sees_costs = sees_costs
 
     def describe(self) -> list[Metric]:
         return []
@@ -114,10 +116,12 @@ class Fleet(Collector):
 
     def _watched(self) -> Iterator[Metric]:
         """What alert rules watch, by the same reading."""
-        figures = figures_now(now=self.now)
+        hidden = set() if self.sees_costs else {key for key, figure in FIGURES.items() if figure.is_cost}
+        figures = figures_now(now=self.now, wanted=FIGURES.keys() - hidden)
         rows = [((("figure", key), ("of", of)), value) for key, values in sorted(figures.items()) for of, value in sorted(values.items())]
         yield gauge("gpufleet_figure", "Figures that alert rules watch, in their units; `of` is empty for the whole fleet.", *rows)
-        firing: list[tuple[Labels, float]] = [((("rule", rule), ("severity", severity)), count) for rule, severity, count in alerts_firing()]
+        counts = alerts_firing(hidden)
+        firing: list[tuple[Labels, float]] = [((("rule", rule), ("severity", severity)), count) for rule, severity, count in counts]
         yield gauge("gpufleet_alerts_firing", "Alerts that fire, by rule.", *firing)
 
 

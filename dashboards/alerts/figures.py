@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Sum
+from django.db.models import Count, Exists, OuterRef, Sum
 
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.health.models import HealthFrame, Incident
@@ -91,10 +91,12 @@ def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[s
 def _gap(fleet: Fleet, now: datetime) -> dict[str, dict[str, float]]:
     by_type = figures_by_type(fleet)
     whole = sum(by_type.values(), Figures())
-    shares = {WHOLE: whole, **by_type}
-    known = {name: one for name, one in shares.items() if one.held_read}
-    percent = {name: 100 * one.gap / one.held_read for name, one in known.items()}
-    cost = {WHOLE: gap_cost(by_type, rates_now(now=now)) / 1_000_000} if whole.held_read else {}
+    gone = Gpu.objects.exclude(gpu_type__in=by_type).order_by().values_list("gpu_type_id", flat=True).distinct()
+    shares = {WHOLE: whole, **by_type, **dict.fromkeys(gone, Figures())}
+    # Where nothing is allocated nothing of it is idle, whether anything is read or not.
+    known = {name: one for name, one in shares.items() if one.held_read or not one.held}
+    percent = {name: 100 * one.gap / one.held_read if one.held else 0.0 for name, one in known.items()}
+    cost = {WHOLE: gap_cost(by_type, rates_now(now=now)) / 1_000_000} if WHOLE in known else {}
     return {"gap_percent": percent, "gap_cost": cost}
 
 
@@ -224,9 +226,11 @@ def _by_node(rows: Iterable[tuple[str, str]]) -> dict[str, float]:
 
 def _telemetry(now: datetime) -> dict[str, float]:
     """Of each cluster, and of each server that is to be read: others may still tell of its cluster while its own GPUs have no reading."""
-    newest = dict(TelemetryFrame.objects.values_list("cluster__name", "at"))
-    for name, at in HealthFrame.objects.values_list("cluster__name", "at"):
-        newest.setdefault(name, at)
+    there = Gpu.objects.filter(node__cluster=OuterRef("cluster"), removed_at__isnull=True, node__removed_at__isnull=True)
+    newest: dict[str, datetime] = {}
+    for frames in (TelemetryFrame, HealthFrame):
+        for name, at, has_gpus in frames.objects.annotate(there=Exists(there)).values_list("cluster__name", "at", "there"):
+            newest.setdefault(name, at if has_gpus else now)  # a cluster without GPUs has nothing to be read
     read: dict[bool, dict[str, datetime]] = {True: {}, False: {}}  # what is not to be read any more is silent for no time: an alert about it ends
     for name, read_at, changed_at, enabled, removed_at in PrometheusServer.objects.values_list(*SERVER):
         is_read = enabled and removed_at is None

@@ -145,7 +145,7 @@ class Steps:
             # The silence is over and it is not: whoever was not told is told now, and has as long as anybody to acknowledge it.
             alert.silenced, alert.fired_at = False, self.now
             self._tell(alert, FleetEvent.ALERT_FIRING, rule.told)
-        if _must_escalate(alert, rule, self.now) and not is_silenced(alert, self.silences):
+        if _must_escalate(alert, rule, self.now) and not alert.silenced and not is_silenced(alert, self.silences):
             alert.escalated_at = self.now
             self.done.escalated += 1
             self._tell(alert, FleetEvent.ALERT_ESCALATED, [*rule.told, *rule.escalate_to])

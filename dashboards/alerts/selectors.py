@@ -3,11 +3,12 @@
 Figures of cost are for those who may see the fleet's costs; an alert of a team's costs also for those who may see the costs of that team.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q, QuerySet, Value
+from django.db.models.functions import Concat
 from django.http import Http404
 
 from dashboards.alerts.figures import FIGURES
@@ -101,9 +102,14 @@ def silence_for(access: Access, public_id: str) -> Silence:
 
 
 def activity_listed(access: Access) -> QuerySet[ActivityEntry]:
-    """What concerns the whole fleet, and what concerns the reader's subtrees."""
+    """What concerns the whole fleet, and what concerns the reader's subtrees. Lines of alerts are for those who may see the alert."""
     access.must_somewhere(Can.SEE)
-    return ActivityEntry.objects.filter(Q(path="") | access.visible(Can.SEE, "path"))
+    found = ActivityEntry.objects.filter(Q(path="") | access.visible(Can.SEE, "path"))
+    if access.can_everywhere(Can.SEE_COSTS):
+        return found
+    costs = [key for key, figure in FIGURES.items() if figure.is_cost]
+    hidden = Alert.objects.filter(rule__figure__in=costs).exclude(pk__in=Alert.objects.filter(_seen(access, "rule")).values("pk"))
+    return found.exclude(link__in=hidden.values_list(Concat(Value("/activity/alerts/"), "public_id", Value("/"))))
 
 
 def hooks_offered() -> QuerySet[Webhook]:
@@ -118,7 +124,8 @@ def deliveries_of(alert: Alert) -> list[Delivery]:
     return list(rows.select_related("hook").order_by("-pk")[:50])
 
 
-def alerts_firing() -> list[tuple[str, str, int]]:
-    """(rule, severity, how many) of alerts that fire. One query."""
-    rows = Alert.objects.filter(state=AlertState.FIRING).order_by("rule__name").values_list("rule__name", "rule__severity")
+def alerts_firing(hidden: Collection[str] = ()) -> list[tuple[str, str, int]]:
+    """(rule, severity, how many) of alerts that fire, but for those of hidden figures. One query."""
+    shown = Alert.objects.filter(state=AlertState.FIRING).exclude(rule__figure__in=hidden)
+    rows = shown.order_by("rule__name").values_list("rule__name", "rule__severity")
     return list(rows.annotate(Count("pk")))

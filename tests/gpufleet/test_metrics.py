@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
+from dashboards.alerts.models import Alert, AlertRule
 from gpufleet.core.times import now
 from scheduler.loop.measures import MEASURES, ORDER, PHASE, PLANS, Counted
 from scheduler.models import JobState, Lease, Order
@@ -13,6 +14,7 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.measuring import Tally, measures_write, tally
 from scheduler.tasks import tick
 from tests.builders import attempt, cluster, job, node, placement, plan
+from tests.dashboards.worlds import readings
 from tests.servers import PROJECT
 
 pytestmark = pytest.mark.django_db
@@ -48,6 +50,23 @@ def test_only_those_who_see_the_whole_fleet_may_scrape(personas):
     narrow = personas.token("operator", "read", path="acme/research")
     assert Client().get("/metrics", headers={"Authorization": f"Bearer {narrow}"}).status_code == 403
     assert Client().get("/metrics", headers={"Authorization": "Bearer gf_12345678_wrong"}).status_code == 401
+
+
+def test_costs_are_in_the_scrape_of_those_alone_who_may_see_them(scrape, personas):
+    for name, figure in (("Idle cost", "gap_cost"), ("Nodes out", "nodes_out")):
+        rule = AlertRule.objects.create(public_id=f"ar-{figure}", name=name, figure=figure, threshold=1, clear_at=1)
+        Alert.objects.create(public_id=f"al-{figure}", rule=rule, state="firing", value=2, worst=2, since=now(), fired_at=now())
+    gpu = node(gpus=1).gpus.first()
+    placement(job(state=JobState.RUNNING), gpu)
+    readings({gpu: 10}, at=now())
+
+    def told(who: str) -> tuple[set[str], set[str]]:
+        found = scrape(who)
+        return {key for key, _ in found["gpufleet_figure"]}, {rule for rule, _ in found["gpufleet_alerts_firing"]}
+
+    assert told("finance") == (told("operator")[0] | {"gap_cost"}, {"Idle cost", "Nodes out"})
+    assert told("operator")[1] == {"Nodes out"}
+    assert not {"gap_cost", "cost_rise", "cost_week"} & told("operator")[0]
 
 
 def test_an_empty_console_has_figures_too(scrape):

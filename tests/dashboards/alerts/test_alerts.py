@@ -167,6 +167,22 @@ def test_an_alert_that_is_about_to_end_with_its_silence_is_told_only_if_it_comes
     assert [delivery.kind for delivery in Delivery.objects.all()] == ["alert.firing"]
 
 
+def test_nobody_hears_that_nobody_acknowledged_what_nobody_was_told_of(pool, personas: Personas):
+    """Its silence ends while the figure is back within its limit, long after it fired."""
+    one = rule(for_minutes=10, escalate_minutes=15, escalate_to=["superuser"])
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
+    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    sick(pool[:2])
+    for minutes in (0, 10):
+        alerts_round(now=NOON + minutes * MINUTE)
+    sick(pool[:2], Health.HEALTHY)
+    for minutes in (55, 61, 66):
+        alerts_round(now=NOON + minutes * MINUTE)
+
+    assert Alert.objects.get().state == "resolved"
+    assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
+
+
 def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):
     gpus = gpus_of(builders.node(gpus=2))
     for gpu in gpus:
@@ -181,6 +197,48 @@ def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):
     readings(dict.fromkeys(gpus, 90), at=NOON + 40 * MINUTE)
     alerts_round(now=NOON + 40 * MINUTE)
     assert alerts_round(now=NOON + 41 * MINUTE).resolved == 1 or Alert.objects.get().state == "resolved"
+
+
+@pytest.mark.parametrize(("figure", "threshold"), [("gap_percent", 50), ("gap_cost", 1)])
+def test_an_idle_share_ends_with_the_allocations_whether_readings_are_there_or_not(personas: Personas, figure, threshold):
+    gpus = gpus_of(builders.node(gpus=2))
+    builders.rate(gpus[0].gpu_type_id, since=NOON - timedelta(days=1), micros=2_000_000)
+    held = [builders.placement(builders.job(state=JobState.RUNNING), gpu) for gpu in gpus]
+    rule(figure=figure, subject="", threshold=threshold, clear_at=threshold, for_minutes=0)
+    readings(dict.fromkeys(gpus, 0), at=NOON)
+    assert alerts_round(now=NOON).fired == 1
+
+    for placement in held:
+        type(placement).objects.filter(pk=placement.pk).update(until=NOON)
+
+    assert alerts_round(now=NOON + 10 * MINUTE).resolved == 1
+
+
+def test_an_alert_on_a_gpu_type_ends_when_its_last_gpu_is_gone(personas: Personas):
+    node = builders.node(gpus=2)
+    for gpu in gpus_of(node):
+        builders.placement(builders.job(state=JobState.RUNNING), gpu)
+    rule(figure="gap_percent", subject="*", threshold=50, clear_at=40, for_minutes=0)
+    readings(dict.fromkeys(gpus_of(node), 0), at=NOON)
+    assert alerts_round(now=NOON).fired == 1
+
+    type(node).objects.update(removed_at=NOON)
+
+    assert alerts_round(now=NOON + MINUTE).resolved == 1
+
+
+def test_a_cluster_whose_last_node_was_removed_is_silent_for_no_time(personas: Personas):
+    old, other = builders.node(gpus=1), builders.node(gpus=1, of=builders.cluster("south"))
+    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
+    for node in (old, other):
+        readings(dict.fromkeys(gpus_of(node), 10), at=NOON)
+    assert alerts_round(now=NOON + 2 * MINUTE).fired == 2
+
+    type(old).objects.filter(pk=old.pk).update(removed_at=NOON + 3 * MINUTE)
+    alerts_round(now=NOON + 4 * MINUTE)
+
+    assert list(Alert.objects.filter(resolved_at=None).values_list("subject", flat=True)) == ["south"]
+    assert figures_now(now=NOON + 4 * MINUTE, wanted=["telemetry_age"])["telemetry_age"] == {"": 240.0, "north": 0.0, "south": 240.0}
 
 
 def test_stale_telemetry_is_told_within_a_minute(personas: Personas):
@@ -575,6 +633,24 @@ def test_operators_without_costs_are_offered_no_figure_of_costs(personas: Person
     assert "Cost doubles" not in client.get("/activity/alerts/silences/new/").content.decode()
     assert "Cost doubles" in personas.client("superuser").get("/activity/alerts/silences/new/").content.decode()
     assert not AlertRule.objects.filter(name="Week").exists()
+
+
+def test_what_alerts_of_costs_say_is_on_the_activity_of_those_alone_who_see_these_costs(personas: Personas, cost_alert):
+    alert_tell(cost_alert, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
+    whole = AlertRule.objects.create(public_id="ar-3", name="Idle cost", figure="gap_cost", threshold=100, clear_at=90)
+    of_fleet = Alert.objects.create(public_id="al-gap", rule=whole, state="firing", value=705, worst=705, since=NOON, fired_at=NOON)
+    alert_tell(of_fleet, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
+    nodes = Alert.objects.create(public_id="al-n", rule=beside(), subject="main", state="firing", value=25, worst=25, since=NOON, fired_at=NOON)
+    alert_tell(nodes, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
+
+    every = {"Cost doubles (acme/research/nlp) fires", "Idle cost fires", "Nodes out (main) fires"}
+    seen = {"superuser": every, "finance": every, "operator": {"Nodes out (main) fires"}, "viewer": {"Nodes out (main) fires"}}
+    seen["team_lead"] = {"Cost doubles (acme/research/nlp) fires", "Nodes out (main) fires"}
+    for who, titles in seen.items():
+        client = personas.client(who)
+        assert {one["title"] for one in client.get("/api/v1/activity").json()["items"]} == titles, who
+        page = client.get("/activity/").content.decode()
+        assert all((title in page) == (title in titles) for title in every), who
 
 
 def test_a_token_that_only_reads_acts_on_no_costs(personas: Personas, cost_alert):
