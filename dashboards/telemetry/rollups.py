@@ -105,11 +105,13 @@ def telemetry_rollup(*, now: datetime) -> int:
         FleetSample.objects.bulk_create(of_fleet, update_conflicts=True, unique_fields=["at", "gpu_type"], update_fields=FLEET_FIGURES)
         NodeSample.objects.bulk_create(of_nodes, update_conflicts=True, unique_fields=["node", "at"], update_fields=NODE_FIGURES)
         jobs_write(60, of_jobs)
+        feed_publish(changes={"overview": [{"id": 1}]})
+    spans_roll(late=late, now=now)
+    with transaction.atomic():
+        # Last of all: a round that breaks off before is done again.
         for key, _, frames in unrolled:
             # One that was added to meanwhile has its turn next time.
             TelemetryMinute.objects.filter(pk=key, frames=frames).update(is_rolled=True)
-        feed_publish(changes={"overview": [{"id": 1}]})
-    spans_roll(late=late, now=now)
     return len(wanted)
 
 

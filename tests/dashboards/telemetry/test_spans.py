@@ -2,10 +2,11 @@
 
 import random
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
-from django.db import models
+from django.db import connection, models
 
 from dashboards.models import NO_READING, FleetSample, GpuRollup, JobRollup, TelemetryFrame, TelemetryMinute
 from dashboards.signals import activity_window
@@ -101,6 +102,26 @@ def test_frames_in_any_order_twice_and_with_restarts_end_in_the_same_store() -> 
     assert [row for row in stored() if row[0] in minutes and row[0] >= NOON] == [row for row in orderly if row[0] in minutes and row[0] >= NOON]  # type: ignore[index]
     spans = [row for row in stored() if row[0] == QUARTER]  # type: ignore[index]
     assert [row for row in spans if row[1] == NOON] == [row for row in orderly if row[0] == QUARTER and row[1] == NOON]  # type: ignore[index]
+
+
+def test_a_late_frame_is_in_the_quarter_also_where_the_round_broke_off_before_that() -> None:
+    node = builders.node(gpus=1)
+    for minute in range(20):
+        frame(node, NOON + minute * MINUTE, 30)
+    rolled(NOON + 20 * MINUTE)
+    frame(node, NOON + 14 * MINUTE + timedelta(seconds=30), 90, now=NOON + 20 * MINUTE)
+
+    def broken(execute: Any, query: str, *rest: Any) -> Any:
+        if query.startswith('INSERT INTO "gpu_rollup"'):
+            raise ConnectionError
+        return execute(query, *rest)
+
+    with connection.execute_wrapper(broken), pytest.raises(ConnectionError):
+        rolled(NOON + 20 * MINUTE)
+    rolled(NOON + 21 * MINUTE)
+
+    assert np.frombuffer(GpuRollup.objects.get(span=QUARTER).sm, "<u2").tolist() == [3200]  # fourteen minutes of 30%, one of 60%
+    assert not TelemetryMinute.objects.filter(is_rolled=False).exists()
 
 
 def test_a_stopped_console_makes_up_for_spans_from_the_minutes() -> None:
