@@ -5,7 +5,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ SERVERS = {
     "job-page": "/jobs/{job}/",
 }
 PLOTS = {"overview": "/overview/?range=30d", "gap": "/gap/?range=30d", "node": "/nodes/{node}/?range=30d"}
-FIRST_PLOTS, LIVE_STEPS = 5, 10
+FIRST_PLOTS, LIVE_STEPS, PAUSE_SECONDS = 5, 10, 4
 CHROMIUM = ["--no-sandbox", "--disable-features=InitialWebUI,WebUIReloadButton,PreloadTopChromeWebUI"]
 
 FILL = """
@@ -57,7 +57,8 @@ job = Job.objects.filter(state="running").order_by("attempts__started_at", "pk")
 keys = {{"job": job.public_id, "gpu": gpu.public_id, "node": gpu.node.public_id, "cluster": gpu.node.cluster.name, "quota": team.public_id}}
 print(json.dumps(told | size_on_disk() | {{"keys": keys}}))
 """
-# Readings of the whole fleet change; when each was committed is printed. One machine, one clock.
+# Readings of the whole fleet change; when each is about to be committed is printed. One machine, one clock. A page may show the change before the
+# commit returns: SQLite's also copies its log into the database now and then, which takes as long as the disk does.
 WRITER = f"""
 import time
 from django.db import transaction
@@ -70,8 +71,9 @@ for number in range({LIVE_STEPS}):
             sm = bytes([20 + 60 * (number % 2)]) * (len(frame.gpu_ids) // 4)
             TelemetryFrame.objects.filter(pk=frame.pk).update(at=now(), sm_active=sm)
         feed_publish(changes={{"overview": [{{"id": 1}}]}})
-    print("AT", time.time(), flush=True)
-    time.sleep(4)
+        moment = time.time()
+    print("AT", moment, flush=True)
+    time.sleep({PAUSE_SECONDS})
 """
 # Notes when a figure of the page changes; ages that go on by themselves are none.
 OBSERVER = """() => {
@@ -111,6 +113,12 @@ def measured_pages(*, postgres: bool, days: int, size: str, keep: bool, wanted: 
                 yield {"case": "page-kept", "address": console.origin, "user": "root", "keys": keys, **settings}
                 with contextlib.suppress(KeyboardInterrupt):
                     program.process.wait()
+
+
+def live_steps(written: Sequence[float], changed: Sequence[float]) -> dict[str, Any]:
+    """How long after each write the page changed. `missed`: writes after which it changed only with the next one, if at all."""
+    waits = [min((at - moment for at in changed if at >= moment), default=float("inf")) for moment in written]
+    return timing("page-live-step", [waits], steps=len(waits), missed=sum(wait >= PAUSE_SECONDS for wait in waits))
 
 
 def _told(manage: Manage, code: str) -> dict[str, Any]:
@@ -167,6 +175,5 @@ def _in_chromium(console: Console, browser: Browser, keys: dict[str, str], wante
                 wait_until(lambda: page.evaluate("1") and writer.process.poll() is not None, seconds=60 + 10 * LIVE_STEPS, what="the writer to end")
                 changed = page.evaluate("window.changed")
             written = [float(line.split()[1]) for line in writer.output().splitlines() if line.startswith("AT")]
-            waits = [min((at - moment for at in changed if at >= moment), default=float("inf")) for moment in written]
-            yield timing("page-live-step", [waits], steps=len(waits))
+            yield live_steps(written, changed)
         chromium.close()

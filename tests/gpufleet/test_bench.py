@@ -11,6 +11,7 @@ from gpufleet.bench.console import heard_at
 from gpufleet.bench.console import main as console_main
 from gpufleet.bench.telemetry import CASES
 from gpufleet.bench.telemetry_drift import told
+from gpufleet.bench.telemetry_pages import live_steps
 from scheduler.benchmarks.loop import REPLAY_QUOTAS
 
 
@@ -33,6 +34,13 @@ def test_a_change_is_heard_with_the_first_version_that_holds_it():
 
     assert heard_at(heard, 5) == 11.0
     assert heard_at(heard, 10) == float("inf")
+
+
+def test_a_step_that_the_page_shows_with_the_next_one_alone_is_missed():
+    told = live_steps([0.0, 4.0, 8.0], [0.3, 4.2, 8.4])
+    assert (told["median_ms"], told["p95_ms"], told["steps"], told["missed"]) == (300, 400, 3, 0)
+    assert live_steps([0.0, 4.0, 8.0], [0.3, 8.4])["missed"] == 1
+    assert live_steps([0.0, 4.0], [0.3])["missed"] == 1
 
 
 def test_each_case_of_telemetry_that_can_be_measured_is_asked_for():
