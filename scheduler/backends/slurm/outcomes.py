@@ -148,10 +148,12 @@ def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
 
 def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime) -> datetime | None:
     """When a part was completed where Slurm no longer knows that: a controller that was killed before it had saved the end comes back with an older
-    state. The job waits or runs again then, runs on where nothing runs any more, or is given up some time later."""
+    state. The job waits or runs again then, runs on where nothing runs any more, or is given up some time later. `now`: before Slurm was asked."""
     if _left_code(run, part) != 0 or (moment := left_at(run, part)) is None:
         return None
-    if job.state == "PENDING" or (job.started_at is not None and moment < job.started_at):
+    if job.state == "PENDING":
+        return moment if moment < now else None  # it has run since Slurm was asked, and the next look sees that
+    if job.started_at is not None and moment < job.started_at:
         return moment
     if job.ended:
         return moment if job.state in GIVEN_UP and job.ended_at is not None and moment < job.ended_at else None

@@ -41,6 +41,28 @@ def test_the_end_of_a_job_that_slurm_forgot_is_known(site):
     assert all(run.started_at is not None and run.started_at <= run.ended_at for run in runs), "and when they began"
 
 
+def test_what_runs_and_ends_while_a_look_reads_is_not_taken_for_forgotten_and_not_cancelled(site, monkeypatch):
+    jobs, release, cancel = site.client.jobs, site.client.release, site.client.cancel
+    held: list[int] = []
+    cancelled: list[int] = []
+
+    def read_slowly() -> list[SlurmJob]:
+        found = jobs()
+        release(held)
+        wait_until(lambda: all(job.ended for job in jobs() if job.id in held), what="it to end")
+        return found
+
+    monkeypatch.setattr(site.client, "release", held.extend)
+    monkeypatch.setattr(site.client, "cancel", lambda ids, *flags: cancelled.extend(ids) or cancel(ids, *flags))
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("true"))
+    monkeypatch.setattr(site.client, "jobs", read_slowly)
+    run = site.seen()
+    monkeypatch.setattr(site.client, "jobs", jobs)
+
+    assert (run.state, cancelled) == (RunState.STARTING, [])
+    assert site.until(RunState.ENDED).exit_code == 0
+
+
 @pytest.mark.parametrize(("code", "missing", "lost"), [(137, True, True), (137, False, False), (3, True, False)])
 def test_what_its_node_ends_because_slurm_forgot_it_is_lost(tmp_path, code, missing, lost):
     """Whether the script still leaves the code of its killed process then is a matter of chance."""
