@@ -226,6 +226,7 @@ ENDED_ITSELF = ("xited with exit code", "Out Of Memory")  # and where it says bo
 
 # A controller that was killed may have forgotten that a part was completed, and start it again.
 _COMPLETED = (
+    '  [ -e "$gf_folder/$gf_seat.$gf_part.exit" ] || { gf_left=; break; }',
     '  { read -r gf_left _ < "$gf_folder/$gf_seat.$gf_part.exit" && [ "$gf_left" = 0 ]; } 2>/dev/null || { gf_left=; break; }',
     "done",
     '[ -z "$gf_left" ] || exit 0',
@@ -295,18 +296,18 @@ _WAIT = (
 
 # One process, whose exit code is kept in a file as a worker's is: Slurm forgets a job that has ended. The script passes on what it is sent, to the
 # process alone; its number comes through a pipe. The shell in between only waits: the status of a `wait` that signals interrupt is not reliable.
-# Each further program here costs the node a millisecond or two of every start.
+# Each further process here costs the node half a millisecond of every start, each further program more.
 _ALONE = (
     "trap '${gf_leave:-:}; kill -TERM \"$gf_pid\" 2>/dev/null' TERM",
-    "exec 3<> <(:)",
-    "(",
-    "  trap : TERM USR1; trap - INT QUIT; exec 4>&2 2>/dev/null  # what a shell says of a signal is not the job's",
-    '  ( echo "$BASHPID" >&3; exec 3>&- 2>&4 4>&-; exec -- "${gf_program[@]}" )',
-    "  gf_code=$?; echo >&3  # should it not have come so far",
+    "exec 3>&1 4>&2",
+    "coproc gf_pipe {",
+    "  trap : TERM USR1; trap - INT QUIT; exec 2>/dev/null  # what a shell says of a signal is not the job's",
+    '  ( echo "$BASHPID"; exec < /dev/null >&3 2>&4 3>&- 4>&-; exec -- "${gf_program[@]}" )',
+    "  gf_code=$?",
     '  echo "$gf_code $gf_began" > "$gf_folder/$gf_name.$gf_part.exit"; exit "$gf_code"',
-    ") &",
+    "}",
     "gf_keeper=$!",
-    "read -r gf_pid <&3; exec 3>&-",
+    '{ read -r gf_pid <&"${gf_pipe[0]}"; } 2>/dev/null  # which is closed already where all is over',
     'while kill -0 "$gf_keeper" 2>/dev/null; do wait "$gf_keeper"; gf_code=$?; done',
     'read -r gf_left _ < "$gf_folder/$gf_name.$gf_part.exit"; exit "${gf_left:-$gf_code}"',
 )

@@ -1,12 +1,20 @@
-"""What Slurm is asked for, as far as no Slurm is needed to see it."""
+"""What Slurm is asked for, and what a script does by itself, as far as no Slurm is needed to see it."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
 
 import pytest
 import yaml
 
 from scheduler.backends.base import StartOrder, WorkerSeat
 from scheduler.backends.slurm.client import SlurmNode
-from scheduler.backends.slurm.script import parts_of
+from scheduler.backends.slurm.script import Places, parts_of, script_of
 from scheduler.hardware.slurm import KnownType, document_of
+from tests.scheduler.backends.scenes import start_order
+from tests.servers import wait_until
 
 
 @pytest.mark.parametrize(("cpus", "asked"), [(7.5, 56), (8, 64), (0.5, 8), (None, 8)])
@@ -28,3 +36,75 @@ def test_an_import_takes_back_labels_that_slurm_no_longer_gives_and_leaves_those
     text = document_of(nodes, "", cluster="hpc", types={"h100": KnownType("H100")}, new_cluster=False, labels=labels)
 
     assert [node["labels"] for node in yaml.safe_load(text)["nodes"]] == [{"rack": "a1"}, {"fast": "true"}]
+
+
+class Script:
+    """The script of a job of one process, as slurmstepd starts it: its output is the log."""
+
+    def __init__(self, folder: Path, shell: str) -> None:
+        order = start_order(workers=1, launch={"shell": shell})
+        (part,) = parts_of(order)
+        places = Places(str(folder), str(folder), "nobody", str(folder))
+        script, self.folder, self.log = folder / "script", folder, folder / "worker-0.log"
+        script.write_text(script_of(order, part, places=places, master="n0", secrets={}))
+        with self.log.open("w") as log:
+            self.program = subprocess.Popen(
+                ["/bin/bash", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": os.defpath, "SLURM_JOB_ID": "7"}
+            )
+
+    def is_up(self) -> bool:
+        return "up\n" in self.log.read_text()
+
+    def codes(self) -> tuple[int, str]:
+        """Its own, and the one that it has kept."""
+        code = self.program.wait(60)
+        return code, (self.folder / "worker-0.0.exit").read_text().split()[0]
+
+
+@pytest.mark.parametrize(("shell", "code", "log"), [("exit 3", 3, ""), ("echo up; kill -KILL $$", 137, "up\n"), ("kill -SEGV $$", 139, "")])
+def test_a_script_keeps_the_exit_code_and_adds_no_word_to_the_log(tmp_path: Path, shell: str, code: int, log: str) -> None:
+    script = Script(tmp_path, shell)
+
+    assert script.codes() == (code, str(code))
+    assert script.log.read_text() == log
+
+
+def test_a_process_has_no_file_open_and_no_signal_ignored_that_are_the_scripts(tmp_path: Path) -> None:
+    script = Script(tmp_path, "echo /proc/$$/fd/*; grep SigIgn /proc/$$/status")
+    script.codes()
+
+    files, ignored = script.log.read_text().splitlines()
+    assert {Path(file).name for file in files.split()} - {"3"} == {"0", "1", "2"}  # the third is that of the look
+    assert int(ignored.split()[1], 16) == 0
+
+
+def test_a_signal_reaches_the_process_alone_and_its_own_code_is_kept(tmp_path: Path) -> None:
+    script = Script(tmp_path, "trap 'echo saved' USR1; trap 'echo leaving; exit 7' TERM; echo up; while :; do sleep 0.05; done")
+    for sent, said in ((signal.SIGUSR1, "saved\n"), (signal.SIGTERM, "leaving\n")):
+        wait_until(script.is_up, what="it to be up")
+        script.program.send_signal(sent)
+        wait_until(lambda said=said: said in script.log.read_text(), what=said)
+
+    assert script.codes() == (7, "7")
+    assert script.log.read_text() == "up\nsaved\nleaving\n"
+
+
+def test_no_number_of_signals_hides_the_exit_code(tmp_path: Path) -> None:
+    """A shell that signals interrupt while it waits may never tell how its process ended."""
+    for turn in range(10):
+        (folder := tmp_path / str(turn)).mkdir()
+        script = Script(folder, f"trap '' USR1; echo up; sleep 0.0{turn}; exit 5")
+        wait_until(script.is_up, what="it to be up")
+        while script.program.poll() is None:
+            script.program.send_signal(signal.SIGUSR1)
+            time.sleep(0.0003)
+
+        assert script.codes() == (5, "5")
+
+
+def test_a_script_that_slurm_starts_again_runs_nothing_where_it_has_completed(tmp_path: Path) -> None:
+    assert Script(tmp_path, "echo up").codes() == (0, "0")
+    again = Script(tmp_path, "echo up; exit 4")
+
+    assert again.codes() == (0, "0")
+    assert not again.is_up()
