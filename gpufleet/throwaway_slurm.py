@@ -77,11 +77,13 @@ class Slurm:
         mig: Mapping[str, int] | None = None,
         shares: str = "",
         tracking: str = "linuxproc",
+        place: Path | None = None,
     ) -> None:
         """`mig`: so many instances of each profile besides the whole GPUs of a node. `shares`: mps or shard, so that whole GPUs can be shared.
-        `tracking`: linuxproc finds all that a job has started and reads all of /proc several times a job; pgid costs little, as cgroups do."""
+        `tracking`: linuxproc finds all that a job has started and reads all of /proc several times a job; pgid costs little, as cgroups do.
+        `place`: where its folder is made; else where all temporary ones are."""
         # Not pytest's folder: a socket's path may have 108 bytes.
-        self.dir = d = Path(tempfile.mkdtemp(prefix="gf-"))
+        self.dir = d = Path(tempfile.mkdtemp(prefix="gf-", dir=place))
         d.chmod(0o755)
         for sub in ("etc", "state", "spool", "log", "run", "dev"):
             (d / sub).mkdir()
@@ -129,14 +131,16 @@ class Slurm:
         (d / "etc/cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")
         self.conf = d / "etc/slurm.conf"
         self.env = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.conf)}
+        # For each step slurmstepd looks at the machine, and loads OpenCL and X11 for that where hwloc's plugins are installed: 3 ms a job.
+        self.node_env = self.env | {"HWLOC_PLUGINS_PATH": str(d / "none")}
         self.start()
 
     @staticmethod
     def has_jwt() -> bool:
         return any(Path("/usr/lib").glob("*/slurm*/auth_jwt.so"))
 
-    def sh(self, *command: object, check: bool = True, seconds: float = 15) -> str:
-        done = subprocess.run([str(part) for part in command], env=self.env, capture_output=True, text=True, timeout=seconds, check=False)
+    def sh(self, *command: object, check: bool = True, seconds: float = 15, env: Mapping[str, str] | None = None) -> str:
+        done = subprocess.run([str(part) for part in command], env=env or self.env, capture_output=True, text=True, timeout=seconds, check=False)
         if check and done.returncode:
             raise AssertionError(f"{command}: {done.stdout}{done.stderr}")
         return done.stdout.strip()
@@ -159,7 +163,7 @@ class Slurm:
         self.sh("slurmctld", *flags)
 
     def start_node(self, name: str) -> None:
-        self.sh("slurmd", "-N", name)
+        self.sh("slurmd", "-N", name, env=self.node_env)
 
     def saved(self, comment: str) -> None:
         """Until the state on disk knows the job of a comment as it is now: a controller that is killed sooner forgets it."""

@@ -78,9 +78,9 @@ def test_the_replay_is_the_published_one():
 
 
 def test_figures_of_starts_are_of_processes_and_a_job_that_never_ran_is_told(tmp_path):
-    (tmp_path / "a").write_text("101.0\n103.0\n")
+    (tmp_path / "a").write_text("1.0\n3.0\n")
     wishes = [slurm.Wish(name, 0.0, workers=2, gpus=8) for name in ("a", "b")]
-    lives = [slurm.life_of(wish, 100.0, Path(tmp_path / wish.name)) for wish in wishes]
+    lives = [slurm.life_of(wish, 100.0, Path(tmp_path / wish.name), 100.0) for wish in wishes]
 
     found = slurm.figures("mix", lives, gpus=64)
 
