@@ -4,7 +4,7 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
-from ..search.evicting import NOTHING, Taking, tell, told_before
+from ..search.evicting import NOTHING, Taking
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -47,10 +47,6 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
-    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
-    known = told_before(cycle, key, work)
-    if known is not None:
-        return known
     milli = work.missing_milli(quota_type)
     large = max(8000, 2 * milli)
     rules = Inside(cycle, work, quota_type, leaf, milli)
@@ -84,6 +80,4 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     refused = take(ranked)
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
         refused = None
-    if refused is not None:
-        tell(cycle, key, work, refused)
     return refused

@@ -4,7 +4,7 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Reclaim
-from ..search.evicting import NOTHING, Taking, given_back, is_backed_off, tell, told_before
+from ..search.evicting import NOTHING, Taking, given_back, is_backed_off
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -69,15 +69,10 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = claimant(cycle, work, quota_type)
     if leaf is None:
         return NOTHING
-    told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.form.level, work.charged_leaf)
-    known = told_before(cycle, told, work)
-    if known is not None:
-        return known
     for rules in Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
         refused = _reclaim(cycle, work, quota_type, rules)
         if refused is None:
             return None
-        tell(cycle, told, work, refused)
     return refused
 
 

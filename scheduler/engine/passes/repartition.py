@@ -14,7 +14,7 @@ from ..place.seating import fit
 from ..reading.checkers import spell_instant
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
-from ..search.evicting import release, some_of, targets, tell, told_before
+from ..search.evicting import release, some_of, targets
 from ..search.reservations import delays, held_back
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger
@@ -89,16 +89,8 @@ def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     anew = Anew(cycle, work, quota_type, left(cycle))
     if not anew.allowed:
         return limited(cycle, quota_type)
-    asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
-    known = told_before(cycle, asks, work)
-    if known is not None:
-        return known
     refused = anew.over_empty()
-    if refused is not None and anew.over_evictable() is None:
-        return None
-    if refused is not None:
-        tell(cycle, asks, work, refused)
-    return refused
+    return None if refused is not None and anew.over_evictable() is None else refused
 
 
 class Anew:

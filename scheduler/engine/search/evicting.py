@@ -19,21 +19,6 @@ from .reservations import delays, held_back, off_limits
 from .units import Unit
 from .victims import Found, Ranked, Rights, Target, least_sets
 
-Key = tuple[object, ...]
-
-
-def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
-    """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
-    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.stay(work)))
-    return None if known is None or cycle.book.length(work) < known[1] else known[0]
-
-
-def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
-    if is_backed_off(cycle, work):
-        return  # others that ask for the same may do more
-    length = cycle.book.length(work) if refused.code == "reservation" else 0
-    cycle.remember((*key, *cycle.stay(work)), (refused, length))
-
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
     """Whether an eviction a short while ago decides beside what it asks for."""
