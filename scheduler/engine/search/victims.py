@@ -411,11 +411,12 @@ def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counte
     usable, flags = cluster.grid.usable, target.flags
     idle, here = [*cluster.fleet.soon.count], dict[int, list[tuple[int, tuple[int, ...], Unit]]]()  # the GPUs of each unit on a node; its category
     for rank, unit in units:
-        seats = unit.seats
-        for node in (seats[0].node,) if len(seats) == 1 else {seat.node for seat in seats}:
+        for _, _, node, mask, _, _, _, _ in unit.seats:
             if target.low <= node < target.high and (flags is None or flags[node]):
-                gpus = sum([(seat.mask & usable[node]).bit_count() for seat in seats if seat.node == node])
-                here.setdefault(node, []).append((gpus, rank, unit))
+                gpus, mine = (mask & usable[node]).bit_count(), here.setdefault(node, [])
+                if mine and mine[-1][2] is unit:  # another worker of it
+                    gpus += mine.pop()[0]
+                mine.append((gpus, rank, unit))
 
     def cheapest(node: int) -> tuple[Cost, list[Unit]] | None:
         """The first units of a node that make room for one worker more, without those that are not needed for it."""
