@@ -65,20 +65,14 @@ def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True)
     cycle = Cycle(scenario, kept)
     cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
-    _settle(cycle, runs)
-    if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
-        shrink.give_own(cycle)
-    return cycle
-
-
-def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
-    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all;
-    and to nobody is given, and taken from him, at once."""
     _serve(cycle, runs)
     while has_to_begin_anew(cycle):
         cycle.begin_anew()
         cycle.turn = IN_ORDER
         _serve(cycle, runs)
+    if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
+        shrink.give_own(cycle)
+    return cycle
 
 
 def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:

@@ -104,7 +104,7 @@ class Cycle:
         self.refused.clear()
         self._memo.clear()
         if self.cluster.put_out:
-            self.requests.by_placement |= self.waiting.judge()
+            self.requests.by_placement |= self.waiting.take_up()
             charge_claims(self)  # who left may have stood before others where work is lined up
         if self.requests.by_placement:
             self.requests.follow()

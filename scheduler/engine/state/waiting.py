@@ -22,7 +22,6 @@ class Waiting:
         self.order = JobOrder(cluster.windows)
         self.verdicts = Verdicts(cluster)
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
-        self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self.again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
         self._all: ByLeaf | None = None  # who waits now in each leaf in which anybody does, once that was asked
         self._stirred: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
@@ -41,14 +40,12 @@ class Waiting:
         return work.degraded and work.order not in self.cluster.lessons.giving
 
     def __iter__(self) -> Iterator[Work]:
-        self._ask_again()
         for leaf in sorted(self.queues.by_leaf):
             for work in self.queues.by_leaf[leaf]:
                 if work in self:
                     yield work
 
     def anybody(self) -> bool:
-        self._ask_again()
         return any(not work.seats or work.degraded for queue in self.queues.by_leaf.values() for work in queue)  # mostly the first one
 
     def any_overdue(self) -> bool:
@@ -59,47 +56,38 @@ class Waiting:
 
     # Who was put out
 
-    def _ask_again(self) -> None:
-        """Jobs that this plan has put out wait like everyone else, and may find another place in it."""
-        if not self.cluster.put_out:
-            return
-        known, static, by_leaf = self.again, self.static, self.queues.by_leaf
-        put_out = {
-            work.order: work
-            for work in self.cluster.put_out
-            if work.evicted and not work.seats and not work.stale and work.order not in known and work.order not in static
-        }
-        self.cluster.put_out.clear()
-        known.update(put_out)
-        self._all = None
-        here: defaultdict[int, list[Work]] = defaultdict(list)
-        for work in put_out.values():
-            if work.stood_before:  # below its minimum it has waited all along
-                here[work.home].append(work)
-        for leaf, works in here.items():
-            before = by_leaf.get(leaf, [])  # a walk may still go along it
-            queue = by_leaf[leaf] = [*before, *works]
-            self.order.put_in_order(queue, len(before))
-
-    def judge(self) -> bool:
-        """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had.
+    def take_up(self) -> bool:
+        """Jobs that this plan has put out wait like everyone else, and may find another place in it, but only where they could start: there may be
+        types without room for them, or limits below what they had.
 
         Returns whether that changed what anybody asks for.
         """
-        judged = self._judged
-        out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
-        judged.update([work.order for work in out])
+        static, by_leaf = self.static, self.queues.by_leaf
+        out = [work for work in dict.fromkeys(self.cluster.put_out) if work.evicted and not work.seats]
+        self.cluster.put_out.clear()
         verdicts: dict[tuple[int, Form], Verdict] = {}
+        here: defaultdict[int, list[Work]] = defaultdict(list)
         others = False
         for work in out:
+            if work.order in self.again or work.order in static:
+                continue
             known = verdicts.get((work.home, work.form))
             if known is None:
                 known = verdicts[work.home, work.form] = self.verdicts.of(work)
             blocked, types = known
-            if blocked:
-                self.static[work.order] = blocked
             if types != work.types:
                 work.types, others = types, True
+            if blocked:
+                static[work.order] = blocked
+            elif not work.stale:
+                self.again[work.order] = work
+                if work.stood_before:  # below its minimum it has waited all along
+                    here[work.home].append(work)
+        for leaf, works in here.items():
+            before = by_leaf.get(leaf, [])  # a walk may still go along it
+            queue = by_leaf[leaf] = [*before, *works]
+            self.order.put_in_order(queue, len(before))
+        self._all = None
         return others
 
     # By leaf
@@ -115,7 +103,6 @@ class Waiting:
 
     def by_leaf(self) -> ByLeaf:
         """The same of every leaf in which anybody waits."""
-        self._ask_again()
         self._follow()
         if self._all is None:
             self._all = {leaf: waiting for leaf in self.queues.by_leaf if (waiting := self.in_leaf(leaf))}
