@@ -174,7 +174,8 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     if keeps_logs_on_its_node(order, places.node_logs):
         lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
-        lines.append("gf_srun=$(command -v srun) gf_scancel=$(command -v scancel) gf_scontrol=$(command -v scontrol)  # before the job's own PATH, which may not have them")
+        programs = " ".join(f"gf_{name}=$(command -v {name})" for name in ("srun", "scancel", "scontrol"))
+        lines.append(f"{programs}  # before the job's own PATH, which may not have them")
     lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
     lines.append("IFS=$' \\t\\n'  # every shell sets its own anew, and this one reads numbers and lists by it")
     # A home that a node does not have is no fault of the job; a folder that it names is.
@@ -188,13 +189,12 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             f"gf_program=({shlex.join(argv)})",
             f"gf_name={shlex.quote(f'{seat.role}-{seat.index}')}",
             *(() if has_own_log(order, part, places.node_logs) else _LOG_ALONE),
-            *((TELL, "trap 'gf_tell \"$gf_pid\"' USR1") if saves(order) else ()),
+            *((TELL, "trap 'gf_tell \"$gf_pid\"' USR1") if saves(order) else ("trap : USR1",)),
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
     lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)))
-    if saves(order):
-        lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *_TELL_ALL]
+    lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *_TELL_ALL] if saves(order) else ["trap : USR1"]
     lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
