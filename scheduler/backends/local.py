@@ -224,6 +224,7 @@ class LocalBackend:
         for worker in going:
             term_at = now + timedelta(seconds=int(worker["grace"]) / 2 if saves else 0)
             worker.update(leaving=now.isoformat(), term_at=term_at.isoformat())
+        run.reformed = now.isoformat()
         write(place, run)
 
     def _join(self, place: Path, run: Run, order: StartOrder, add: Sequence[WorkerSeat], program: Program, now: datetime) -> None:
@@ -244,6 +245,7 @@ class LocalBackend:
             lost = 0
             if before is not None:
                 lost = 0 if before.get("leaving") else before.get("lost", 0) + 1
+                run.reformed = now.isoformat()
                 run.workers.remove(before)
             with contextlib.suppress(FileNotFoundError):
                 spot = worker_folder(place, seat.role, seat.index)

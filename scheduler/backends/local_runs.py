@@ -36,6 +36,7 @@ class Run:
     term_at: str = ""  # and when it is told so more clearly
     killed: bool = False
     uid: int | None = None  # that nobody but this job has
+    reformed: str = ""  # when one was last replaced or asked to leave
 
     @property
     def never_begun(self) -> bool:
@@ -90,11 +91,15 @@ def is_over(place: Path, run: Run, now: datetime) -> bool:
 
 
 def is_for_a_loss(run: Run, bad: Look, wrong: Sequence[Look]) -> bool:
-    """Whether those who stayed failed only because they could not re-form without one that was lost."""
+    """Whether those who stayed failed only because they could not re-form without one that was lost, or had to leave."""
     if bad.lost:
         return not all(look.lost for look in wrong)
-    joined = [datetime.fromisoformat(worker["at"]) for worker in run.workers if worker.get("lost")]
-    return bad.exit_code != 128 + KILL and bad.ended is not None and any(abs(bad.ended - at) <= REFORMS for at in joined)
+    return bad.exit_code != 128 + KILL and bad.ended is not None and re_forms(run.reformed, bad.ended)
+
+
+def re_forms(since: str, at: datetime) -> bool:
+    """Whether a gang may have been about to re-form: one that was lost was replaced shortly before, or one was asked to leave."""
+    return bool(since) and abs(at - datetime.fromisoformat(since)) <= REFORMS
 
 
 def has_saved(seen: SeenRun, since: str) -> bool:

@@ -23,7 +23,7 @@ from scheduler.backends.base import (
     WorkerSeat,
 )
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
-from scheduler.backends.local_runs import MOST_KILLED, REFORMS
+from scheduler.backends.local_runs import MOST_KILLED, re_forms
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmJob, SlurmNode, SlurmSilent
 from scheduler.backends.slurm.gres import Gres
@@ -469,12 +469,11 @@ def is_victim(part: Mapping[str, Any], code: int | None, *, lost: bool, cancelle
 
 
 def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:
-    """Whether those who stayed failed only because they could not re-form without one that was lost."""
+    """Whether those who stayed failed only because they could not re-form without one that was lost, or had to leave."""
     at, code, _, _, is_lost, _ = bad
     if is_lost:
         return not all(one[4] for one in wrong)
-    joined = [datetime.fromisoformat(part["at"]) for part in run.parts if part.get("lost")]
-    return code != SIGKILLED and any(abs(at - moment) <= REFORMS for moment in joined)
+    return code != SIGKILLED and re_forms(run.reformed, at)
 
 
 def is_time(seen: SeenRun, asked: str, term_at: str, now: datetime) -> bool:

@@ -325,6 +325,7 @@ class Orders(Site):
             if seat_of(part) in leave and not part.get("leaving"):
                 part.update(leaving=now.isoformat(), term_at=(now + timedelta(seconds=run.grace / 2 if run.saves else 0)).isoformat())
                 part.update({"to_save": True} if run.saves else {})
+                run.reformed = now.isoformat()
 
     def _are_asked(self, key: str) -> None:
         with transaction.atomic():
@@ -378,6 +379,7 @@ class Orders(Site):
             raise BackendError(f"{run.key} has changed meanwhile.")
         uid, lost = self._account().pw_uid, {seat_of(part): part.get("lost", 0) + 1 for part in gone}
         run.parts = [part for part in run.parts if part not in gone]
+        run.reformed = now.isoformat() if gone else run.reformed
         for place, seat in enumerate(sorted(add, key=lambda seat: (seat.role, seat.index))):
             name = (seat.role, seat.index)
             part = parts_of(replace(order, workers=(seat,)), gres.__getitem__, first=sequence * NUMBERS + place)[0]

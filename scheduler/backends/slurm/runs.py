@@ -31,6 +31,7 @@ class Run:
     killed: bool = False
     by_itself: bool = False  # it lost a member: what is left of it is cancelled until it has ended
     withdrawn: str = ""  # why it was cancelled before Slurm started it
+    reformed: str = ""  # when one was last replaced or asked to leave
 
     @property
     def never_begun(self) -> bool:

@@ -345,6 +345,18 @@ def test_those_who_cannot_go_on_without_one_that_was_lost_are_not_to_blame(backe
     assert (run.exit_code, run.why, run.node_lost) == (3, "Worker 0: exit code 3.", True)
 
 
+def test_those_who_cannot_go_on_without_one_that_had_to_leave_are_not_to_blame(backend: LocalBackend) -> None:
+    """As where the first worker of a torchrun leaves with the list of all others: its node is down, or the gang shrinks."""
+    told = in_place(backend, grace=2)
+    backend.resize(key="j-1.1", sequence=2, add=[], leave=[("worker", 1)], now=now(), order=told)
+    wait_until(lambda: len(look(backend).workers) == 1, seconds=20, what="it to leave")
+    (backend.folder / "checkpoints/j-1/1/fail-0").touch()
+
+    run = ended(backend)
+
+    assert (run.exit_code, run.why, run.node_lost) == (3, "Worker 0: exit code 3.", True)
+
+
 SAVES = """
     import json, os, signal, sys, time
     place = os.path.join(os.environ["GPUFLEET_CHECKPOINT_DIR"], "step-7")
