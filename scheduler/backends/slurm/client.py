@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -52,6 +52,8 @@ FIELDS = (
     "jobid", "state", "reason", "prioritylong", "exit_code", "starttime", "endtime", "tres-alloc", "nodelist", "username", "partition",
     "name", "comment", "userid",
 )  # fmt: skip
+# `sacct`, of one that has ended.
+ACCOUNT_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "UID", "NodeList")
 # And `sinfo` of a node.
 NODE_FIELDS = ("nodelist", "nodeaddr", "statecomplete", "cpus", "memory", "gres", "features", "version", "reason")
 
@@ -218,6 +220,7 @@ def indices(text: str) -> tuple[int, ...]:
 class SlurmClient:
     def __init__(self, settings: Settings, *, seconds: float = SECONDS) -> None:
         self.settings, self.seconds = settings, seconds
+        self.keeps_accounts = False  # whether there is a slurmdbd, as far as the controller has been asked for its configuration
         self._token: tuple[str, float] | None = None
         self._printed: dict[tuple[str, ...], SlurmJob] = {}  # by what squeue printed of it the last time: most of it prints again
 
@@ -414,11 +417,23 @@ class SlurmClient:
         """What the controller is configured with, by name, and what time it has."""
         first, _, rest = self.run("scontrol", "show", "config", env={"SLURM_TIME_FORMAT": "%s"}).partition("\n")
         pairs = (line.partition("=") for line in rest.splitlines())
-        return Config({name.strip(): value.strip() for name, equals, value in pairs if equals}, _moment(_whole(first.rpartition(" ")[2])))
+        stated = {name.strip(): value.strip() for name, equals, value in pairs if equals}
+        self.keeps_accounts = stated.get("AccountingStorageType") == "accounting_storage/slurmdbd"
+        return Config(stated, _moment(_whole(first.rpartition(" ")[2])))
 
     def booted_at(self) -> datetime | None:
         """When the controller was started last."""
         return _moment(_whole(self.config().stated.get("BOOT_TIME", "")))
+
+    def accounted(self, ids: Sequence[int], names: Iterable[str]) -> list[SlurmJob]:
+        """Ends of jobs that the controller may have forgotten, by number and name, as slurmdbd has them: a number is given more than once. That one
+        was cancelled is left out where nobody did that: a controller that lost its state says so of all that it forgot, and some may still run."""
+        asked = f"--jobs={','.join(map(str, ids))}", f"--name={','.join(sorted(set(names)))}", f"--format={','.join(ACCOUNT_FIELDS)}"
+        words = ("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2", *asked)
+        lines = [line.split("|") for line in self.run(*words, env={"SLURM_TIME_FORMAT": "%s"}).splitlines()]
+        found = [_accounted_job(dict(zip(ACCOUNT_FIELDS, line, strict=True))) for line in lines if len(line) == len(ACCOUNT_FIELDS)]
+        said = {(line[0], line[1]) for line in lines if line[2:3] == ["CANCELLED"]}
+        return [job for job in found if job.ended and (str(job.id), job.name) not in said]
 
     def accounting(self, what: str, fields: Sequence[str], *where: str) -> str:
         """What slurmdbd has, a line each with `|` between."""
@@ -520,8 +535,6 @@ def _printed_job(values: Sequence[str]) -> SlurmJob:
     """One job of `squeue`, its values in the order of `FIELDS`."""
     told = dict(zip(FIELDS, values, strict=True))
     state = _state(told["state"])
-    code, _, signal = told["exit_code"].partition(":")
-    status = int(code) if not signal else int(code) << 8 | int(signal)
     return SlurmJob(
         id=int(told["jobid"]),
         state=state,
@@ -529,7 +542,7 @@ def _printed_job(values: Sequence[str]) -> SlurmJob:
         user=told["username"],
         nodes=hostlist(told["nodelist"]),
         gpus={},
-        exit_code=_exit_code({"exit_code": status}) if state in ENDED else None,
+        exit_code=_exit_code({"exit_code": _status(told["exit_code"])}) if state in ENDED else None,
         held=told["prioritylong"] == "0" and state == "PENDING",
         reason=told["reason"],
         started_at=_moment(_whole(told["starttime"])) if state in RUNNING or state in ENDED else None,
@@ -539,6 +552,31 @@ def _printed_job(values: Sequence[str]) -> SlurmJob:
         partition=told["partition"],
         **_allocated(told["tres-alloc"] if told["nodelist"] else ""),  # before it has nodes this is what it asks for
     )
+
+
+def _accounted_job(told: Mapping[str, str]) -> SlurmJob:
+    state = _state(told["State"])
+    return SlurmJob(
+        id=int(told["JobIDRaw"]),
+        state=state,
+        comment="",
+        user="",
+        nodes=() if told["NodeList"] == "None assigned" else hostlist(told["NodeList"]),
+        gpus={},
+        exit_code=_exit_code({"exit_code": _status(told["ExitCode"])}),
+        held=False,
+        reason="",
+        started_at=_moment(_whole(told["Start"])),
+        ended_at=_moment(_whole(told["End"])),
+        uid=_whole(told["UID"]),
+        name=told["JobName"],
+    )
+
+
+def _status(text: str) -> int:
+    """`3:0` and `0:9`, an exit code and a signal, as one number."""
+    code, _, signal = text.partition(":")
+    return int(code) << 8 | int(signal) if signal else int(code)
 
 
 def _gpus_held(job: SlurmJob, told: str) -> dict[str, tuple[int, ...]]:

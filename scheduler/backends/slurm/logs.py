@@ -13,10 +13,7 @@ from scheduler.backends.base import (
     whole_characters,
 )
 from scheduler.backends.local_runs import ROLE
-from scheduler.backends.slurm.outcomes import (
-    kept_on_node,
-    opened,
-)
+from scheduler.backends.slurm.outcomes import asked_of, kept_on_node, opened
 from scheduler.backends.slurm.runs import Run
 from scheduler.backends.slurm.script import GATHER
 from scheduler.backends.slurm.site import Site
@@ -47,12 +44,16 @@ class Logs(Site):
         run = self._of_row(row)
         fault = None if row.forgotten_at is not None else self._gather(run, role, index)
         left = b"" if row.forgotten_at is None else self._left_on_node(run, role, index)
-        try:
+
+        def read() -> tuple[int, int, bytes]:
             with opened(Path(run.folder), f"{role}-{index}.log") as descriptor:
                 size = os.fstat(descriptor).st_size
                 end = size + len(left)
                 begin = max(0, end + offset) if offset < 0 else min(offset, end)
-                data = os.pread(descriptor, limit, begin)
+                return size, begin, os.pread(descriptor, limit, begin)
+
+        try:
+            size, begin, data = asked_of(run, read)
         except FileNotFoundError:
             size, data = 0, b""
             begin = max(0, len(left) + offset) if offset < 0 else min(offset, len(left))

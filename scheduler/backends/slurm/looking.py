@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -43,7 +43,7 @@ from scheduler.backends.slurm.outcomes import (
 )
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_set, to_go_on
 from scheduler.backends.slurm.site import Site
-from scheduler.models import SlurmRun
+from scheduler.models import OutsideJob, SlurmRun
 
 log = logging.getLogger(__name__)
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
@@ -51,10 +51,13 @@ GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart 
 # So long a controller that has forgotten a job may need until it has ended what still runs of it.
 FORGOTTEN_FOR = timedelta(seconds=20)
 RELEASED_EACH = 10.0  # seconds at least between two times that a look tries to release what Slurm kept
+ACCOUNTS_EACH = 8.0  # seconds at least between two questions to Slurm's accounts for one job
+ACCOUNTS_A_LOOK = 200
 BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started
 SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
 WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
-AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained, so that it plans with others
+AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained or given to others, so that it plans without them
+APART = timedelta(seconds=120)  # so far apart Slurm may begin the parts of a gang: its backfill tries each 30 s, as it is shipped
 # When a part ended, its code, why, whether hardware is to blame, whether it is only a victim, and whether its time was over.
 Wrong = tuple[datetime, int | None, str, bool, bool, bool]
 
@@ -77,7 +80,9 @@ class Looking(Site):
             key, number = self._mark(job)
             if key and not job.ended and job.uid in users.get(key, (uid,)):
                 ours.setdefault((key, number), []).append(job)
+        by_id = replace(by_id, accounted=self._accounts(runs, by_id))
         self._ports = {(run.parts[0]["seats"][0]["node"], run.port): run.key for run in runs if run.parts and run.port}
+        self._were_apart, self._apart = self._apart, {}
         found: list[SeenRun] = []
         held: dict[str, list[int]] = {}
         began = monotonic()
@@ -114,7 +119,7 @@ class Looking(Site):
 
     def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
         """Those of our own jobs that run."""
-        ours = [job for job in jobs if job.running and (self._mark(job)[0] or job.name.startswith(name_of("")))]
+        ours = [job for job in jobs if job.running and self._is_ours(job)]
         told = {job.id: job for job in self.client.with_known_gpus(ours, self._gpus, most=GPUS_A_LOOK)}
         return [told.get(job.id, job) for job in jobs]
 
@@ -138,9 +143,13 @@ class Looking(Site):
             at = datetime.fromisoformat(run.at)
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Cancelled before it was started.")
         looks = self._looks_at_parts(run, by_id, ours, now)
-        found = Gathered(goes_on=run.in_place and any(look == RunState.RUNNING for _, _, look in looks))
+        has_begun = any(look == RunState.RUNNING for _, _, look in looks)
+        found = Gathered(goes_on=run.in_place and has_begun)
         for part, job, look in looks:
-            self._gather_part(found, run, part, job, look, nodes, now)
+            why = "" if look == RunState.ENDED else self._stuck(run, part, job, nodes, now)
+            if has_begun and look == RunState.STARTING and not why:
+                why = self._left_behind(run, part, job, by_id, now)
+            self._gather_part(found, run, part, job, look, why, nodes, now)
         if run.in_place and not (run.stopping or run.killed) and len(found.wrong) < len(looks):
             found.pass_over_victims()
         state = found.state_of(run)
@@ -176,18 +185,18 @@ class Looking(Site):
         part: dict[str, Any],
         job: SlurmJob | None,
         look: RunState,
+        why: str,
         nodes: Callable[[], Mapping[str, SlurmNode]],
         now: datetime,
     ) -> None:
         code, lost = None, False
-        why = "" if look == RunState.ENDED else self._stuck(run, part, job, nodes, now)
         if found.goes_on and look == RunState.STARTING and why:
             part["stuck"] = True  # lost: it is cancelled in this look, as its GPUs are free from now on, and another joins in its place
             found.workers += self._workers(run, part, job, RunState.ENDED, None)
             return
         found.states.append(look)
         if look == RunState.ENDED:
-            code, lost = found.end(run, part, job, refusals_of(part, job, nodes), now)
+            code, lost = found.end(run, part, job, refusals_of(part, job, nodes), partial(self._is_given_again, run), now)
         elif why:
             found.wrong.append((now, None, why, True, True, False))
         if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
@@ -204,6 +213,31 @@ class Looking(Site):
         found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left), last=last)
         self._waits_left -= monotonic() - began
         return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
+
+    def _is_given_again(self, run: Run, number: int) -> bool:
+        """Whether Slurm gave the number of one of its jobs to another before. What still runs of that may be ended any time, and the newer one with
+        it, as its nodes know jobs by number."""
+        before = SlurmRun.objects.filter(cluster_id=self.cluster).exclude(attempt_key=run.key).values_list("state", flat=True)
+        if any(part.get("id") == number for state in before.iterator() for part in state.get("parts", ())):
+            return True
+        return OutsideJob.objects.filter(cluster_id=self.cluster, number=number).exists()
+
+    def _accounts(self, runs: Sequence[Run], by_id: Numbered) -> Mapping[tuple[str, int], SlurmJob]:
+        """What Slurm's accounts say of jobs that its controller has forgotten, where there are any: one question for all, and not in each look."""
+        missing = {(name_of(run.key), part["id"]) for run in runs for part in run.parts if part.get("id") and by_id.of(run.key, part) is None}
+        self._accounted = {place: job for place, job in self._accounted.items() if place in missing}
+        self._asked_for = {place: at for place, at in self._asked_for.items() if place in missing}
+        moment = monotonic()
+        due = sorted(missing - {place for place, at in self._asked_for.items() if place in self._accounted or moment - at < ACCOUNTS_EACH})
+        if self.client.keeps_accounts and due:
+            due = due[:ACCOUNTS_A_LOOK]
+            try:
+                told = self.client.accounted([number for _, number in due], (name for name, _ in due))
+                self._accounted |= {place: job for job in told if (place := (job.name, job.id)) in missing}
+            except BackendError as fault:  # the controller answers, and what it has forgotten leaves an exit code
+                log.warning("what has become of %d jobs that Slurm has forgotten is not known: %s", len(due), fault)
+            self._asked_for |= dict.fromkeys(due, monotonic())
+        return self._accounted
 
     def _ask_for_boot(self) -> None:
         moment = monotonic()
@@ -263,6 +297,19 @@ class Looking(Site):
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
         return ""
 
+    def _left_behind(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, by_id: Numbered, now: datetime) -> str:
+        """Why a part is not waited for any more while others of its run have begun: a job outside has its node, or it waits for longer than Slurm
+        takes to begin all of a gang."""
+        if job is None or job.held or run.stopping or run.killed:
+            return ""
+        since = self._apart[run.key, part["number"]] = self._were_apart.get((run.key, part["number"]), now)
+        outside = {node: other.id for other in by_id.jobs.values() if other.running and not self._is_ours(other) for node in other.nodes}
+        node = next((name for name in part["nodes"] if name in outside), "")
+        if now - since < (AGREED if node else APART):
+            return ""
+        where = f"{node}, where job {outside[node]} outside gpufleet runs" if node else f"{', '.join(part['nodes'])}: {job.reason}"
+        return f"Slurm began a part of the gang and not job {job.id} on {where}. No program was started."
+
     def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None) -> list[SeenWorker]:
         taken: dict[str, int] = {}
         found = []
@@ -316,6 +363,8 @@ class Looking(Site):
                 self._cancel_again(alive, named(run.key))
             elif run.term_at and is_time(seen, run.stopping, run.term_at, now):
                 pending = [number for number in alive if not there[number].running]
+                if pending and not run.in_place:
+                    pending = alive  # the others wait for these, and their programs have not begun
                 self._cancel(pending, named(run.key))
                 self._send(run, "TERM", [number for number in alive if number not in pending])
                 self._note(run, term_sent)
@@ -368,13 +417,21 @@ class Gathered:
     forgotten: bool = False  # when one of its parts ended nobody knows
     starts_are_slurms: bool = True
 
-    def end(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, refused: Sequence[Refusal], now: datetime) -> tuple[int | None, bool]:
+    def end(
+        self,
+        run: Run,
+        part: Mapping[str, Any],
+        job: SlurmJob | None,
+        refused: Sequence[Refusal],
+        given_again: Callable[[int], bool],
+        now: datetime,
+    ) -> tuple[int | None, bool]:
         """Its exit code, and whether it was lost before it began."""
         known = job.ended_at if job is not None else None
         self.forgotten = self.forgotten or known is None
         self.ends.append(known or left_at(run, part) or now)
         self.refusals += refused
-        code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job)
+        code, why, lost = (None, refused[0].told, True) if refused else outcome(run, part, job, given_again)
         if job is not None and job.state == "CANCELLED" and not job.nodes and job.reason not in UNTOLD:
             self.waited_for = self.waited_for or not_started(job)
         if code != 0:

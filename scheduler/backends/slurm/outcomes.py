@@ -21,6 +21,8 @@ from scheduler.backends.slurm.script import joins_later
 
 T = TypeVar("T")
 SIGKILLED = 128 + signal.SIGKILL
+ENDED_BY_SLURM = (SIGKILLED, 128 + signal.SIGTERM)  # what ends so was ended, be it by Slurm or by whom else
+NO_FOLDER = 126  # with which alone a script ends that leaves no code: the job names a working directory that is not there
 AT_ITS_START = timedelta(seconds=2)
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
@@ -37,8 +39,10 @@ LOCAL = re.compile(r"(?P<node>\S+) (?P<folder>/[^\n]*/gpufleet-[A-Za-z0-9]{8})\n
 REFUSED = re.compile(r"gpufleet-verify (?P<job>[0-9]+) start (?P<code>[a-z]+): (?P<words>.*)")  # what `on_node` says of a node
 
 
-def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[int | None, str, bool]:
-    """Exit code, the reason for its owner, and whether the hardware is to blame."""
+def outcome(
+    run: Run, part: Mapping[str, Any], job: SlurmJob | None, given_again: Callable[[int], bool] = lambda _number: False
+) -> tuple[int | None, str, bool]:
+    """Exit code, the reason for its owner, and whether the hardware is to blame. `given_again`: whether another job had that number before."""
     if job is None:
         code = _left_code(run, part)
         if code == SIGKILLED and part.get("missing"):  # its controller forgot it while it ran, and has its node end what it does not know
@@ -48,8 +52,8 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
         return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
     nodes = ", ".join(part["nodes"])
     if job.state == "COMPLETED":
-        if _left_no_trace(run, part):
-            return None, f"Slurm took the end of another job for that of job {job.id}, which had not begun on {nodes}.", True
+        if _left_no_code(run, part):
+            return None, f"Slurm took the end of another job for that of job {job.id}, {_how_far(run, part)} on {nodes}.", True
         return 0, "", False
     if run.withdrawn and job.state == "CANCELLED":
         return None, run.withdrawn, True
@@ -61,6 +65,11 @@ def outcome(run: Run, part: Mapping[str, Any], job: SlurmJob | None) -> tuple[in
         return None, f"Slurm's prolog failed on {nodes}.", True
     if job.state in LOST:
         return None, f"Slurm job {job.id} on {nodes}: {job.state.lower().replace('_', ' ')}.", True
+    if job.state == "FAILED" and not run.stopping and not run.killed:
+        if job.exit_code != NO_FOLDER and _left_no_code(run, part):
+            return None, f"Job {job.id} on {nodes} did not end by itself: its script left no exit code, Slurm says {job.exit_code}.", True
+        if job.exit_code in ENDED_BY_SLURM and given_again(job.id):
+            return None, f"Slurm gave number {job.id} to two jobs and ended this one on {nodes} for the other.", True
     words = {"TIMEOUT": "time limit reached", "OUT_OF_MEMORY": "out of memory", "CANCELLED": "cancelled", "PREEMPTED": "preempted by Slurm"}
     what = words.get(job.state, f"exit code {job.exit_code}")
     return job.exit_code or 1, f"Slurm job {job.id} on {nodes}: {what}.", job.state == "PREEMPTED"
@@ -87,7 +96,7 @@ def _lost_by_srun(run: Run, part: Mapping[str, Any], job: SlurmJob) -> str:
     if part.get("single", run.single):
         return ""
     try:
-        said = _asked(run, lambda: text_of(Path(run.folder), f"lost.{job.id}")).strip()
+        said = asked_of(run, lambda: text_of(Path(run.folder), f"lost.{job.id}")).strip()
     except OSError:
         return ""
     return said if said in {f"{seat['role']}-{seat['index']}" for part in run.parts for seat in part["seats"]} else ""
@@ -114,7 +123,7 @@ def _left_code(run: Run, part: Mapping[str, Any]) -> int | None:
 def _left(run: Run, part: Mapping[str, Any], word: int) -> list[int] | None:
     """A number of what each of its workers left when it ended: its exit code and, in seconds since 1970, when its script began."""
     try:
-        texts = _asked(run, lambda: [text_of(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
+        texts = asked_of(run, lambda: [text_of(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
         return [int(text.split()[word]) for text in texts]
     except (OSError, ValueError, IndexError):
         return None
@@ -137,7 +146,7 @@ def left_since(run: Run, part: Mapping[str, Any]) -> datetime | None:
 def left_at(run: Run, part: Mapping[str, Any]) -> datetime | None:
     """When a part ended that Slurm has forgotten, by its last exit code; nothing where it left none."""
     try:
-        ends = _asked(run, lambda: [_written_at(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
+        ends = asked_of(run, lambda: [_written_at(Path(run.folder), exit_name(seat, part)) for seat in part["seats"]])
     except OSError:
         return None
     try:
@@ -183,22 +192,32 @@ def _has_begun(run: Run, part: Mapping[str, Any]) -> bool:
     ways = (False,) if joins_later(part["number"]) else (True, False)
     files = [Path(run.folder) / log_name(own=own, seat=name, part=part["number"]) for own in ways]
     try:
-        return _asked(run, lambda: any(map(os.path.lexists, files)))
+        return asked_of(run, lambda: any(map(os.path.lexists, files)))
     except OSError:
         return True
 
 
-def _left_no_trace(run: Run, part: Mapping[str, Any]) -> bool:
-    """Whether no process of a part ever ran, also where Slurm says that it was completed. A controller that has forgotten its last jobs gives their
-    numbers to others, and a node tells of an end by number: its comment is then that of the other. Where the folder can't be read nobody knows."""
+def _left_no_code(run: Run, part: Mapping[str, Any]) -> bool:
+    """Whether the script of a part has not ended, also where Slurm says so. A controller that has forgotten its last jobs gives their numbers to
+    others, and a node tells of an end by number: its comment is then that of the other. Or somebody killed it. Where the folder can't be read nobody
+    knows."""
+    folder = Path(run.folder)
+
+    def look() -> bool:
+        _look_anew(folder)
+        return not any(os.path.lexists(folder / exit_name(seat, part)) for seat in part["seats"])
+
     try:
-        _asked(run, lambda: _look_anew(Path(run.folder)))
+        return asked_of(run, look)
     except OSError:
         return False
-    return not _has_begun(run, part) and _left_code(run, part) is None
 
 
-def _asked(run: Run, call: Callable[[], T]) -> T:
+def _how_far(run: Run, part: Mapping[str, Any]) -> str:
+    return "which had not ended" if _has_begun(run, part) else "which had not begun"
+
+
+def asked_of(run: Run, call: Callable[[], T]) -> T:
     """Of the run's folder, in the shared one of its time. OSError where that is a former one and hangs: then it can't be read."""
     folder = Path(run.folder)
     top = folder.parents[1] if len(folder.parents) > 1 else folder
@@ -245,7 +264,7 @@ def kept_on_node(run: Run, part: Mapping[str, Any]) -> tuple[str, str] | None:
     """The node that has logs of a part which are not all copied yet, and the folder there. The script of the job says so, and can say anything: the
     folder is only ever read as the job's user."""
     try:
-        said = LOCAL.fullmatch(_asked(run, lambda: text_of(Path(run.folder), f"local-{part['number']}", most=500)))
+        said = LOCAL.fullmatch(asked_of(run, lambda: text_of(Path(run.folder), f"local-{part['number']}", most=500)))
     except OSError:
         return None
     return (said["node"], said["folder"]) if said is not None and said["node"] in part["nodes"] else None

@@ -65,14 +65,17 @@ class Numbered:
     jobs: Mapping[int, SlurmJob]
     tag: str
     uid: int | None  # whom the jobs of the cluster run as now
+    accounted: Mapping[tuple[str, int], SlurmJob] = field(default_factory=dict)  # that it has forgotten, by name and number
 
     def of(self, key: str, part: Mapping[str, Any]) -> SlurmJob | None:
-        job = self.jobs.get(part.get("id") or 0)
-        if job is not None and "uid" in part and job.uid not in (part["uid"], self.uid):
-            return None
-        if job is None or mark_of(job.comment, self.tag) == (key, part["number"]):
-            return job
-        return job if job.name == name_of(key) and not is_marked(job.comment) else None
+        number = part.get("id") or 0
+        known = self.jobs.get(number), self.accounted.get((name_of(key), number))
+        return next((job for job in known if job is not None and self._is(job, key, part)), None)
+
+    def _is(self, job: SlurmJob, key: str, part: Mapping[str, Any]) -> bool:
+        if "uid" in part and job.uid not in (part["uid"], self.uid):
+            return False
+        return mark_of(job.comment, self.tag) == (key, part["number"]) or (job.name == name_of(key) and not is_marked(job.comment))
 
 
 def to_go_on(cluster: int, keys: Iterable[str]) -> set[str]:

@@ -81,6 +81,7 @@ class Part:
     memory_mib: int
     gres: str = ""  # what is asked of each node
     types: tuple[tuple[str, int], ...] = ()  # of GPUs of each node with MIG instances: what its numbers stand for
+    gang: int = 1  # so many parts begin their programs together
 
     @property
     def promise(self) -> str:
@@ -125,10 +126,11 @@ def parts_of(order: StartOrder, gres_of: Callable[[str], str] = str, *, first: i
         gres = there.asked(seats) if any(seat.gpus for seat in seats) else ""
         types = there.types if gres and there.profiles else ()
         alike.setdefault((gpus, cpus, memory, len(seats), gres, types, alone), []).append((node, alone))
-    return [
+    parts = [
         Part(number, tuple(node for node, _ in places), tuple(seat for place in places for seat in by_place[place]), *what[:3], *what[4:6])
         for number, (what, places) in enumerate(alike.items(), first)
     ]
+    return [replace(part, gang=len(parts)) for part in parts]
 
 
 def tasks_of(order: StartOrder, seat: WorkerSeat) -> int:
@@ -171,6 +173,8 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)} gf_part={part.number}; gf_logs=$gf_folder"]
     seats = shlex.join(f"{seat.role}-{seat.index}" for seat in part.seats)
     lines += [f"for gf_seat in {seats}; do", *_COMPLETED]
+    if part.gang > 1:
+        lines += ["trap : USR1", '> "$gf_folder/begun-$gf_part" || exit 1', _TOGETHER.format(gang=part.gang)]
     if keeps_logs_on_its_node(order, places.node_logs):
         lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
@@ -232,6 +236,10 @@ _COMPLETED = (
     '[ -z "$gf_left" ] || exit 0',
     "printf -v gf_began '%(%s)T' -1",
 )
+
+
+# Slurm starts each part of a gang by itself: none does anything before all have begun. A network file system looks anew at a folder that is listed.
+_TOGETHER = 'until gf_begun=("$gf_folder"/begun-*); [ "${{#gf_begun[@]}}" -ge {gang} ]; do /bin/sleep 0.2; done'
 
 
 # Or may have forgotten that it had started it, and end that run: its workers then leave what says nothing of those that are started now.

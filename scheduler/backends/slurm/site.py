@@ -89,6 +89,10 @@ class Site:
         self._sweeps = False  # in this look
         self._cancelled: dict[int, float] = {}  # jobs, a moment ago
         self._kept_held: dict[int, float] = {}  # jobs that Slurm did not release a moment ago
+        self._apart: dict[tuple[str, int], datetime] = {}  # parts that wait since then, while others of their run have begun
+        self._were_apart = self._apart  # in the look before
+        self._accounted: dict[tuple[str, int], SlurmJob] = {}  # by name and number: what Slurm's accounts say of what its controller has forgotten
+        self._asked_for: dict[tuple[str, int], float] = {}  # and when they were asked
         self._gathered: dict[str, float] = {}  # runs whose logs were fetched from their nodes a moment ago
 
     def probe(self) -> None:
@@ -136,6 +140,10 @@ class Site:
 
     def _mark(self, job: SlurmJob) -> tuple[str, int]:
         return mark_of(job.comment, self.settings.tag)
+
+    def _is_ours(self, job: SlurmJob) -> bool:
+        """By what it says, which anybody may say: where nothing depends on it but what people are told."""
+        return bool(self._mark(job)[0]) or job.name.startswith(name_of(""))
 
     @property
     def _uid(self) -> int | None:

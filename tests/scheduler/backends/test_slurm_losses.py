@@ -77,6 +77,75 @@ def test_what_its_node_ends_because_slurm_forgot_it_is_lost(tmp_path, code, miss
     assert (told[0], told[2]) == ((None, True) if lost else (code, False))
 
 
+@pytest.mark.parametrize(
+    ("left", "state", "code", "again", "lost"),
+    [
+        ("", "FAILED", 3, False, True),
+        ("", "FAILED", 126, False, False),
+        ("", "COMPLETED", 0, False, True),
+        ("3", "FAILED", 3, True, False),
+        ("137", "FAILED", 137, False, False),
+        ("137", "FAILED", 137, True, True),
+        ("143", "FAILED", 143, True, True),
+        ("", "OUT_OF_MEMORY", 137, True, False),
+    ],
+)
+def test_an_end_is_the_jobs_own_where_its_script_says_so(tmp_path, left, state, code, again, lost):
+    """Its script leaves a code whatever its program does. One that was killed leaves none, and of one whose number another job had before Slurm may
+    have ended the programs for that: `again`."""
+    run = Run("j-2.1", 1, now().isoformat(), folder=str(tmp_path))
+    part = {"number": 0, "id": 7, "nodes": ["gpu001"], "seats": [{"role": "worker", "index": 0}], "single": True}
+    (tmp_path / "worker-0.log").touch()
+    if left:
+        (tmp_path / "worker-0.0.exit").write_text(f"{left} 1800000000\n")
+    job = SlurmJob(7, state, "", "", ("gpu001",), {}, code, False, "", now() - timedelta(minutes=1), now())
+
+    told = outcome(run, part, job, lambda number: again and number == 7)
+
+    assert (told[0], told[2]) == ((None, True) if lost else (code, False)), told
+    assert outcome(replace(run, killed=True), part, job, lambda _: again)[2] is (lost and state == "COMPLETED"), "what we ended was ended by us"
+
+
+def test_what_slurm_ends_for_the_job_that_had_its_number_before_is_lost_and_what_ends_itself_is_not(site):
+    """Its controller lost its state, and gave a number again under which an older job still ran somewhere."""
+    for key, before in (("j-1.1", False), ("j-2.1", True)):
+        site.start(key, on=[seat(0, "gpu001", 1), seat(1, "gpu002", 1)], launch=shell("echo up; sleep 300"))
+        site.until(RunState.RUNNING, key)
+        wait_until(lambda key=key: "up" in site.log(0, key) and "up" in site.log(1, key), what=f"{key} to be up")
+        (part,) = SlurmRun.objects.get(attempt_key=key).state["parts"]
+        if before:
+            SlurmRun.objects.create(cluster=site.cluster, attempt_key="j-0.1", state={"parts": [{"id": part["id"]}]}, forgotten_at=now())
+        site.slurm.sh("scancel", "--signal=KILL", f"{part['id']}.0")
+
+        run = site.until(RunState.ENDED, key)
+
+        assert (run.exit_code, run.node_lost) == ((None, True) if before else (137, False)), run.why
+
+
+def test_what_somebody_kills_with_its_script_is_lost(site):
+    site.start(on=[seat(0, "gpu001", 1)], launch=shell("echo $PPID; sleep 300"))
+    wait_until(lambda: site.log().strip().isdigit(), what="it to be up")
+    script = int(site.log())
+    while (parent := int(Path(f"/proc/{script}/stat").read_text().rpartition(")")[2].split()[1])) and b"slurmstepd" not in _name_of(parent):
+        script = parent
+    for pid in (script, *map(int, _children(script))):  # those above first: none is left that says how the one below ended
+        os.kill(pid, 9)
+
+    run = site.until(RunState.ENDED)
+
+    assert (run.exit_code, run.node_lost) == (None, True), run.why
+    assert "did not end by itself" in run.why
+
+
+def _name_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/comm").read_bytes()
+
+
+def _children(pid: int) -> list[str]:
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [*found, *(one for child in found for one in _children(int(child)))]
+
+
 def test_the_first_task_of_a_worker_that_fails_says_its_code_and_its_last_line(site):
     """Not that of the one which srun ends because of it, and though a process that it leaves behind keeps its output open."""
     text = 'if [ "$LOCAL_RANK" = 0 ]; then exec sleep 300; fi; sleep 300 & echo last; exit 5'

@@ -331,6 +331,18 @@ class TestFolders:
             ("j-3.1", RunState.ENDED, 3),
         ]
 
+    def test_a_log_there_is_not_waited_for(self, backend, slurm, hangs):
+        folder = backend._top / "runs/j-1.1"
+        folder.mkdir(parents=True)
+        (folder / "worker-0.log").write_text("up\n")
+        begun(backend, slurm, "j-1.1", [11], folder=str(folder))
+        asked = {"key": "j-1.1", "role": "worker", "index": 0, "offset": 0, "limit": 99}
+        assert backend.logs(**asked).text == "up\n"
+        hangs(backend._top)
+
+        with pytest.raises(FolderSilent):
+            backend.logs(**asked)
+
     def test_one_that_is_used_again_is_no_former_one(self, backend, slurm, hangs):
         settings = replace(backend.settings, folder=backend.settings.former[0], former=(backend.settings.folder,))
         again = SlurmBackend(backend.cluster, settings, client=slurm)
@@ -353,6 +365,64 @@ class TestFolders:
             backend.stop(key="j-1.1", sequence=2, force=True, now=now())
 
         assert slurm.said("scancel") == ["scancel --name=gpufleet-j-1.1 11"]
+
+
+class TestAccounts:
+    """Jobs that the controller has forgotten: after MinJobAge, or as it lost its state."""
+
+    @pytest.fixture
+    def forgotten(self, backend, slurm, tmp_path) -> list[str]:
+        """Of four runs the first three, and what slurmdbd has of them."""
+        (tmp_path / "worker-0.0.exit").write_text("3 1800000000\n")
+        for number in range(1, 5):
+            begun(backend, slurm, f"j-{number}.1", [10 + number], folder=str(tmp_path))
+        for number in (11, 12, 13):
+            del slurm.known[number]
+        slurm.keeps_accounts = True
+        lines = [
+            "11|gpufleet-j-9.9|COMPLETED|0:0|1800000000|1800000050|0|gpu0",  # another had its number before
+            "11|gpufleet-j-1.1|FAILED|3:0|1800000100|1800000200|0|gpu0",
+            "12|gpufleet-j-2.1|TIMEOUT|0:15|1800000100|1800000300|0|gpu0",
+            "13|gpufleet-j-3.1|RUNNING|0:0|1800000100|Unknown|0|gpu0",
+        ]
+        slurm.answer = lambda command: "\n".join(lines) + "\n" if command.startswith("sacct") else ""
+        return lines
+
+    def told(self, backend: SlurmBackend) -> dict[str, tuple[Any, ...]]:
+        return {run.key: (run.state, run.exit_code, run.limit_over) for run in backend.observe(now=now())}
+
+    def test_are_asked_of_its_accounts_all_at_once_and_not_in_each_look(self, backend, slurm, forgotten):
+        for _ in range(2):
+            assert self.told(backend) == {
+                "j-1.1": (RunState.ENDED, 3, False),
+                "j-2.1": (RunState.ENDED, 143, True),
+                "j-3.1": (RunState.ENDED, 3, False),  # its script has left that
+                "j-4.1": (RunState.RUNNING, None, False),
+            }
+        runs = {run.key: run for run in backend.observe(now=now())}
+        assert [runs["j-1.1"].started_at.timestamp(), runs["j-1.1"].ended_at.timestamp()] == [1_800_000_100, 1_800_000_200]
+        assert runs["j-2.1"].end_is_told
+        (asked,) = slurm.said("sacct")
+        assert "--jobs=11,12,13 --name=gpufleet-j-1.1,gpufleet-j-2.1,gpufleet-j-3.1" in asked
+
+    def test_where_nobody_cancelled_them_may_still_run(self, backend, slurm, forgotten, tmp_path):
+        """A controller that starts without its state says in its accounts of all that it forgot that they were cancelled."""
+        (tmp_path / "worker-0.0.exit").unlink()
+        forgotten[1:] = [f"1{n}|gpufleet-j-{n}.1|CANCELLED{by}|0:0|1800000100|1800000200|0|gpu0" for n, by in ((1, ""), (2, " by 0"), (3, ""))]
+
+        assert {key: state for key, (state, *_) in self.told(backend).items()} == {
+            "j-1.1": RunState.STARTING, "j-2.1": RunState.ENDED, "j-3.1": RunState.STARTING, "j-4.1": RunState.RUNNING,
+        }  # fmt: skip
+
+    def test_are_as_before_where_there_are_no_accounts_or_they_do_not_answer(self, backend, slurm, forgotten):
+        def silent(command: str) -> str:
+            raise SlurmSilent("slurmdbd did not answer.")
+
+        slurm.answer = silent
+        assert self.told(backend)["j-2.1"] == (RunState.ENDED, 3, False)
+        slurm.keeps_accounts, slurm.commands = False, []
+        assert self.told(backend)["j-2.1"] == (RunState.ENDED, 3, False)
+        assert slurm.said("sacct") == []
 
 
 def test_a_late_answer_that_is_a_fault_is_not_that_of_the_next_probe(backend, slurm, monkeypatch):
