@@ -159,7 +159,8 @@ def abandon(arguments: Sequence[str]) -> int:
     if told["others"]:
         print(f"Jobs of other teams: {told['others']}.")
     done = f"{told['requeued']} of {len(rows) + told['others']} jobs {'would be' if asked.dry_run else 'are'} queued again."
-    print(f"Not responding since {exact(told['silent_since'])}, {told['charged_milli_seconds'] / 3_600_000:,.1f} GPU-hours charged since. {done}")
+    held = f"{told['uncharged_milli_seconds'] / 3_600_000:,.1f} GPU-hours held since, not charged"
+    print(f"Not responding since {exact(told['silent_since'])}, {held}. {done}")
     return DONE
 
 

@@ -136,6 +136,18 @@ def months_unsettle(*, since: datetime) -> None:
             month.save(update_fields=["settled_to"])
 
 
+def ledger_changed(*, since: datetime, now: datetime) -> None:
+    """The ledger says something else from this moment on: open months are rated again, and what differs of closed ones becomes lines of the month
+    that runs."""
+    months_unsettle(since=since)
+    closed = list(ChargeMonth.objects.filter(closed_at__isnull=False, first__gte=month_at(since)).order_by("first"))
+    if closed:
+        month = month_refresh(first=month_at(now), now=now)
+        for one in closed:
+            corrections_write(month=month, closed=one)
+        sums_write(month)
+
+
 def idle_write(*, first: date, found: IdleTime, now: datetime) -> None:
     """What no job used of a month, by type, cause and day, in thousandths of a GPU times milliseconds. Of a closed month nothing is written.
 

@@ -172,6 +172,16 @@ def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> 
     return Turned(standing, what) if what else None
 
 
+def budgets_unsettle(*, since: datetime) -> None:
+    """What the ledger says from this moment on was not certain: it is counted again, as far as it is of the present period."""
+    for budget in Budget.objects.select_for_update().filter(removed_at__isnull=True, counted_to__gt=since).order_by("pk"):
+        assert budget.period_start is not None, "it was counted"
+        day = max(day_of(since, budget.zone), day_of(budget.period_start, budget.zone))
+        budget.days.filter(day__gte=day).delete()
+        budget.counted_to = max(day_start(day, budget.zone), budget.period_start)
+        budget.save(update_fields=["counted_to"])
+
+
 def _count_days(budget: Budget, rates: PriceBook, now: datetime) -> None:
     """Add to its days what was used since it was counted last, a day at a time."""
     period = period_at(budget, now)
@@ -180,7 +190,7 @@ def _count_days(budget: Budget, rates: PriceBook, now: datetime) -> None:
         budget.warned_at = budget.stopped_at = None
         budget.days.filter(day__gte=day_of(period.start, budget.zone)).delete()
     began = LedgerClock.objects.filter(pk=1).values_list("began_at", flat=True).first()
-    at = budget.counted_to or max(period.start, began or period.start)
+    at = max(budget.counted_to or period.start, began or period.start)
     end = min(now - SETTLED, period.end)
     while at < end:
         day = day_of(at, budget.zone)

@@ -68,7 +68,7 @@ from scheduler.selectors.nodes import (
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
-from scheduler.services.hardware.giving_up import Left, charged_since, cluster_give_up, jobs_left, why_not
+from scheduler.services.hardware.giving_up import Left, cluster_give_up, held_unseen, jobs_left, why_not
 from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_health_change, node_spare_set
 from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plan_checked, health_plans_call_off
 
@@ -129,7 +129,7 @@ def cluster_give_up_write(request: HttpRequest, name: str, body: GiveUpIn, asked
     if fault := why_not(row):
         raise Conflict(fault)
     left = jobs_left(access=access, cluster=row, now=moment)
-    charged = charged_since(access=access, cluster=row, left=left, now=moment)
+    unseen = held_unseen(access=access, cluster=row, left=left, now=moment)
     if not asked.dry_run:
         cluster_give_up(access=access, cluster=row, after=body.jobs, reason=body.reason, confirm=body.confirm, now=moment)
     return answered(
@@ -138,8 +138,8 @@ def cluster_give_up_write(request: HttpRequest, name: str, body: GiveUpIn, asked
             "jobs": [_given_up(one, body.jobs) for one in left if one.guest.named],
             "others": sum(not one.guest.named for one in left),
             "requeued": sum(one.waits_again(body.jobs) for one in left),
-            "charged_milli_seconds": charged.milli_seconds,
-            "charged_micros": charged.micros,
+            "uncharged_milli_seconds": unseen.milli_seconds,
+            "uncharged_micros": unseen.micros,
         }
     )
 

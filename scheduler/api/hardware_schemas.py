@@ -417,8 +417,8 @@ class GiveUpOut(Schema):
     jobs: list[GivenUpJobOut] = Field(description="Jobs there that the caller may see.")
     others: int = Field(description="Jobs of other teams there.")
     requeued: int = Field(description="Of all of them those that wait again.")
-    charged_milli_seconds: int = Field(description="GPU time since then, in thousandths of a GPU times seconds. It stays charged.")
-    charged_micros: int | None = Field(description="What it costs at the guaranteed rate; null for those who may not see costs.")
+    uncharged_milli_seconds: int = Field(description="GPU time held since then, in thousandths of a GPU times seconds. It is not charged.")
+    uncharged_micros: int | None = Field(description="What it costs at the guaranteed rate; null for those who may not see costs.")
 
 
 class DrainQuery(Schema):

@@ -60,6 +60,7 @@ class Backends(Mapping[int, Backend]):
         self._looked: dict[int, datetime] = {}
         self._steps: dict[int, datetime] = {}
         self.missing: dict[str, datetime] = {}  # runs that a back-end did not know, and since when
+        self.unseen: dict[str, datetime] = {}  # runs that have not been seen since their back-end was silent, and since when it was
         self.silent: dict[int, Silence] = {}  # clusters whose back-end does not answer
         self.outside: dict[int, KnownGpus] = defaultdict(dict)  # of jobs beside ours, by cluster
 

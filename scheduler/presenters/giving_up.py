@@ -10,8 +10,8 @@ from scheduler.services.hardware.giving_up import After, Left
 from scheduler.services.jobs.prices import Repeated
 
 
-def give_up_preview(cluster: Cluster, left: Sequence[Left], after: str, *, charged: Repeated, notified: int, fault: str) -> Preview:
-    """`charged`: since the cluster does not answer. `notified`: jobs whose owner hears of it."""
+def give_up_preview(cluster: Cluster, left: Sequence[Left], after: str, *, unseen: Repeated, notified: int, fault: str) -> Preview:
+    """`unseen`: held since the cluster does not answer. `notified`: jobs whose owner hears of it."""
     if fault or cluster.silent_since is None:
         return Preview(sentences=(), faults=(fault,))
     since = moment_told(cluster.silent_since)
@@ -21,7 +21,7 @@ def give_up_preview(cluster: Cluster, left: Sequence[Left], after: str, *, charg
     sentences = [
         f"{cluster.name} has not answered since {since}. Its {plural(len(left), 'job')} with {gpus_told(milli)} may have ended since, or still run.",
         f"{plural(again, 'job')} {'is' if again == 1 else 'are'} queued again; {plural(len(left) - again, 'other')} {_end(len(left) - again)}.",
-        _charged(charged),
+        _not_charged(unseen, since),
         "Should the cluster answer again, what still runs of them there is ended.",
         f"Owners of {plural(notified, 'job')} are notified." if notified else "No owner is notified.",
     ]
@@ -32,9 +32,9 @@ def _end(count: int) -> str:
     return "ends" if count == 1 else "end"
 
 
-def _charged(charged: Repeated) -> str:
-    cost = f", worth {money(charged.micros)} at the guaranteed rate" if charged.micros else ""
-    return f"Since then they are charged {charged.milli_seconds / 3_600_000:,.1f} GPU-hours{cost}. The charge ends now; what is charged stays."
+def _not_charged(unseen: Repeated, since: str) -> str:
+    cost = f", worth {money(unseen.micros)} at the guaranteed rate" if unseen.micros else ""
+    return f"They are charged up to {since}. What they held since is not charged: {unseen.milli_seconds / 3_600_000:,.1f} GPU-hours{cost}."
 
 
 def _effect(one: Left, after: str) -> Effect:

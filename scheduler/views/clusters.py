@@ -27,7 +27,7 @@ from scheduler.models import Cluster
 from scheduler.presenters.giving_up import give_up_preview
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed, pool_for, pool_sums
 from scheduler.selectors.outside import outside_jobs, outside_usage
-from scheduler.services.hardware.giving_up import After, charged_since, cluster_give_up, jobs_left, why_not
+from scheduler.services.hardware.giving_up import After, cluster_give_up, held_unseen, jobs_left, why_not
 from scheduler.services.jobs.bulk import notified_of
 from scheduler.views.nodes import form_values, messages_by_field
 from scheduler.views.view_tabs import opened_with, views_shown
@@ -110,7 +110,7 @@ def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, 
     after = form.cleaned_data.get("jobs") or After.REQUEUE.value
     fault = why_not(cluster)
     left = [] if fault else jobs_left(access=access, cluster=cluster, now=moment)
-    charged = charged_since(access=access, cluster=cluster, left=left, now=moment)
+    unseen = held_unseen(access=access, cluster=cluster, left=left, now=moment)
     notified = notified_of(access, [one.guest.job for one in left], set(), None)
     context = {
         "cluster": cluster,
@@ -120,7 +120,7 @@ def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, 
         "reason": request.POST.get("reason", ""),
         "own_faults": ("jobs", "confirm"),
         "action": reverse("cluster_give_up", args=[cluster.name]),
-        "preview": give_up_preview(cluster, left, after, charged=charged, notified=notified, fault=fault),
+        "preview": give_up_preview(cluster, left, after, unseen=unseen, notified=notified, fault=fault),
         "idle": not left,
         **extra,
     }

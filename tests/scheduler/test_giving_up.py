@@ -154,7 +154,7 @@ def test_the_api_and_the_command_do_the_same(gone, personas):
     gone.silent()
     told = operator.post(f"{address}?dry_run=true", {"reason": "Gone"}, content_type="application/json").json()
     assert [(job["name"], job["requeued"]) for job in told["jobs"]] == [("large", False), ("starting", True), ("small", True)]
-    assert (told["requeued"], told["others"], told["charged_milli_seconds"] > 0) == (2, 0, True)
+    assert (told["requeued"], told["others"], told["uncharged_milli_seconds"] > 0) == (2, 0, True)
     assert gone.states()[0] == JobState.RUNNING
     assert operator.post(address, {"reason": "Gone"}, content_type="application/json").status_code == 422
     assert operator.post(address, body, content_type="application/json").status_code == 200

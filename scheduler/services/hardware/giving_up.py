@@ -1,6 +1,6 @@
 """Jobs of a cluster that is gone for good. Nobody can be asked any more how they end, so an operator says that they have.
 
-The ledger is written up to two minutes ago and never again: what was charged since the cluster fell silent stays charged, and is told first.
+They end when the cluster was seen last, and are charged up to then: nobody knows that they ran any longer (docs/adr/0005).
 """
 
 from collections import defaultdict
@@ -85,8 +85,8 @@ def jobs_left(*, access: Access, cluster: Cluster, now: datetime) -> list[Left]:
     return [Left(guest, fits(guest.job), leave_to.get(guest.job.pk) or "") for guest in job_guests(access, keys, now=now)]
 
 
-def charged_since(*, access: Access, cluster: Cluster, left: Sequence[Left], now: datetime) -> Repeated:
-    """The GPU time of these jobs since the cluster does not answer, or since they began."""
+def held_unseen(*, access: Access, cluster: Cluster, left: Sequence[Left], now: datetime) -> Repeated:
+    """The GPU time that these jobs held since the cluster does not answer, or since they began. It is not charged."""
     since = cluster.silent_since or now
     seconds = {one.guest.job.pk: max(0, int((now - max(since, one.guest.run.began)).total_seconds())) for one in left}
     return repeated_work(access, {key: count for key, count in seconds.items() if count}, {one.guest.job.pk: one.guest.job for one in left}, now=now)
@@ -111,21 +111,23 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
         opened = Attempt.objects.filter(job__in=left, ended_at__isnull=True).order_by("pk")
         runs = list(opened.values_list("pk", "job_id", "job__public_id", "number"))
         why = f"Cluster {cluster.name} is gone, and its jobs were given up: {reason.strip()}"[:300]
-        ends = [Ended(run, None, why, node_lost=left[job].waits_again(after), is_last=True) for run, job, _, _ in runs]
-        attempts_ended(ends=ends, now=now, news=news, actor=access.actor, want=False)
+        since = Cluster.objects.values_list("silent_since", flat=True).get(pk=cluster.pk) or now
+        ends = [
+            Ended(run, None, why, node_lost=left[job].waits_again(after), ended_at=since, end_is_told=True, is_last=True) for run, job, _, _ in runs
+        ]
+        attempts_ended(ends=ends, unseen={run: since for run, *_ in runs}, now=now, news=news, actor=access.actor, want=False)
         # Nobody waits any more for what was to be told there. Should the cluster come back, what runs of its ended runs is ended as a stray.
         untold = Order.objects.filter(cluster=cluster, done_at__isnull=True, attempt__ended_at__isnull=False)
         untold.update(done_at=now, fault=f"Cluster {cluster.name} is gone.")
         with suppress(UnknownBackend):
             backend_for(cluster).give_up(keys=[attempt_key(job=job, attempt=number) for _, _, job, number in runs], now=now)
         found = GivenUp(len(left), sum(one.waits_again(after) for one in left.values()))
-        silent_since = cluster.silent_since.isoformat() if cluster.silent_since else None
         audit_record(
             actor=access.actor,
             action="cluster.give_up",
             kind="cluster",
             object_id=cluster.public_id,
-            after={"silent_since": silent_since, "jobs": found.jobs, "requeued": found.requeued},
+            after={"silent_since": since.isoformat(), "jobs": found.jobs, "requeued": found.requeued},
             reason=reason.strip(),
         )
         news.publish()

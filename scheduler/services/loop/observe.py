@@ -96,7 +96,9 @@ SITTING: Prepared[tuple[int, str, int, int, int, int | None]] = Prepared(
     )
 )
 # Read in each tick: another process may have led since the last one, and have written it.
-TOLD_SILENT = Prepared[int](lambda: Cluster.objects.filter(silent_since__isnull=False).order_by().values_list("pk", flat=True))
+TOLD_SILENT: Prepared[tuple[int, Any]] = Prepared(
+    lambda: Cluster.objects.filter(silent_since__isnull=False).order_by().values_list("pk", "silent_since")
+)
 STARTS = Order.objects.filter(attempt=OuterRef("pk"), kind=OrderKind.START)
 # Open attempts that a back-end was told to begin.
 BEGUN: Prepared[tuple[int, str, int]] = Prepared(
@@ -130,7 +132,8 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
     news = News()
     answered: list[int] = []
     faults: dict[int, Exception] = {}
-    told = set(TOLD_SILENT()) if isinstance(backends, Backends) else set()
+    told = dict(TOLD_SILENT()) if isinstance(backends, Backends) else {}
+    unseen = backends.unseen if isinstance(backends, Backends) else {}
     for cluster, backend in backends.items():
         if cluster in told and not _probe_due(backends, cluster, now):
             found.silent.append(cluster)
@@ -153,10 +156,12 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
             continue
         if whole or seen:  # else it may not have been asked at all
             answered.append(cluster)
-        _take_in_each(found, backend, cluster, seen, now, news)
+        if cluster in told:
+            unseen |= dict.fromkeys(_begun(cluster), told[cluster])
+        _take_in_each(found, backend, cluster, seen, now, news, unseen)
         if whole:
             missing = backends.missing if isinstance(backends, Backends) else None
-            _miss(found, cluster, backend, {run.key for run in seen}, now, missing, news)
+            _miss(found, cluster, backend, {run.key for run in seen}, now, missing, news, unseen)
             if isinstance(backends, Backends):
                 backends.looked(cluster, now)
     if isinstance(backends, Backends):
@@ -175,7 +180,7 @@ def _tell_steps(steps: Sequence[tuple[int, SeenSteps]], now: datetime) -> None:
             log.error("step times that files tell cannot be taken in by %r", receiver, exc_info=fault)
 
 
-def _full_look(backends: Mapping[int, Backend], cluster: int, told: set[int], now: datetime) -> bool:
+def _full_look(backends: Mapping[int, Backend], cluster: int, told: Mapping[int, datetime], now: datetime) -> bool:
     """Also where a back-end was silent: that there is no news may mean that nothing was asked, so only a full look is an answer for certain."""
     if not isinstance(backends, Backends):
         return True
@@ -188,7 +193,9 @@ def _probe_due(backends: Mapping[int, Backend], cluster: int, now: datetime) -> 
     return last is None or abs(now - last.last) >= PROBED_EACH
 
 
-def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, Exception], answered: Sequence[int], now: datetime) -> None:
+def _follow_silence(
+    backends: Backends, told: Mapping[int, datetime], silent: Mapping[int, Exception], answered: Sequence[int], now: datetime
+) -> None:
     """A back-end that has not answered for a while gets nothing new; the next answer ends that. `told` are those of which that is written down,
     `silent` says of those that did not answer now why."""
     stale = max(STALE_AFTER, STALE_AFTER_EACH * len(backends))
@@ -200,8 +207,8 @@ def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, Exc
         since = before.since if before is not None and now - before.last < stale else now
         hangs = str(fault) if isinstance(fault, BackendSilent) else ""
         backends.silent[cluster] = Silence(since, now, hangs, is_folder=isinstance(fault, FolderSilent))
-    gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told
-    back = told & set(answered)
+    gone = {cluster for cluster in silent if now - backends.silent[cluster].since >= SILENT_FOR} - told.keys()
+    back = told.keys() & set(answered)
     if not gone and not back:
         return
     with transaction.atomic():
@@ -217,10 +224,12 @@ def _follow_silence(backends: Backends, told: set[int], silent: Mapping[int, Exc
         lease_want()
 
 
-def _take_in_each(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
+def _take_in_each(
+    found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News, unseen: dict[str, datetime]
+) -> None:
     """All together; should anything be wrong with one of them, each by itself, so that its fault concerns that run alone."""
     try:
-        _take_in(found, backend, cluster, seen, now, news)
+        _take_in(found, backend, cluster, seen, now, news, unseen)
         return
     except OUR_OWN:
         raise
@@ -231,10 +240,12 @@ def _take_in_each(found: Observed, backend: Backend, cluster: int, seen: Sequenc
             return
         log.warning("what the back-end of cluster %s says cannot be taken in together: %r", cluster, fault)
     for run in seen:
-        _take_in_each(found, backend, cluster, (run,), now, news)
+        _take_in_each(found, backend, cluster, (run,), now, news, unseen)
 
 
-def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News) -> None:
+def _take_in(
+    found: Observed, backend: Backend, cluster: int, seen: Sequence[SeenRun], now: datetime, news: News, unseen: dict[str, datetime]
+) -> None:
     attempts = _attempts(seen)
     known = [(run, attempt) for run in seen if (attempt := attempts.get(run.key)) is not None and not attempt.is_over]
     found.seen += len(seen)
@@ -268,9 +279,13 @@ def _take_in(found: Observed, backend: Backend, cluster: int, seen: Sequence[See
     ]
     anew = {attempt.pk: run.started_at for run, attempt in known if run.started_at is not None and _began_anew(run, attempt, now)}
     if up or ends or anew:
-        came_up, ended = attempts_seen(up=up | anew, ends=ends, anew=anew, now=now, news=news)
+        since = {attempt.pk: unseen[run.key] for run, attempt in known if run.key in unseen}
+        came_up, ended = attempts_seen(up=up | anew, ends=ends, anew=anew, unseen=since, now=now, news=news)
         found.came_up += came_up
         found.ended += ended
+    for run, attempt in known:
+        if run.state != RunState.STARTING or not attempt.is_running:  # one that was up and is starting may be one that its back-end has forgotten
+            unseen.pop(run.key, None)
     here = [(run, attempt) for run, attempt in known if run.state != RunState.ENDED]
     _look_at_workers(found, here, cluster, now, news)
     if not backend.facts.pins_gpus:
@@ -518,9 +533,23 @@ def _strays(found: Observed, backend: Backend, runs: Sequence[SeenRun], now: dat
             found.strays += 1
 
 
-def _miss(found: Observed, cluster: int, backend: Backend, seen: set[str], now: datetime, missing: dict[str, datetime] | None, news: News) -> None:
+def _begun(cluster: int) -> dict[str, int]:
+    """Attempts by the keys of their runs."""
+    return {attempt_key(job=job, attempt=number): pk for pk, job, number in BEGUN.raw(cluster)}
+
+
+def _miss(
+    found: Observed,
+    cluster: int,
+    backend: Backend,
+    seen: set[str],
+    now: datetime,
+    missing: dict[str, datetime] | None,
+    news: News,
+    unseen: dict[str, datetime],
+) -> None:
     """Attempts that were begun and of which their back-end knows nothing, for long enough: they are lost, and kept away if they come back."""
-    gone = {key: pk for pk, job, number in BEGUN.raw(cluster) if (key := attempt_key(job=job, attempt=number)) not in seen}
+    gone = {key: pk for key, pk in _begun(cluster).items() if key not in seen}
     if missing is not None:
         for key in [key for key in missing if key in seen]:
             del missing[key]
@@ -532,7 +561,7 @@ def _miss(found: Observed, cluster: int, backend: Backend, seen: set[str], now: 
             log.warning("the missing run %s could not be kept away: %s", key, fault)
     if gone:
         ends = [Ended(pk, None, "Its back-end knows nothing of it any more.", node_lost=True) for pk in gone.values()]
-        found.ended += attempts_ended(ends=ends, now=now, news=news)
+        found.ended += attempts_ended(ends=ends, unseen={gone[key]: unseen.pop(key) for key in gone.keys() & unseen}, now=now, news=news)
         if missing is not None:
             for key in gone:
                 missing.pop(key, None)

@@ -23,7 +23,7 @@ from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
 from scheduler.services.loop.steps import LOCKED, OPEN_ATTEMPTS, Steps, grouped_update, jobs_locked, open_attempts
-from scheduler.services.loop.usage import may_change_from, usage_follow
+from scheduler.services.loop.usage import NOTHING, may_change_from, usage_changed, usage_follow
 
 CLUSTERS_OF: Prepared[tuple[int, int]] = Prepared(
     lambda attempts: (
@@ -180,9 +180,17 @@ def attempt_ended(
     return bool(attempts_ended(ends=[Ended(attempt.pk, exit_code, why, node_lost)], now=now, news=news))
 
 
-def attempts_ended(*, ends: Sequence[Ended], now: datetime, news: News | None = None, want: bool = True, actor: Actor = SYSTEM) -> int:
+def attempts_ended(
+    *,
+    ends: Sequence[Ended],
+    now: datetime,
+    unseen: Mapping[int, datetime] = NOTHING,
+    news: News | None = None,
+    want: bool = True,
+    actor: Actor = SYSTEM,
+) -> int:
     """Runs that are over: their GPUs are free, and their jobs completed, failed, wait again, or are what they were stopped for. Twice is once."""
-    return attempts_seen(up={}, ends=ends, now=now, news=news, want=want, actor=actor)[1]
+    return attempts_seen(up={}, ends=ends, unseen=unseen, now=now, news=news, want=want, actor=actor)[1]
 
 
 def attempts_seen(
@@ -191,13 +199,14 @@ def attempts_seen(
     ends: Sequence[Ended],
     now: datetime,
     anew: Collection[int] = (),
+    unseen: Mapping[int, datetime] = NOTHING,
     news: News | None = None,
     want: bool = True,
     actor: Actor = SYSTEM,
 ) -> tuple[int, int]:
     """What a look has shown, all of it at once: whose workers are all up, and since when as their back-end says, and who is over.
 
-    `anew`: those of `up` whose start that is written down did not hold.
+    `anew`: those of `up` whose start that is written down did not hold. `unseen`: runs that nobody could look at until now, and since when.
     Returns how many jobs went on, and how many runs ended.
     """
     own = news or News()
@@ -215,7 +224,7 @@ def attempts_seen(
         held, promised = by_attempt(held_rows), set(promised_rows)
         here = {key: at for key, at in up.items() if key in attempts}
         _start_anew(steps, jobs, [attempts[key] for key in anew if key in attempts], held)
-        up_at, steps.ended_at = _moments(here, over, attempts, held, steps.now)
+        up_at, steps.ended_at = _moments(here, over, attempts, held, steps.now, unseen)
         moved = sum(_came_up(steps, jobs[attempts[key].job_id], attempts[key], up_at, held.get(key, ())) for key in here)
         for key in over:
             if key in up_at and attempts[key].running_at is None:
@@ -225,6 +234,8 @@ def attempts_seen(
             attempt = attempts[key]
             _end(steps, jobs[attempt.job_id], attempt, end, held.get(key, []), attempt.job_id in promised, in_a_row.get(key, 0))
         steps.write(own)
+        if changed := [at for of in (up_at, steps.ended_at) for key, at in of.items() if key in unseen]:
+            usage_changed(since=min(changed), now=steps.now)
         if news is None:
             own.publish()
         if over and want:
@@ -265,10 +276,12 @@ def _moments(
     attempts: Mapping[int, Attempt],
     held: Mapping[int, list[Placement]],
     now: datetime,
+    unseen: Mapping[int, datetime],
 ) -> tuple[dict[int, datetime], dict[int, datetime]]:
     """When runs came up and when they ended before now, where that is certain. What those held that ended goes to others from now on.
 
-    The end of a lost run is only certain where its back-end saw it: else it may have gone on unseen. A back-end whose clock is behind ours tells of
+    The end of a lost run is only certain where its back-end saw it: else it may have gone on unseen. Where nobody could see it, it is the last moment
+    at which somebody did (`unseen`), as nobody knows that it went on. A back-end whose clock is behind ours tells of
     a start before its order, and neither its start nor its end is believed. Of several that share a GPU no entry of that GPU would tell one's change
     from the other's: they came up with the last of them.
     """
@@ -283,19 +296,21 @@ def _moments(
             began[key] = whole_millis(start)
         if end is not None and end.ended_at is not None and end.ended_at < now and (not end.node_lost or end.end_is_told):
             ended[key] = whole_millis(end.ended_at)
+        elif end is not None and end.node_lost and key in unseen:
+            ended[key] = min(now, unseen[key])
     if not began and not ended:
         return {}, {}
     gpus = {key: {seat.gpu_id for seat in held.get(key, ()) if seat.gpu_id is not None} for key in (*up, *over)}
     users = Counter(gpu for of_run in gpus.values() for gpu in of_run)
     alone = {key for key, of_run in gpus.items() if all(users[gpu] == 1 for gpu in of_run)}
-    first, sums = may_change_from(gpus={key: gpus[key] for key in {*began, *(ended.keys() & alone)}}, at=now)
+    first, sums = may_change_from(gpus={key: gpus[key] for key in {*began, *(ended.keys() & alone)}}, at=now, unseen=unseen)
     for key, moment in began.items():  # one without a GPU is in no entry
         run = attempts[key]
         began[key] = min(now, max(moment, first[key], run.started_at, *(seat.since for seat in held.get(key, ()))))
     found = {}
     for key in ended.keys() & alone:
         run = attempts[key]
-        known = (ended[key], first[key], sums, began.get(key, run.started_at), run.running_at, run.stop_asked_at)
+        known = (ended[key], first[key], None if key in unseen else sums, began.get(key, run.started_at), run.running_at, run.stop_asked_at)
         found[key] = min(now, max(moment for moment in (*known, *(seat.since for seat in held.get(key, ()))) if moment is not None))
     for sharers in _sharing({key: of_run for key, of_run in gpus.items() if key not in alone}):
         # One whose start is not believed comes up now.

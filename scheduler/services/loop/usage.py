@@ -17,7 +17,9 @@ from django.db.models import Q
 
 from gpufleet.core.bulk import rows_insert
 from gpufleet.core.prepared import Prepared, PreparedUpdate, together
+from quotas.chargeback.months import ledger_changed
 from quotas.models import LedgerClock, LedgerEntry, Phase
+from quotas.services.budgets import budgets_unsettle
 from quotas.services.ledger import LATE, Held, by_moment, ledger_follow, ledger_moment, ledger_redecide
 from scheduler.jobs.stored import least_of, role_named, roles_of
 from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat, UsageStep
@@ -62,16 +64,27 @@ def usage_follow(
     timeline_follow(gpus=touched, at=at, since=gpus_since)
 
 
-def may_change_from(*, gpus: Mapping[int, Collection[int]], at: datetime) -> tuple[dict[int, datetime], datetime]:
+def may_change_from(
+    *, gpus: Mapping[int, Collection[int]], at: datetime, unseen: Mapping[int, datetime] = NOTHING
+) -> tuple[dict[int, datetime], datetime]:
     """From when on each of these attempts may have come up, by its GPUs: behind all that was written down of either. And from when on any may have
-    ended: what was held before is summed up, whatever its phase was."""
+    ended: what was held before is summed up, whatever its phase was.
+
+    `unseen`: since when nobody could see an attempt. What was summed up of it since is a guess, and is summed up again (`usage_changed`).
+    """
     entries, uses, steps = together(SINCE_OF.asking(gpus), SINCE_ON.asking({gpu for held in gpus.values() for gpu in held}), LAST_STEP.asking())
     first = at - LATE
     since = dict(uses)
-    found = {attempt: max((first, *(since.get(gpu, at) for gpu in held))) for attempt, held in gpus.items()}
+    found = {attempt: max((min(first, unseen.get(attempt, first)), *(since.get(gpu, at) for gpu in held))) for attempt, held in gpus.items()}
     for attempt, moment in entries:
         found[attempt] = max(found[attempt], moment)
     return found, max((first, *steps))
+
+
+def usage_changed(*, since: datetime, now: datetime) -> None:
+    """What adds up the ledger and keeps the sum adds it up again from this moment on. Past usage (`past`) stays: it decays, and nobody pays by it."""
+    ledger_changed(since=since, now=now)
+    budgets_unsettle(since=since)
 
 
 def phase_of(
