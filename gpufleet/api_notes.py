@@ -58,7 +58,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (
         "telemetry_sources gpu_geometry gpu_geometry_delete gpu_health node_health nodes_drain_write planned_health_delete node_spare pause resume "
-        "cluster_give_up_write "
+        "cluster_give_up_write cluster_remove_write "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
         " cluster_outside"

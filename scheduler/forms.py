@@ -90,6 +90,12 @@ class GiveUpForm(ReasonForm):
         return self.cleaned_data["jobs"] or "requeue"
 
 
+class RemovalForm(ReasonForm):
+    """`confirm` is the name of the cluster, as it was typed."""
+
+    confirm = forms.CharField(max_length=60, required=False)
+
+
 class SpareForm(ReasonForm):
     """`mark` is there where it takes a step back: the id of that step."""
 

@@ -104,6 +104,7 @@ urlpatterns = [
     path("clusters/<slug:name>/", clusters.cluster_page, name="cluster"),
     path("clusters/<slug:name>/pools/<slug:pool>/", clusters.pool_page, name="pool"),
     path("clusters/<slug:name>/give-up/", clusters.cluster_give_up_page, name="cluster_give_up"),
+    path("clusters/<slug:name>/remove/", clusters.cluster_remove_page, name="cluster_remove"),
     path("nodes/", nodes.node_list, name="nodes"),
     path("nodes/planned/", nodes.health_plan_list, name="health_plans"),
     path("nodes/planned/call-off/", nodes.health_plans_call_off_write, name="health_plans_call_off"),

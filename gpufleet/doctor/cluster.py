@@ -30,7 +30,7 @@ def checks_of(name: str) -> dict[str, Check]:
 
 
 def _unknown(name: str) -> Iterator[Finding]:
-    known = list(SlurmCluster.objects.order_by("cluster__name").values_list("cluster__name", flat=True))
+    known = list(SlurmCluster.objects.filter(cluster__removed_at__isnull=True).order_by("cluster__name").values_list("cluster__name", flat=True))
     yield Finding(
         f"Cluster {name} is not connected to Slurm.",
         f"Connected: {some(known)}." if known else "No cluster is connected to Slurm.",

@@ -1,6 +1,7 @@
 """Clusters, nodes and GPUs over HTTP: read by everyone with a role, acted upon by operators."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Annotated, Any
@@ -40,6 +41,8 @@ from scheduler.api.hardware_schemas import (
     NodeHealthOut,
     OutsideOut,
     PlannedHealthsOut,
+    RemovalIn,
+    RemovalOut,
     SpareIn,
     SpareOut,
 )
@@ -71,6 +74,7 @@ from scheduler.services.hardware.geometry import geometry_of, geometry_revision,
 from scheduler.services.hardware.giving_up import Left, cluster_give_up, held_unseen, jobs_left, why_not
 from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_health_change, node_spare_set
 from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plan_checked, health_plans_call_off
+from scheduler.services.hardware.removing import cluster_leaves, cluster_remove, why_not_removed
 
 router = Router(tags=["Hardware"])
 OutsideQuery = Annotated[int, Query(ge=1, le=400, description="How many days back `usage` counts.")]
@@ -98,7 +102,7 @@ def cluster(request: HttpRequest, name: str) -> HttpResponse:
         _cluster_facts(tree.cluster)
         | {"levels": levels, "pools": [pool.name for pool in tree.pools], "topology": [_branch(branch) for branch in tree.branches]}
         | {"unplaced": [leaf.public_id for leaf in tree.unplaced], "nodes": tree.sums.nodes, "gpus": tree.sums.gpus, "free_gpus": tree.sums.free}
-        | {"allocated_milli": tree.sums.taken_milli, "outside_gpus": tree.sums.outside}
+        | {"allocated_milli": tree.sums.taken_milli, "outside_gpus": tree.sums.outside, "removed_at": tree.cluster.removed_at}
     )
 
 
@@ -142,6 +146,20 @@ def cluster_give_up_write(request: HttpRequest, name: str, body: GiveUpIn, asked
             "uncharged_micros": unseen.micros,
         }
     )
+
+
+@router.post("/clusters/{name}/remove", response=RemovalOut, url_name="cluster_remove", summary="Remove a cluster from the fleet")
+def cluster_remove_write(request: HttpRequest, name: str, body: RemovalIn, asked: Query[DrainQuery]) -> HttpResponse:
+    """Its nodes and GPUs are no capacity any more; its jobs, logs, history and costs stay readable. 409 while jobs run there or were promised its
+    GPUs. A cluster of that name that is added again is the same one. With `?dry_run=true` nothing is written."""
+    access = access_of(request)
+    access.must_everywhere(Can.OPERATE)
+    row = cluster_for(access, name)
+    if fault := why_not_removed(row):
+        raise Conflict(fault)
+    if asked.dry_run:
+        return answered(asdict(cluster_leaves(row)))
+    return answered(asdict(cluster_remove(access=access, cluster=row, reason=body.reason, confirm=body.confirm, now=now())))
 
 
 @router.get("/nodes", response=HostsOut, url_name="nodes", openapi_extra=parameters_of(NODES), summary="Nodes")

@@ -80,6 +80,7 @@ class ClusterOut(Schema):
     free_gpus: int = Field(description="Whole, healthy, in service, no spares, not allocated.")
     allocated_milli: int
     outside_gpus: int = Field(description="Of those allocated: held by jobs that gpufleet did not start.")
+    removed_at: datetime | None = Field(description="When it left the fleet; null: it is part of it.")
 
 
 class OutsideJobOut(Schema):
@@ -419,6 +420,21 @@ class GiveUpOut(Schema):
     requeued: int = Field(description="Of all of them those that wait again.")
     uncharged_milli_seconds: int = Field(description="GPU time held since then, in thousandths of a GPU times seconds. It is not charged.")
     uncharged_micros: int | None = Field(description="What it costs at the guaranteed rate; null for those who may not see costs.")
+
+
+class RemovalIn(Taken):
+    confirm: str = Field("", description="The name of the cluster once more. Not needed with `dry_run`.", max_length=60)
+    reason: str = Field(description="Kept in the history of each node and in the audit log.", json_schema_extra=REASON)
+
+
+class RemovalOut(Schema):
+    """What leaves the fleet."""
+
+    nodes: int = Field(description="How many nodes.")
+    gpus: int
+    planned: int = Field(description="Planned drains and other changes of health of its nodes, which do not begin.")
+    stranded: int = Field(description="Waiting jobs that fit no other cluster.")
+    folder: str = Field(description="Shared folder where logs and checkpoints stay; empty where there is none.")
 
 
 class DrainQuery(Schema):

@@ -26,7 +26,7 @@ from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 STEPS_EACH = timedelta(seconds=5)  # files of step times are taken in: however often a job writes them
-CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.select_related("slurm").order_by("pk"))
+CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.filter(removed_at__isnull=True).select_related("slurm").order_by("pk"))
 SIMULATED, LOCAL, SLURM = KINDS = ("simulated", "local", "slurm")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -87,6 +87,13 @@ class Backends(Mapping[int, Backend]):
             self._named[cluster.pk] = named
         return self._by_cluster[cluster.pk]
 
+    def keep(self, clusters: Iterable[int]) -> None:
+        """The others have left the fleet."""
+        for gone in self._by_cluster.keys() - set(clusters):
+            del self._by_cluster[gone]
+            self._named.pop(gone, None)
+            self.silent.pop(gone, None)
+
     def full_look_due(self, cluster: int, at: datetime) -> bool:
         """At the start, and now and then: also after a clock was set back."""
         last = self._looked.get(cluster)
@@ -114,13 +121,19 @@ def backends_all(clusters: Iterable[Cluster] | None = None) -> Backends:
     A cluster with one that does not exist here is left out; whoever needs it is told by `backend_for`.
     """
     with _lock:
-        for cluster in CLUSTERS() if clusters is None else clusters:
+        if clusters is None:
+            clusters = list(CLUSTERS())
+            _ours.keep(cluster.pk for cluster in clusters)
+        for cluster in clusters:
             with suppress(UnknownBackend):
                 _ours.provide(cluster)
         return _ours
 
 
 def backend_for(cluster: Cluster) -> Backend:
+    """Of one that has left the fleet, too: the logs of its runs are there. It is no back-end of the loop any more."""
+    if cluster.removed_at is not None:
+        return _made(cluster)
     with _lock:
         return _ours.provide(cluster)
 

@@ -15,7 +15,7 @@ _PLACE = """<a href="{% url 'cluster' row.CLUSTER.name %}">{{ row.CLUSTER.name }
 
 
 def cluster_choices() -> Sequence[tuple[str, str]]:
-    return [(name, name) for name in Cluster.objects.order_by("name").values_list("name", flat=True)]
+    return [(name, name) for name in Cluster.objects.filter(removed_at__isnull=True).order_by("name").values_list("name", flat=True)]
 
 
 def pool_choices() -> Sequence[tuple[str, str]]:

@@ -55,6 +55,7 @@ class Applying:
         )
         keys = {change.node[0] for change in plan.changes if change.node} | {name for name, _ in plan.new_clusters}
         keys |= {name for name, _ in plan.new_pools} | {name for name, _, _ in plan.new_domains} | {name for name, _, _ in plan.new_levels}
+        Cluster.objects.filter(name__in=keys, removed_at__isnull=False).update(removed_at=None)  # back in the fleet
         self.clusters = {cluster.name: cluster for cluster in Cluster.objects.filter(name__in=keys)}
         by_pk = {cluster.pk: cluster.name for cluster in self.clusters.values()}
         TopologyLevel.objects.bulk_create(

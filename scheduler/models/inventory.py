@@ -61,6 +61,7 @@ class Cluster(models.Model):
     backend = models.CharField(max_length=20, default="simulated")
     created_at = MomentField(default=now)
     silent_since = MomentField(null=True, blank=True, help_text="Its back-end has not answered since: nothing new is placed there.")
+    removed_at = MomentField(null=True, blank=True, help_text="It has left the fleet: only its history is there.")
 
     class Meta:
         db_table = "cluster"

@@ -106,7 +106,7 @@ class Tree:
 
 
 def clusters_listed(access: Access) -> QuerySet[Cluster]:
-    """Every cluster, with counts of its nodes and GPUs, of those out of service, and what is handed out."""
+    """Every cluster of the fleet, with counts of its nodes and GPUs, of those out of service, and what is handed out."""
     access.must_somewhere(Can.SEE)
     nodes = Node.objects.filter(cluster=OuterRef("pk"), removed_at__isnull=True).order_by().values("cluster")
     gpus = Gpu.objects.filter(node__cluster=OuterRef("pk"), removed_at__isnull=True, node__removed_at__isnull=True).order_by().values("node__cluster")
@@ -117,7 +117,7 @@ def clusters_listed(access: Access) -> QuerySet[Cluster]:
     def counted(query: QuerySet, expression: object) -> Coalesce:
         return Coalesce(Subquery(query.annotate(n=expression).values("n"), output_field=IntegerField()), 0)
 
-    return Cluster.objects.annotate(
+    return Cluster.objects.filter(removed_at__isnull=True).annotate(
         node_count=counted(nodes, Count("pk")),
         nodes_out=counted(nodes, out),
         gpu_count=counted(gpus, Count("pk")),

@@ -212,7 +212,7 @@ def orders_open(now: datetime) -> list[OpenOrders]:
         faults.setdefault(key, fault)
     nothing: dict[str, Any] = {"due": 0, "later": 0, "failing": 0, "oldest": None}
     found = []
-    for cluster in Cluster.objects.order_by("name"):
+    for cluster in Cluster.objects.filter(removed_at__isnull=True).order_by("name"):
         mine = sums.get(cluster.pk, nothing)
         found.append(OpenOrders(cluster, mine["due"], mine["later"], mine["failing"], mine["oldest"], faults.get(cluster.pk, "")))
     return found

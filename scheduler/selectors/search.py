@@ -29,7 +29,8 @@ def gpus_search(access: Access, text: str, *, limit: int) -> Sequence[Gpu]:
 def clusters_search(access: Access, text: str, *, limit: int) -> Sequence[Cluster]:
     if not access.can_somewhere(Can.SEE):
         return []
-    clusters = Cluster.objects.filter(Q(name__icontains=text) | Q(title__icontains=text) | Q(public_id__iexact=text))
+    named = Q(name__icontains=text) | Q(title__icontains=text) | Q(public_id__iexact=text)
+    clusters = Cluster.objects.filter(named, removed_at__isnull=True)
     return list(clusters.order_by(by_closeness("name", text), "name")[:limit])
 
 

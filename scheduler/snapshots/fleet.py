@@ -30,7 +30,7 @@ LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi",
 
 Rows = tuple[Any, ...]
 
-CLUSTERS = Prepared(lambda: Cluster.objects.order_by("id").values_list("id", "name", "backend", "silent_since"))
+CLUSTERS = Prepared(lambda: Cluster.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "name", "backend", "silent_since"))
 LEVELS = Prepared(lambda: TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL))
 DOMAINS = Prepared(lambda: Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name"))
 NODES = Prepared(

@@ -21,13 +21,15 @@ from gpufleet.core.ranges import range_of
 from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.forms import AFTER_CHOICES, GiveUpForm
+from scheduler.forms import AFTER_CHOICES, GiveUpForm, RemovalForm
 from scheduler.hardware.lists import CLUSTERS
 from scheduler.models import Cluster
 from scheduler.presenters.giving_up import give_up_preview
+from scheduler.presenters.removing import removal_preview
 from scheduler.selectors.clusters import cluster_for, cluster_tree, clusters_listed, pool_for, pool_sums
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.giving_up import After, cluster_give_up, held_unseen, jobs_left, why_not
+from scheduler.services.hardware.removing import cluster_leaves, cluster_remove, why_not_removed
 from scheduler.services.jobs.bulk import notified_of
 from scheduler.views.nodes import form_values, messages_by_field
 from scheduler.views.view_tabs import opened_with, views_shown
@@ -125,3 +127,37 @@ def _give_up_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, 
         **extra,
     }
     return render(request, "scheduler/give_up.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def cluster_remove_page(request: HttpRequest, name: str) -> HttpResponse:
+    """What leaves the fleet with a cluster is shown first."""
+    access = access_of(request)
+    cluster = cluster_for(access, name)
+    if request.method != "POST":
+        return _remove_page(request, cluster)
+    try:
+        sent = form_values(RemovalForm(request.POST))
+        cluster_remove(access=access, cluster=cluster, reason=sent["reason"], confirm=sent["confirm"], now=now())
+    except ValidationError as fault:
+        return _remove_page(request, cluster, status=422, faults=messages_by_field(fault))
+    except Conflict as fault:
+        return _remove_page(request, cluster_for(access, name), status=409, faults={"all": [str(fault)]})
+    messages.success(request, f"{cluster.name} was removed.")
+    return redirect("clusters")
+
+
+def _remove_page(request: HttpRequest, cluster: Cluster, *, status: int = 200, **extra: Any) -> HttpResponse:
+    fault = why_not_removed(cluster)
+    context = {
+        "cluster": cluster,
+        "confirm": request.POST.get("confirm", ""),
+        "reason": request.POST.get("reason", ""),
+        "own_faults": ("confirm",),
+        "action": reverse("cluster_remove", args=[cluster.name]),
+        "preview": removal_preview(cluster, None if fault else cluster_leaves(cluster), fault=fault),
+        "idle": bool(fault),
+        **extra,
+    }
+    return render(request, "scheduler/cluster_remove.html", context, status=status)

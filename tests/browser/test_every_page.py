@@ -28,6 +28,7 @@ REACHED_OTHERWISE = {
     "scheduler/plans/": "a plan, and the demo is seeded without one",
     "static/": "assets",
     "clusters/<slug:name>/give-up/": "a button on a cluster that does not answer, and the demo has none",
+    "clusters/<slug:name>/remove/": "an entry of a menu that the crawl leaves closed",
     "inventory/import/<slug:public_id>/": "the preview of a file that was sent",
     "telemetry/<": "a button on a telemetry server, and the demo has none",
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",

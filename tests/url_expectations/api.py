@@ -27,6 +27,7 @@ from tests.url_expectations.bodies import (
     template_json,
     token_json,
     tree_file,
+    unused,
     view_form,
 )
 from tests.url_expectations.who import (
@@ -74,6 +75,14 @@ API = [
         OPERATES,
         lambda w: {"name": gone(w)},
         data=lambda w: {"jobs": "fail", "reason": "Test", "confirm": gone(w)},
+        tokens=OPERATING,
+    ),
+    Expect(
+        "POST",
+        "api/v1/clusters/<name>/remove",
+        OPERATES,
+        lambda w: {"name": unused(w)},
+        data=lambda w: {"reason": "Test", "confirm": unused(w)},
         tokens=OPERATING,
     ),
     Expect(

@@ -32,6 +32,11 @@ def gone(world: World) -> str:
     return builders.cluster("alpha", silent_since=builders.NOON).name
 
 
+def unused(world: World) -> str:
+    """The name of a cluster on which nothing runs."""
+    return builders.cluster("unused").name
+
+
 def change_planned(world: World) -> PlannedJobChange:
     author = world.personas.users["operator"]
     plan = {"author": author, "action": "hold", "begins_at": now() + timedelta(hours=2), "reason": "Test"}

@@ -28,6 +28,7 @@ from tests.url_expectations.bodies import (
     schedule_form,
     team,
     tree_file,
+    unused,
     view_form,
 )
 from tests.url_expectations.who import (
@@ -388,6 +389,14 @@ PAGES = [
         OPERATES,
         lambda w: {"name": gone(w)},
         data=lambda w: {"jobs": "fail", "reason": "Test", "confirm": gone(w)},
+    ),
+    Expect("GET", "clusters/<slug:name>/remove/", OPERATES, lambda w: {"name": w.node.cluster.name}),
+    Expect(
+        "POST",
+        "clusters/<slug:name>/remove/",
+        OPERATES,
+        lambda w: {"name": unused(w)},
+        data=lambda w: {"reason": "Test", "confirm": unused(w)},
     ),
     Expect("GET", "nodes/", SEES),
     Expect("GET", "nodes/planned/", SEES),

@@ -79,7 +79,7 @@ def why_not(cluster: Cluster) -> str:
 
 def jobs_left(*, access: Access, cluster: Cluster, now: datetime) -> list[Left]:
     keys = list(open_placements().filter(node__cluster=cluster).order_by("job_id").values_list("job_id", flat=True).distinct())
-    fits = _fits_elsewhere(cluster)
+    fits = fits_elsewhere(cluster)
     asked = Attempt.objects.filter(job__in=keys, ended_at__isnull=True, stop_asked_at__isnull=False)
     leave_to = dict(asked.order_by("pk").values_list("job_id", "stop_to"))
     return [Left(guest, fits(guest.job), leave_to.get(guest.job.pk) or "") for guest in job_guests(access, keys, now=now)]
@@ -135,7 +135,8 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
     return found
 
 
-def _fits_elsewhere(cluster: Cluster) -> Callable[[Job], bool]:
+def fits_elsewhere(cluster: Cluster) -> Callable[[Job], bool]:
+    """Whether another cluster that answers has the GPUs that a job needs, free or not."""
     there = Node.objects.filter(removed_at__isnull=True, health__in=IN_SERVICE, cluster__silent_since__isnull=True).exclude(cluster=cluster)
     rows = there.annotate(size=Count("gpus", Q(gpus__removed_at__isnull=True))).values_list("cluster_id", "cluster__backend", "gpu_type_id", "size")
     sizes: dict[int, list[tuple[str, int]]] = defaultdict(list)

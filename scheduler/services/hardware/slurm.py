@@ -57,6 +57,7 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
     with transaction.atomic():
         row, made = Cluster.objects.get_or_create(name=cluster, defaults={"public_id": public_id("c"), "backend": "slurm"})
         must_be_of(row, "slurm")
+        Cluster.objects.filter(pk=row.pk).update(removed_at=None)
         before = SlurmCluster.objects.select_for_update().filter(cluster=row).first()
         values = {name: getattr(settings, name) for name in KEPT} | {"changed_at": now, "former_folders": _former(before, settings.folder)}
         kept, _ = SlurmCluster.objects.update_or_create(cluster=row, defaults=values, create_defaults=values | {"tag": secrets.token_hex(4)})

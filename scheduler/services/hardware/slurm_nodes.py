@@ -48,7 +48,7 @@ def slurm_nodes_reconcile(*, now: datetime) -> int:
     """Make both sides of every Slurm cluster say the same of each node, and follow the jobs there that are not ours. Returns how many nodes and
     such jobs changed. A controller that is silent says nothing."""
     changed, known = 0, backends_all().outside
-    for row in SlurmCluster.objects.select_related("cluster").order_by("cluster_id"):
+    for row in SlurmCluster.objects.select_related("cluster").filter(cluster__removed_at__isnull=True).order_by("cluster_id"):
         client = SlurmClient(slurm_settings(row))
         try:
             nodes = client.nodes()

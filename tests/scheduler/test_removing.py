@@ -1,0 +1,164 @@
+"""A cluster leaves the fleet: nothing is placed there any more, and its history stays."""
+
+import pytest
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.urls import reverse
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from scheduler.backends.registry import backend_for, backends_all
+from scheduler.models import Cluster, Gpu, InventoryEvent, JobState, Node, OutsideJob, Placement, PlannedHealth, SlurmCluster
+from scheduler.selectors.clusters import clusters_listed
+from scheduler.services.hardware.imports import import_apply, import_preview
+from scheduler.services.hardware.removing import cluster_remove
+from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
+from scheduler.services.loop.runs import Stop, attempts_stop
+from tests import builders
+from tests.builders import NOON
+from tests.invariants import fleet_faults
+from tests.scheduler.loop.worlds import Loop, leaf, state, submit
+
+pytestmark = pytest.mark.django_db
+INVENTORY = """
+clusters: [{name: hpc, backend: simulated}]
+nodes: [{name: gpu001, cluster: hpc, gpu_type: H100-SXM-80GB, gpus: 8}]
+"""
+
+
+class Leaving:
+    """A cluster with a job on one of its two nodes, and another beside it."""
+
+    def __init__(self) -> None:
+        self.cluster = builders.cluster("hpc")
+        self.nodes = [builders.node(f"gpu00{number}", of=self.cluster, gpus=8) for number in (1, 2)]
+        builders.node("other", of=builders.cluster("south"), gpus=4)
+        self.team, self.loop = leaf("team", 16), Loop()
+        self.job = submit(self.team, name="large", gpus=8)
+        self.loop.tick()
+        self.loop.up(self.job)
+
+    def over(self) -> "Leaving":
+        self.loop.after(minutes=5).over(self.job)
+        return self
+
+    def remove(self, access, *, reason: str = "Sold.", confirm: str = "hpc"):
+        return cluster_remove(access=access, cluster=self.cluster, reason=reason, confirm=confirm, now=self.loop.now)
+
+
+@pytest.fixture
+def leaving(personas) -> Leaving:
+    return Leaving()
+
+
+def test_its_nodes_are_no_capacity_any_more_and_what_ran_there_is_told(leaving, personas):
+    PlannedHealth.objects.create(public_id="h-1", node=leaving.nodes[0], to="drained", begins_at=NOON, reason="Move", author_name="Ada")
+    OutsideJob.objects.create(cluster=leaving.cluster, number=7, since=NOON)
+    waits = submit(leaving.team, name="waits", gpus=8)
+    access = personas.access("operator")
+
+    found = leaving.over().remove(access)
+
+    assert (found.nodes, found.gpus, found.planned, found.stranded) == (2, 16, 1, 1)
+    assert not Node.objects.filter(cluster=leaving.cluster, removed_at__isnull=True).exists()
+    assert not Gpu.objects.filter(node__cluster=leaving.cluster, removed_at__isnull=True).exists()
+    assert not PlannedHealth.objects.exists()
+    assert OutsideJob.objects.get().until is not None
+    assert [row.name for row in clusters_listed(access)] == ["south"]
+    entry = AuditEntry.objects.get(action="cluster.remove")
+    before = {"name": "hpc", "backend": "simulated", "nodes": 2, "gpus": 16}
+    assert (entry.object_id, entry.reason, entry.before) == (leaving.cluster.public_id, "Sold.", before)
+    assert InventoryEvent.objects.filter(kind="removed", cause="Cluster hpc was removed: Sold.").count() == 2
+    assert fleet_faults() == []
+
+    leaving.loop.after(minutes=1).tick()
+    assert state(waits) == JobState.QUEUED
+    assert not Placement.objects.filter(until__isnull=True).exists()
+    reader = personas.client("viewer")
+    page = reader.get(reverse("cluster", args=["hpc"])).content.decode()
+    assert "removed" in page
+    assert reader.get(reverse("node", args=[leaving.nodes[0].public_id])).status_code == 200
+    assert reader.get("/api/v1/clusters/hpc").json()["removed_at"] is not None
+
+
+def test_it_stays_while_a_job_runs_there_leaves_or_was_promised_it(leaving, personas):
+    access = personas.access("operator")
+    with pytest.raises(Conflict, match="1 job runs on hpc, or was promised its GPUs: drain its nodes first"):
+        leaving.remove(access)
+    attempts_stop(stops=[Stop(leaving.job.pk, JobState.CANCELLED, "cancelled", "No.")], now=leaving.loop.now)
+    Cluster.objects.filter(pk=leaving.cluster.pk).update(silent_since=NOON)
+    with pytest.raises(Conflict, match="give them up first"):
+        leaving.remove(access)
+    assert not Node.objects.filter(removed_at__isnull=False).exists()
+
+
+def test_it_is_refused_without_reason_name_or_right_and_twice(leaving, personas):
+    access = personas.access("operator")
+    leaving.over()
+    for wrong in ({"reason": " "}, {"confirm": "south"}):
+        with pytest.raises(ValidationError):
+            leaving.remove(access, **wrong)
+    with pytest.raises(PermissionDenied):
+        leaving.remove(personas.access("team_lead"))
+    leaving.remove(access)
+    with pytest.raises(Conflict, match="hpc was removed already"):
+        leaving.remove(access)
+
+
+def test_the_loop_asks_it_nothing_any_more_and_its_logs_are_read(leaving, personas, tmp_path):
+    """Nothing of a Slurm that may be gone is asked, and a log lies in its folder still."""
+    Cluster.objects.filter(pk=leaving.cluster.pk).update(backend="slurm")
+    SlurmCluster.objects.create(cluster=leaving.cluster, conf="/nowhere", folder=str(tmp_path), tag="cafecafe", import_minutes=5, changed_at=NOON)
+    assert leaving.cluster.pk in backends_all()
+
+    leaving.over().remove(personas.access("operator"))
+
+    assert leaving.cluster.pk not in backends_all()
+    leaving.cluster.refresh_from_db()
+    assert backend_for(leaving.cluster).facts.pins_gpus is False
+    assert leaving.cluster.pk not in backends_all(), "reading a log brings it back to nobody"
+    assert slurm_nodes_reconcile(now=NOON) == 0
+    assert SlurmCluster.objects.get().import_minutes == 0
+
+
+def test_a_cluster_of_that_name_that_is_imported_again_goes_on(leaving, personas):
+    access = personas.access("superuser")
+    leaving.over().remove(access)
+
+    preview = import_preview(access=access, text=INVENTORY, form="yaml", source="file", remove_missing=False, now=leaving.loop.now)
+    assert preview.upload is not None
+    import_apply(access=access, upload=preview.upload, now=leaving.loop.now)
+
+    cluster = Cluster.objects.get(name="hpc")
+    assert (cluster.pk, cluster.removed_at) == (leaving.cluster.pk, None)
+    assert Node.objects.filter(cluster=cluster, removed_at__isnull=True).count() == 1
+    assert {row.name for row in clusters_listed(access)} == {"hpc", "south"}
+    assert fleet_faults() == []
+
+
+def test_the_page_shows_what_happens_and_asks_for_the_name(leaving, personas):
+    operator, address = personas.client("operator"), reverse("cluster_remove", args=["hpc"])
+    assert "1 job runs on hpc, or was promised its GPUs: drain its nodes first." in operator.get(address).content.decode()
+    leaving.over()
+    submit(leaving.team, gpus=8)
+
+    assert address in operator.get(reverse("cluster", args=["hpc"])).content.decode()
+    page = operator.get(address).content.decode()
+    assert "hpc leaves the fleet with 2 nodes and 16 GPUs." in page
+    assert "1 waiting job fits no other cluster and will not start." in page
+    wrong = operator.post(address, {"reason": "Sold", "confirm": "south"})
+    assert (wrong.status_code, "Type hpc to confirm." in wrong.content.decode()) == (422, True)
+    done = operator.post(address, {"reason": "Sold", "confirm": "hpc"}, follow=True)
+    assert "hpc was removed." in done.content.decode()
+    assert address not in operator.get(reverse("cluster", args=["hpc"])).content.decode()
+
+
+def test_the_api_does_the_same(leaving, personas):
+    operator, address = personas.client("operator"), "/api/v1/clusters/hpc/remove"
+    body = {"reason": "Sold", "confirm": "hpc"}
+    assert operator.post(address, body, content_type="application/json").status_code == 409
+    leaving.over()
+    told = operator.post(f"{address}?dry_run=true", {"reason": "Sold"}, content_type="application/json").json()
+    assert told == {"nodes": 2, "gpus": 16, "planned": 0, "stranded": 0, "folder": ""}
+    assert operator.post(address, {"reason": "Sold"}, content_type="application/json").status_code == 422
+    assert operator.post(address, body, content_type="application/json").json() == told
+    assert operator.post(address, body, content_type="application/json").status_code == 409
