@@ -90,6 +90,16 @@ def test_figures_of_starts_are_of_processes_and_a_job_that_never_ran_is_told(tmp
     assert sum(wish.workers > 1 for wish in slurm.mixed(100)) > 5
 
 
+def test_slurm_lies_in_memory_where_there_is_room_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "MEMORY", tmp_path)
+    monkeypatch.setattr(slurm, "ROOM_BYTES", 1)
+    assert slurm.in_memory() == tmp_path
+    monkeypatch.setattr(slurm, "ROOM_BYTES", 2**62)
+    assert slurm.in_memory() is None
+    monkeypatch.setattr(slurm, "MEMORY", tmp_path / "none")
+    assert slurm.in_memory() is None
+
+
 @pytest.mark.parametrize("as_json", [True, False])
 def test_every_figure_is_shown(capsys, as_json):
     bench.show([{"case": "a", "median_ms": 1.5}], as_json=as_json)
