@@ -7,10 +7,9 @@ Two writers of one cluster would take each other's readings for missing. Counter
 """
 
 import logging
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -43,19 +42,19 @@ from dashboards.health.state import (
 )
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
-from dashboards.prometheus.dcgm import STALE_SECONDS, Look, look
+from dashboards.prometheus.dcgm import SLICES, STALE_SECONDS, Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
 from dashboards.telemetry.local import logged
+from dashboards.telemetry.machine import machine_begun, machine_told
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.progress import turn_take
-from scheduler.loop.measures import SOURCE_FAULTS
+from scheduler.engine.model.mig import board_of
 from scheduler.models import Gpu, Node
 from scheduler.notify.outgoing import Rules
 from scheduler.selectors.nodes import nominal_speeds
-from scheduler.services.loop.measuring import tally
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ TURN = "prometheus"
 PACE = timedelta(seconds=10)
 SOURCE, WEAK_SOURCE = "prometheus", "prometheus-driver"
 AT_ONCE = 8
-MACHINE, MACHINE_THREAD, MACHINE_SECONDS = "nvml", "gpufleet-nvml", 5
+MACHINE_THREAD = "gpufleet-nvml"
 Machine = Callable[[Container[str]], tuple[Sequence[Reading], KernelLog | None]]
 THERMAL, BRAKE = 0x20 | 0x40, 0x80
 
@@ -77,6 +76,7 @@ class Known:
     node: int
     pcie_generation: int | None = None
     pcie_width: int | None = None
+    slices: int = SLICES
 
 
 @dataclass(slots=True)
@@ -105,14 +105,15 @@ def prometheus_collect(*, now: datetime, rules: Rules | None = None, machine: Ma
     known = gpus_known()
     hosts = nodes_named()
     allowed = rules or Rules.of_settings()
-    begun, local = monotonic(), _begun(machine or machine_known, known)
+    silent: tuple[Sequence[Reading], KernelLog | None] = (), None
+    begun, local = monotonic(), machine_begun(MACHINE_THREAD, partial(machine or machine_known, known), silent)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(lambda server: answer_of(server, known.keys(), allowed, now, hosts), servers))
+        answers = list(pool.map(lambda server: answer_of(server, known, allowed, now, hosts), servers))
     values = newest_read(answers)
     speeds, retransmits = hosts_read(answers, hosts)
     nominal = nominal_speeds(speeds) if speeds else {}
     counts = [counts_of(answer.server.pk, answer.look.gpus, answer.look.nics, known, hosts) for answer in answers]
-    readings, log = _machine_told(local)
+    readings, log = machine_told(local, silent)
     _fill_in(values, readings, known)
     clusters: dict[int, list[tuple[Known, Mapping[str, float]]]] = defaultdict(list)
     for uuid, read in values.items():
@@ -165,44 +166,15 @@ def hosts_read(answers: Sequence[Answer], hosts: Mapping[str, int]) -> tuple[dic
     return speeds, retransmits
 
 
-def _begun(machine: Machine, known: Container[str]) -> Future[tuple[Sequence[Reading], KernelLog | None]]:
-    """This machine's readings, by a thread that nobody waits for where the driver hangs: as long as it does, no other is begun."""
-    told: Future[tuple[Sequence[Reading], KernelLog | None]] = Future()
-    if any(one.name == MACHINE_THREAD for one in threading.enumerate()):
-        told.set_result(([], None))
-        return told
-
-    def read() -> None:
-        try:
-            told.set_result(machine(known))
-        except Exception as fault:
-            told.set_exception(fault)
-
-    threading.Thread(target=read, name=MACHINE_THREAD, daemon=True).start()
-    return told
-
-
-def _machine_told(local: Future[tuple[Sequence[Reading], KernelLog | None]]) -> tuple[Sequence[Reading], KernelLog | None]:
-    """Nothing where the driver takes too long or fails, in whatever way: the round goes on with what servers read."""
-    try:
-        return local.result(timeout=MACHINE_SECONDS)
-    except Exception as fault:
-        tally.count(SOURCE_FAULTS, MACHINE)
-        if isinstance(fault, TimeoutError):
-            logger.warning("This machine's driver did not answer within %s s.", MACHINE_SECONDS)
-        else:
-            logger.exception("This machine's GPUs could not be read.")
-        return [], None
-
-
 def machine_known(known: Container[str]) -> tuple[list[Reading], KernelLog | None]:
     """This machine's own GPUs, where it has any of the inventory. It reads no table, as it runs in a thread of its own."""
+    log = kernel_log_read()
+    if log is not None and not any(uuid in known for uuid in log.uuids):
+        log = None
     try:
-        log = kernel_log_read()
-        own = [*machine_uuids(), *(log.uuids if log else ())]
-        return (machine_read(), log) if any(uuid in known for uuid in own) else ([], None)
+        return (machine_read() if any(uuid in known for uuid in machine_uuids()) else []), log
     except NvmlUnavailable:
-        return [], None  # as on most consoles
+        return [], log  # as on most consoles, which have no such log either
 
 
 def _fill_in(values: dict[str, dict[str, float]], readings: Sequence[Reading], known: Mapping[str, Known]) -> None:
@@ -242,8 +214,13 @@ def _as_dcgm(reading: Reading) -> dict[str, float]:
 
 def gpus_known() -> dict[str, Known]:
     rows = Gpu.objects.filter(removed_at__isnull=True, node__removed_at__isnull=True).exclude(uuid="").order_by("pk")
-    facts = rows.values_list("uuid", "pk", "node__cluster_id", "node_id", "pcie_generation", "pcie_width")
-    return {uuid: Known(key, cluster, node, generation, width) for uuid, key, cluster, node, generation, width in facts}
+    facts = rows.values_list("uuid", "pk", "node__cluster_id", "node_id", "pcie_generation", "pcie_width", "gpu_type_id")
+    return {uuid: Known(key, cluster, node, generation, width, _slices(kind)) for uuid, key, cluster, node, generation, width, kind in facts}
+
+
+def _slices(gpu_type: str) -> int:
+    board = board_of(gpu_type)
+    return board.compute_slices if board else SLICES
 
 
 def nodes_named() -> dict[str, int]:
@@ -253,13 +230,18 @@ def nodes_named() -> dict[str, int]:
     return {name: key for name, key in rows if twice[name] == 1}
 
 
-def answer_of(server: PrometheusServer, known: Container[str], rules: Rules, now: datetime, hosts: Container[str] = ()) -> Answer:
+def answer_of(server: PrometheusServer, known: Mapping[str, Known], rules: Rules, now: datetime, hosts: Container[str] = ()) -> Answer:
     """Ask one server; what goes wrong is in the answer. It reads no table, as it runs in a thread of its own."""
     begun, answer = monotonic(), Answer(server)
     try:
-        answer.look = look(Server(server.url, rules).ask, known=lambda uuid: uuid in known, now=now.timestamp(), hosts=hosts)
+        slices = {uuid: one.slices for uuid, one in known.items()}
+        answer.look = look(Server(server.url, rules).ask, known=slices, now=now.timestamp(), hosts=hosts)
     except PrometheusFault as fault:
         answer.fault = str(fault)
+    except Exception:
+        # Whatever it says, other servers are read on.
+        logger.exception("The answers of %s could not be read.", server.name)
+        answer.fault = "Its answer is not one of a Prometheus."
     else:
         if not answer.look.gpus:
             answer.fault = "It answered without a reading of any GPU in the inventory."

@@ -93,9 +93,11 @@ ODDITIES = {
     "missing": "GPUs without a field that others have",
     "older": "GPUs of which another server had a newer reading",
 }
-_PROFILE = re.compile(r"(\d)g\.\d+gb", re.ASCII)
-SEVENTHS = 7
+# `1g.10gb`, and the same with or without engines of the board: `1g.10gb+me`.
+_PROFILE = re.compile(r"(\d)g\.\d+gb(?:[+-][a-z.]+)?", re.ASCII)
+SLICES = 7  # compute slices of most boards that are split
 SHARED = frozenset({"sm", "tensor", "dram", "occupancy"})  # of MIG instances: added up by their part of the GPU
+OF_INSTANCES = SHARED | {"used", "free"}  # memory: added up as it is
 
 
 def query_of(one: Field) -> str:
@@ -116,8 +118,9 @@ class Look:
     retransmits: dict[str, float] = field(default_factory=dict)
 
 
-def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Callable[[str], bool], now: float, hosts: Container[str] = ()) -> Look:
-    """Ask for every field. `now` is in seconds since 1970; `hosts` are the names of nodes."""
+def look(ask: Callable[[str], Iterable[Mapping[str, Any]]], *, known: Mapping[str, int], now: float, hosts: Container[str] = ()) -> Look:
+    """Ask for every field. `known`: GPUs by UUID, with the compute slices of their boards. `now` is in seconds since 1970; `hosts` are the names of
+    nodes."""
     found = Look()
     ages = _ages(ask(AGE), now)
     for (uuid, _), age in ages.items():
@@ -195,8 +198,10 @@ def _ages(series: Iterable[Mapping[str, Any]], now: float) -> dict[tuple[str, st
     return ages
 
 
-def _read(found: Look, one: Field, series: Iterable[Mapping[str, Any]], known: Callable[[str], bool], ages: Mapping[tuple[str, str], float]) -> None:
-    parts: dict[str, list[tuple[int, float]]] = defaultdict(list)
+def _read(found: Look, one: Field, series: Iterable[Mapping[str, Any]], known: Mapping[str, int], ages: Mapping[tuple[str, str], float]) -> None:
+    """A GPU of which an instance tells what can't be believed has no reading: the others alone would make it look idle."""
+    parts: dict[str, list[float]] = defaultdict(list)
+    broken: set[str] = set()
     whole: dict[str, float] = {}
     for row in series:
         labels = _labels(row)
@@ -204,31 +209,39 @@ def _read(found: Look, one: Field, series: Iterable[Mapping[str, Any]], known: C
         if not uuid:
             found.odd["no_uuid"] += 1
             continue
-        if not known(uuid):
+        if uuid not in known:
             found.odd["unknown_gpu"] += 1
             continue
+        value, is_part = _number(row), bool(instance) and one.key in OF_INSTANCES
+        slices = _slices(labels, known[uuid]) if is_part and one.key in SHARED else 1
         if ages.get((uuid, instance), 0.0) > STALE_SECONDS:
-            found.odd["stale"] += 1
-            continue
-        value = _number(row)
-        if value is None:
-            found.odd["not_a_number"] += 1
+            odd = "stale"
+        elif value is None:
+            odd = "not_a_number"
         elif not one.least <= value <= one.most:
-            found.odd["out_of_range"] += 1
-        elif instance and one.key in SHARED:
-            profile = _PROFILE.fullmatch(labels.get("GPU_I_PROFILE", ""))
-            if profile is None or not 1 <= int(profile[1]) <= SEVENTHS:
-                found.odd["wrong_profile"] += 1
-            else:
-                parts[uuid].append((int(profile[1]), value))
-        elif instance and one.key in ("used", "free"):
-            whole[uuid] = whole.get(uuid, 0.0) + value
+            odd = "out_of_range"
+        elif slices is None:
+            odd = "wrong_profile"
+        elif is_part:
+            parts[uuid].append(slices * value)
+            continue
         else:
             whole[uuid] = max(value, whole.get(uuid, value))
-    for uuid, shares in parts.items():
-        whole.setdefault(uuid, min(1.0, sum(seventh * value for seventh, value in shares) / SEVENTHS))
+            continue
+        found.odd[odd] += 1
+        if is_part:
+            broken.add(uuid)
+    for uuid, values in parts.items():
+        if uuid not in broken:
+            whole.setdefault(uuid, min(1.0, sum(values) / known[uuid]) if one.key in SHARED else sum(values))
     for uuid, value in whole.items():
         found.gpus[uuid][one.key] = value
+
+
+def _slices(labels: Mapping[str, str], most: int) -> int | None:
+    """How many compute slices an instance has, by its profile; None where its board has no such profile."""
+    profile = _PROFILE.fullmatch(labels.get("GPU_I_PROFILE", ""))
+    return int(profile[1]) if profile is not None and 1 <= int(profile[1]) <= most else None
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, str]:
@@ -243,6 +256,6 @@ def _number(row: Mapping[str, Any]) -> float | None:
         return None
     try:
         number = float(value[1])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

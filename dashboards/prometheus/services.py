@@ -80,7 +80,7 @@ def server_remove(*, access: Access, server: PrometheusServer, reason: str = "",
 def server_test(*, access: Access, server: PrometheusServer, now: datetime) -> Answer:
     """Ask it once, and keep nothing of the answer."""
     access.must_everywhere(Can.OPERATE)
-    answer = answer_of(server, gpus_known().keys(), Rules.of_settings(), now)
+    answer = answer_of(server, gpus_known(), Rules.of_settings(), now)
     _record(access, "test", server, None, {"gpus": len(answer.look.gpus), "fault": answer.fault}, "")
     return answer
 

@@ -3,7 +3,9 @@
 In a cluster that Prometheus servers read, their round reads this machine, too (`dashboards.prometheus.collect`): a frame has one writer at a time.
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from time import monotonic
@@ -19,13 +21,14 @@ from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
 from dashboards.telemetry.kernel_log import KernelLog, kernel_log_read
+from dashboards.telemetry.machine import machine_begun, machine_told
 from dashboards.telemetry.nics import Retransmissions, nic_errors_read, nic_speeds_read
 from dashboards.telemetry.nvml import DRIVER, NvmlUnavailable, Reading, machine_read, machine_uuids
 from gpufleet.core.live.feed import feed_publish
 from scheduler.models import Gpu
 from scheduler.selectors.nodes import nominal_speeds
 
-SOURCE, SERVERS = "nvml", "prometheus"
+SOURCE, SERVERS, THREAD, LOG_THREAD = "nvml", "prometheus", "gpufleet-nvml-own", "gpufleet-kernel-log"
 WEAK_SOURCE = "nvml-driver"  # SM activity is the driver's utilisation for at least one GPU
 
 
@@ -45,17 +48,31 @@ NO_NETWORK = Network()
 _retransmissions = Retransmissions()
 
 
-def local_collect(*, now: datetime) -> int:
-    """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written."""
-    try:
-        uuids, log = machine_uuids(), kernel_log_read()
-        known = [*uuids, *(log.uuids if log else ())]
-        if not known or not Gpu.objects.filter(uuid__in=known, removed_at__isnull=True).exists():
-            return 0
-        readings = machine_read()
-    except NvmlUnavailable:
-        # Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks.
+def uuids_told() -> list[str]:
+    """UUIDs. Most consoles run on a machine without GPUs; `gpufleet doctor` says so to whoever asks."""
+    with contextlib.suppress(NvmlUnavailable):
+        return machine_uuids()
+    return []
+
+
+def readings_told() -> list[Reading] | None:
+    with contextlib.suppress(NvmlUnavailable):
+        return machine_read()
+    return None
+
+
+def local_collect(*, now: datetime, there: Callable[[], list[str]] = uuids_told, log_read: Callable[[], KernelLog | None] = kernel_log_read) -> int:
+    """Read this machine and write a frame for each cluster that has GPUs of it. Returns how many GPUs were written.
+
+    Of a driver that does not answer the kernel's log may still tell why.
+    """
+    begun: Future[list[str]] = machine_begun(THREAD, there, [])
+    log = machine_told(machine_begun(LOG_THREAD, log_read, None), None)
+    uuids = machine_told(begun, [])
+    known = [*uuids, *(log.uuids if log else ())]
+    if not known or not Gpu.objects.filter(uuid__in=known, removed_at__isnull=True).exists():
         return 0
+    readings = machine_told(machine_begun(THREAD, readings_told, None), None) if uuids else None
     network = Network(nic_errors_read(), nic_speeds_read(), _retransmissions.read(at=monotonic()))
     return local_write(uuids=uuids, readings=readings, log=log, network=network, now=now)
 
@@ -63,30 +80,34 @@ def local_collect(*, now: datetime) -> int:
 def local_write(
     *,
     uuids: Sequence[str],
-    readings: Sequence[Reading],
+    readings: Sequence[Reading] | None,
     log: KernelLog | None = None,
     network: Network = NO_NETWORK,
     now: datetime,
 ) -> int:
-    """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread."""
-    by_uuid = {reading.uuid: reading for reading in readings}
+    """One frame a cluster with what was read. A GPU that is there and gave no reading is in the frame as unread.
+
+    Readings None: the driver did not answer. Then there is no frame, and what is known grows old.
+    """
+    by_uuid = {reading.uuid: reading for reading in readings or ()}
     own = _own_gpus([*uuids, *(log.uuids if log else ())], now)  # a GPU that fell off the bus is known by the log alone
     clusters = sorted({cluster for cluster, _, _, _ in own})
     if not clusters:
         return 0
     with transaction.atomic():
-        for cluster in clusters:
+        for cluster in clusters if readings is not None else ():
             mine = [(key, by_uuid.get(uuid)) for owner, key, uuid, _ in own if owner == cluster]
             columns = _columns(mine)
             frame_write(cluster_id=cluster, at=now, source=WEAK_SOURCE if len(columns.weak) else SOURCE, columns=columns)
-        feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
+        if readings is not None:
+            feed_publish(changes={"telemetry": [{"id": cluster} for cluster in clusters]})
     for cluster in clusters:
         read = [(key, node, by_uuid[uuid]) for owner, key, uuid, node in own if owner == cluster and uuid in by_uuid]
         keys = {uuid: key for owner, key, uuid, _ in own if owner == cluster}  # also of a GPU that gave no reading
         told = logged(log, keys)
         if read or (told is not None and told.xids):
             state_write(cluster_id=cluster, at=now, source=SOURCE, state=replace(_state(read, network), log=told))
-    return len(own)
+    return 0 if readings is None else len(own)
 
 
 def logged(log: KernelLog | None, gpus: Mapping[str, int]) -> Logged | None:

@@ -5,7 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 from dashboards.health.models import HealthBucket
 from dashboards.models import TelemetryFrame
 from dashboards.readings import hardware_now, network_now
+from dashboards.telemetry import machine
 from dashboards.telemetry.kernel_log import KernelLog, Xid, kernel_log_read
 from dashboards.telemetry.local import Network, local_collect, local_write
 from dashboards.telemetry.nics import Retransmissions, nic_errors_read, nic_speeds_read
@@ -292,6 +296,34 @@ def test_the_weaker_signal_is_marked_on_the_frame_too(stub_driver: Path) -> None
 def test_collecting_where_there_is_nothing_writes_nothing() -> None:
     assert local_collect(now=NOON) == 0
     assert not TelemetryFrame.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_driver_that_hangs_holds_up_no_worker_is_asked_once_and_is_told_of_by_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beat asks every five seconds, and all else that the console does waits for the same few threads."""
+    monkeypatch.setattr(machine, "MACHINE_SECONDS", 0.2)
+    Gpu.objects.filter(node=builders.node(gpus=1)).update(uuid="GPU-0")
+    go_on, asked, began = threading.Event(), [], time.monotonic()
+
+    def hangs() -> list[str]:
+        asked.append(time.monotonic())
+        go_on.wait(60)
+        return []
+
+    def log_at(second: int) -> KernelLog:
+        xids = (Xid(7, "GPU-0", 79),) if second else ()
+        return KernelLog("b-1", NOON - timedelta(days=1), 7 if second else 6, frozenset({"GPU-0"}), xids)
+
+    local_write(uuids=["GPU-0"], readings=[Reading("GPU-0", "H100", 10.0, None, None, None, GPM, 25.0, 400, 61, {})], log=log_at(0), now=NOON)
+    try:
+        for second in (5, 10, 15):
+            assert local_collect(now=NOON + timedelta(seconds=second), there=hangs, log_read=partial(log_at, second)) == 0
+        assert len(asked) == 1
+        assert time.monotonic() - began < 10
+    finally:
+        go_on.set()
+    assert TelemetryFrame.objects.get().at == NOON, "what is known grows old"
+    assert list(HealthBucket.objects.values_list("signal", "code", "value")) == [("xid", 79, 1)]
 
 
 @pytest.mark.gpu

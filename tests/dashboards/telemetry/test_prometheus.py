@@ -35,12 +35,13 @@ from dashboards.idle.ending import idle_ends
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.models import NO_READING, FleetSample, GpuRollup, TelemetryFrame
-from dashboards.prometheus import asking, collect
+from dashboards.prometheus import asking
 from dashboards.prometheus.asking import PrometheusFault
-from dashboards.prometheus.collect import answer_of, prometheus_collect
+from dashboards.prometheus.collect import answer_of, gpus_known, prometheus_collect
 from dashboards.prometheus.dcgm import FIELDS, NICS, ODDITIES, look, query_of
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.readings import hardware_now, network_now
+from dashboards.telemetry import machine as machine_asked
 from dashboards.telemetry.frames import NO_POWER
 from dashboards.telemetry.kernel_log import KernelLog, Xid
 from dashboards.telemetry.local import local_write
@@ -129,8 +130,8 @@ def test_readings_come_from_a_real_prometheus(real: tuple[Exporter, Prometheus])
     exporter, server = real
     node = fleet()
     slices = [
-        ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": "GPU-2", "GPU_I_ID": str(number), "GPU_I_PROFILE": profile}, value)
-        for number, profile, value in ((1, "3g.40gb", "1"), (2, "4g.40gb", "0.5"), (3, "x", "0.1"))
+        ("DCGM_FI_PROF_SM_ACTIVE", {"UUID": f"GPU-{gpu}", "GPU_I_ID": str(number), "GPU_I_PROFILE": profile}, value)
+        for gpu, number, profile, value in ((2, 1, "3g.40gb", "1"), (2, 2, "4g.40gb", "0.5"), (3, 3, "x", "0.1"))
     ]
     exporter.samples = [
         *said(0, sm="0.62", tensor="0.3", used="20000", free="60000", power="412.4", temperature="61", xid="0"),
@@ -505,7 +506,7 @@ def slow() -> Iterator[tuple[str, threading.Event]]:
 @pytest.mark.django_db
 def test_a_driver_that_hangs_holds_up_no_round_and_is_asked_once(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, threading.Event]) -> None:
     """Also, the driver wrote a frame while the server took its time: the server's is the newest all the same."""
-    monkeypatch.setattr(collect, "MACHINE_SECONDS", 0.2)
+    monkeypatch.setattr(machine_asked, "MACHINE_SECONDS", 0.2)
     gpus = gpus_of(fleet())
     PrometheusServer.objects.create(public_id="ps-1", name="main", url=slow[0])
     go_on, asked = threading.Event(), []
@@ -571,10 +572,47 @@ def test_a_server_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch, slow
     url, late = slow
     late.set()
     begun = time.monotonic()
-    answer = answer_of(PrometheusServer(url=url), set(), LOCAL, now())
+    answer = answer_of(PrometheusServer(url=url), {}, LOCAL, now())
 
     assert "0.6 s" in answer.fault
     assert time.monotonic() - begun < 3
+
+
+@contextlib.contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *said: object) -> None:
+            """Nothing to read here."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "series",
+    ["[" * 100_000, '{"metric":{"UUID":["GPU-0"]},"value":[1,"0.5"]}', '{"metric":{"UUID":{},"instance":1,"GPU_I_PROFILE":7},"value":[1,"1"]}'],
+    ids=["nested", "list", "numbers"],
+)
+def test_what_one_server_answers_costs_another_no_reading(series: str, slow: tuple[str, threading.Event]) -> None:
+    fleet(2)
+    body = f'{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}'.encode()
+    with answering(body) as url:
+        for number, address in enumerate((url, slow[0])):
+            PrometheusServer.objects.create(public_id=f"ps-{number}", name=f"server {number}", url=address)
+        assert prometheus_collect(now=now(), rules=LOCAL) == 2
+
+    assert frame() == {0: 90, 1: 0}
+    told, other = PrometheusServer.objects.order_by("pk")
+    assert (told.fault, other.fault) == ("Its answer is not one of a Prometheus.", "")
 
 
 def test_a_look_outlives_a_query_of_adapters_that_fails() -> None:
@@ -583,16 +621,48 @@ def test_a_look_outlives_a_query_of_adapters_that_fails() -> None:
             raise PrometheusFault("query timed out")
         return [{"metric": {"UUID": "GPU-0"}, "value": [0, "0.5"]}] if query == query_of(FIELDS[0]) else []
 
-    found = look(ask, known=lambda _: True, now=0)
+    found = look(ask, known={"GPU-0": 7}, now=0)
     assert (dict(found.gpus), found.odd["no_nics"]) == ({"GPU-0": {FIELDS[0].key: 0.5}}, 1)
+
+
+@pytest.mark.parametrize(
+    ("slices", "instances", "percent", "odd"),
+    [
+        (7, [("1g.10gb", 1), ("1g.10gb+me", 1), ("2g.20gb", 1), ("3g.40gb", 1)], 100, 0),
+        (7, [("1g.10gb+me", 0.7)], 10, 0),
+        (4, [("1g.6gb", 1)] * 4, 100, 0),
+        (4, [("2g.12gb", 0.5), ("1g.6gb", 1)], 50, 0),
+        (7, [("3g.40gb", 0), ("4g.40gb", 1.7)], None, 0),
+        (7, [("3g.40gb", 0), ("4g.40gb", float("nan"))], None, 0),
+        (4, [("7g.80gb", 1), ("1g.6gb", 1)], None, 1),
+    ],
+)
+def test_instances_count_by_their_slices_of_the_board(slices: int, instances: list[tuple[str, float]], percent: int | None, odd: int) -> None:
+    """One that cannot be believed leaves the GPU without a reading: the others alone would make it look idle."""
+    labels = [{"UUID": "GPU-0", "GPU_I_ID": str(number), "GPU_I_PROFILE": profile} for number, (profile, _) in enumerate(instances)]
+    series = [{"metric": one, "value": [0, str(value)]} for one, (_, value) in zip(labels, instances, strict=True)]
+
+    found = look(lambda query: series if query == query_of(FIELDS[0]) else [], known={"GPU-0": slices}, now=0)
+
+    sm = found.gpus["GPU-0"].get("sm")
+    assert (None if sm is None else round(100 * sm), found.odd["wrong_profile"]) == (percent, odd)
+
+
+@pytest.mark.django_db
+def test_a_board_of_four_slices_is_known_by_its_type() -> None:
+    for number, kind in enumerate(("A30-24GB", "H100-SXM-80GB", "L40S-48GB")):
+        gpu = gpus_of(builders.node(gpus=1))[0]
+        Gpu.objects.filter(pk=gpu.pk).update(uuid=f"GPU-{number}", gpu_type=builders.gpu_type(kind))
+
+    assert [one.slices for one in gpus_known().values()] == [4, 7, 7]
 
 
 @pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://10.0.0.1:9090", "file:///etc/passwd", "https://user:secret@example.com"])
 def test_addresses_are_checked_as_those_of_webhooks(url: str) -> None:
-    assert answer_of(PrometheusServer(url=url), set(), Rules(), now()).fault
+    assert answer_of(PrometheusServer(url=url), {}, Rules(), now()).fault
 
 
-ODD = st.sampled_from(["0", "0.5", "1", "1.7", "-1", "NaN", "+Inf", "1e9", "", "x", "100", "41"])
+ODD = st.sampled_from(["0", "0.5", "1", "1.7", "-1", "NaN", "+Inf", "1e9", "", "x", "100", "41", 10**400, None, [], {}])
 LABELS = st.fixed_dictionaries(
     {},
     optional={
@@ -612,7 +682,7 @@ def test_no_answer_gives_an_impossible_reading(series: list[dict[str, object]]) 
         asked.append(query)
         return series
 
-    found = look(ask, known={"GPU-0", "GPU-1"}.__contains__, now=100.0)
+    found = look(ask, known={"GPU-0": 7, "GPU-1": 4}, now=100.0)
 
     bounds = {one.key: one for one in FIELDS}
     assert all(
@@ -641,9 +711,11 @@ def drawn(rng: random.Random) -> dict[tuple[str, str, str, str], str]:
 def expected_odd(series: dict[tuple[str, str, str, str], str]) -> Counter[str]:
     bounds, shared = {one.metric: one for one in FIELDS}, {"sm", "tensor", "dram", "occupancy"}
     odd: Counter[str] = Counter(stale=1, unknown_node=1)
-    believed: set[tuple[str, str]] = set()
+    whole, parts, broken = set[tuple[str, str]](), set[tuple[str, str]](), set[tuple[str, str]]()
     for (metric, uuid, instance, profile), value in series.items():
         one, number = bounds[metric], float(value)
+        is_part = bool(instance) and one.key in shared | {"used", "free"}
+        before = odd.total()
         if not uuid:
             odd["no_uuid"] += 1
         elif int(uuid.removeprefix("GPU-")) >= 300:
@@ -655,7 +727,10 @@ def expected_odd(series: dict[tuple[str, str, str, str], str]) -> Counter[str]:
         elif instance and one.key in shared and profile in ("9g.1gb", "?"):
             odd["wrong_profile"] += 1
         else:
-            believed.add((uuid, one.key))
+            (parts if is_part else whole).add((uuid, one.key))
+        if is_part and odd.total() > before:
+            broken.add((uuid, one.key))
+    believed = whole | (parts - broken)
     gpus = {uuid for uuid, _ in believed}
     odd["missing"] = len(gpus) * len({key for _, key in believed}) - len(believed)
     return odd
