@@ -9,7 +9,7 @@ from ninja import Query, Router, Schema
 from pydantic import Field, JsonValue
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import Row, gap_by, gap_report
+from dashboards.gap.figures import Row, gap_by, gap_report, gap_weeks
 from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gpus_behind, rows_presented
 from dashboards.gap.rows import Row as Behind
 from dashboards.gap.store import gap_course, span_for
@@ -39,6 +39,11 @@ class GapRowOut(Schema):
     gap_hour_micros: int | None = Field(
         description="What of it that does not compute costs an hour; null for callers who may not see costs.", examples=[None]
     )
+    gap_month_micros: int | None = Field(description="The same in a month of 730 hours.", examples=[None])
+    gap_this_week_milli: int | None = Field(
+        description="What of it did not compute, on average of the last seven days, in tenths of GPUs; null without a snapshot.", examples=[28400]
+    )
+    gap_last_week_milli: int | None = Field(description="The mean of the seven days before.", examples=[31000])
     causes: dict[str, int] = Field(
         description="Thousandths of GPUs by cause; they add up to all of its GPUs.", examples=[{"computing": 90000, "idle": 30000}]
     )
@@ -65,10 +70,11 @@ def fleet_gap(request: HttpRequest, asked: Query[GapQuery]) -> GapOut:
     access = access_of(request)
     access.must_somewhere(Can.SEE)
     moment = now()
-    report = gap_report(access, now=moment, gpu_type=asked.gpu_type)
+    weeks = gap_weeks(now=moment)
+    report = gap_report(access, now=moment, weeks=weeks, gpu_type=asked.gpu_type)
     if report is None:
         return GapOut(at=None, gpu_milli=0, causes=[], by=asked.by, rows=[])
-    rows = gap_by(access, asked.by, gpu_type=asked.gpu_type, now=moment)
+    rows = gap_by(access, asked.by, weeks=weeks, gpu_type=asked.gpu_type, now=moment)
     return GapOut(
         at=report.at,
         gpu_milli=report.whole.milli,
@@ -92,7 +98,13 @@ def _cause_out(row: Row) -> GapCauseOut:
 def _row_out(row: Row) -> GapRowOut:
     assert row.causes is not None
     return GapRowOut(
-        name=row.key, gpu_milli=row.milli, gap_hour_micros=row.hour_micros, causes={cause: milli for cause, milli in row.causes.items() if milli}
+        name=row.key,
+        gpu_milli=row.milli,
+        gap_hour_micros=row.hour_micros,
+        gap_month_micros=row.month_micros,
+        gap_this_week_milli=row.this_week,
+        gap_last_week_milli=row.last_week,
+        causes={cause: milli for cause, milli in row.causes.items() if milli},
     )
 
 

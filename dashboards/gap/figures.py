@@ -1,14 +1,14 @@
 """The gap as a viewer sees it: by cause and by team, class, type or pool, in GPUs and money. Every column adds up as printed."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
 
 from dashboards.gap.causes import Cause, Part
-from dashboards.gap.store import gap_newest, gap_over
+from dashboards.gap.store import Gap, gap_newest, gap_over
 from dashboards.selectors import NO_POOL, NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, Owner, owners_named, rates_visible
 from dashboards.telemetry.spans import QUARTER, span_begin
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
@@ -81,7 +81,21 @@ class Report:
     until: datetime  # where this week ends
 
 
-def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report | None:
+@dataclass(frozen=True, slots=True)
+class Weeks:
+    """All snapshots of this week, which ends with `until`, and of the one before."""
+
+    until: datetime
+    this: Gap
+    last: Gap
+
+
+def gap_weeks(*, now: datetime) -> Weeks:
+    until = span_begin(now, QUARTER)
+    return Weeks(until, gap_over(until - WEEK, until), gap_over(until - 2 * WEEK, until - WEEK))
+
+
+def gap_report(access: Access, *, now: datetime, weeks: Weeks, gpu_type: str = "") -> Report | None:
     """The newest snapshot by cause; None before the first."""
     newest = gap_newest()
     if newest is None:
@@ -89,22 +103,21 @@ def gap_report(access: Access, *, now: datetime, gpu_type: str = "") -> Report |
     at, gap = newest
     rates = rates_visible(access, now=now)
     parts = _of_type(gap.sums, gpu_type)
-    until = span_begin(now, QUARTER)
-    weeks = [_week(until - WEEK, until, gpu_type), _week(until - 2 * WEEK, until - WEEK, gpu_type)]
+    by_week = [_week(one, gpu_type, Cause, lambda part: part.cause) for one in (weeks.this, weeks.last)]
     milli = [sum(amount for part, amount in parts.items() if part.cause == cause) for cause in Cause]
     tenths = rounded(milli, TENTH)
     costs = [cost_of({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
     hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
     causes = [
-        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in weeks))  # type: ignore[arg-type]
+        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in by_week))  # type: ignore[arg-type]
         for number, cause in enumerate(Cause)
     ]
     unpriced = sorted({part.gpu_type for part in parts} - set(rates)) if rates is not None else []
-    return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced, until)
+    return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced, weeks.until)
 
 
-def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: datetime) -> list[Row]:
-    """The newest snapshot by team, class, type or pool, the most that does not compute first.
+def gap_by(access: Access, dimension: Dimension, *, weeks: Weeks, gpu_type: str = "", now: datetime) -> list[Row]:
+    """The newest snapshot by team, class, type or pool, the most that does not compute first; money and weeks are of what does not compute.
 
     By team and by class, teams that the viewer may not see are one row: the rows behind it are single GPUs, and what runs there is not the viewer's.
     """
@@ -117,6 +130,10 @@ def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: dat
     groups: dict[str, dict[Part, int]] = defaultdict(dict)
     for part, amount in parts.items():
         groups[named(part)][part] = amount
+    for one in (weeks.this, weeks.last):
+        for part in _of_type(one.sums, gpu_type):
+            groups[named(part)].setdefault(part, 0)
+    by_week = [_week(_lost(one), gpu_type, sorted(groups), named) for one in (weeks.this, weeks.last)]
     found = []
     for key, mine in groups.items():
         causes = {cause: sum(amount for part, amount in mine.items() if part.cause == cause) for cause in Cause}
@@ -124,8 +141,13 @@ def gap_by(access: Access, dimension: Dimension, *, gpu_type: str = "", now: dat
         found.append(Row(key, sum(mine.values()), 0, cost_of(lost, rates), causes=causes))
     found.sort(key=lambda row: (row.causes[Cause.COMPUTING] - row.milli if row.causes else 0, row.key))
     tenths = rounded([row.milli for row in found], TENTH)
-    hours = _in_units([row.hour_micros for row in found], CENT)
-    return [Row(row.key, row.milli, tenths[number], hours[number], causes=row.causes) for number, row in enumerate(found)]
+    costs = [row.hour_micros for row in found]
+    hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
+    this, last = ({row.key: None if week is None else week[row.key] for row in found} for week in by_week)
+    return [
+        Row(row.key, row.milli, tenths[number], hours[number], months[number], this[row.key], last[row.key], row.causes)
+        for number, row in enumerate(found)
+    ]
 
 
 def _of_type(parts: Mapping[Part, int], gpu_type: str) -> dict[Part, int]:
@@ -169,16 +191,19 @@ def cost_of(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int |
     )
 
 
-def _week(start: datetime, end: datetime, gpu_type: str) -> dict[Cause, int] | None:
-    """Milli-GPU by cause on average, in tenths of GPUs that add up; None where there is no snapshot."""
-    gap = gap_over(start, end)
+def _week(gap: Gap, gpu_type: str, keys: Iterable[str], named: Callable[[Part], str]) -> dict[str, int] | None:
+    """Milli-GPU by key on average, in tenths of GPUs that add up; None where there is no snapshot."""
     if not gap.snapshots:
         return None
-    found = dict.fromkeys(Cause, 0)
+    found = dict.fromkeys(keys, 0)
     for part, amount in _of_type(gap.sums, gpu_type).items():
-        found[part.cause] += amount
+        found[named(part)] += amount
     tenths = rounded(list(found.values()), TENTH * gap.snapshots)
-    return {cause: TENTH * tenth for cause, tenth in zip(found, tenths, strict=True)}
+    return {key: TENTH * tenth for key, tenth in zip(found, tenths, strict=True)}
+
+
+def _lost(gap: Gap) -> Gap:
+    return Gap(gap.snapshots, {part: amount for part, amount in gap.sums.items() if part.cause != Cause.COMPUTING})
 
 
 def _in_units(costs: Sequence[int | None], unit: int) -> list[int | None]:

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Q, QuerySet
 
 from dashboards.gap.causes import Cause, Part, Piece
-from dashboards.gap.figures import CAUSES, DIMENSIONS, cost_of, part_names
+from dashboards.gap.figures import CAUSES, DIMENSIONS, Dimension, cost_of, part_names
 from dashboards.gap.models import GapPart
 from dashboards.gap.store import gap_over, pieces_newest
 from dashboards.selectors import NO_POOL, NOBODYS, OTHER_TEAMS, OUTSIDE_TEAMS, owners_named, rates_visible
@@ -186,13 +186,17 @@ class DayRow:
         return round(self.milli / self.snapshots) if self.snapshots else None
 
 
-def gap_days(*, until: datetime, causes: Sequence[str], gpu_type: str) -> tuple[list[DayRow], DayRow]:
-    """The seven days before `until`, and all of them together: the figure of a week is what they come to, divided by the snapshots."""
+def gap_days(access: Access, *, until: datetime, causes: Sequence[str], wanted: Mapping[Dimension, str]) -> tuple[list[DayRow], DayRow]:
+    """The seven days before `until`, and all of them together: the figure of a week is what they come to, divided by the snapshots.
+
+    `wanted`: of one team, class, type or pool alone, as this reader sees it named.
+    """
     found = []
+    named = [(part_names(access, dimension), name) for dimension, name in wanted.items()]
     for day in range(7):
         start = until - (7 - day) * DAY
         gap = gap_over(start, start + DAY)
-        milli = sum(amount for part, amount in gap.sums.items() if part.cause in causes and gpu_type in ("", part.gpu_type))
+        milli = sum(amount for part, amount in gap.sums.items() if part.cause in causes and all(name(part) == one for name, one in named))
         found.append(DayRow(start, gap.snapshots, milli))
     return found, DayRow(found[0].at, sum(row.snapshots for row in found), sum(row.milli for row in found))
 

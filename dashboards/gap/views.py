@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Row, gap_by, gap_report, sees_costs
+from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Row, gap_by, gap_report, gap_weeks, sees_costs
 from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gap_days, gpus_behind, rows_presented
 from dashboards.gap.store import gap_course, span_for
 from dashboards.marks import fleet_marks
@@ -30,6 +30,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 
 KEPT = timedelta(days=400)  # hours of the gap are
+LONGEST_NAME = 200
 LOST = tuple(cause.value for cause in Cause if cause != Cause.COMPUTING)
 
 
@@ -42,8 +43,10 @@ def gap_page(request: HttpRequest) -> HttpResponse:
     gpu_type = asked if (asked := request.GET.get("type", "")) in types else ""
     dimension = asked if (asked := request.GET.get("by", "")) in DIMENSIONS else "team"
     chosen = range_of(request.GET)
-    report = gap_report(access, now=moment, gpu_type=gpu_type)
-    rows = [_by_row(row, dimension, gpu_type) for row in gap_by(access, dimension, gpu_type=gpu_type, now=moment)]  # type: ignore[arg-type]
+    weeks = gap_weeks(now=moment)
+    report = gap_report(access, now=moment, weeks=weeks, gpu_type=gpu_type)
+    by = gap_by(access, dimension, weeks=weeks, gpu_type=gpu_type, now=moment)  # type: ignore[arg-type]
+    rows = [_by_row(row, dimension, gpu_type, weeks.until) for row in by]
     seen = [number for number, _ in enumerate(Cause) if any(row["cells"][number]["told"] for row in rows)]
     context = {
         "report": report,
@@ -114,9 +117,10 @@ def gap_gpus(request: HttpRequest) -> HttpResponseBase:
 def gap_week(request: HttpRequest) -> HttpResponse:
     """The days behind a figure of a week."""
     causes = [cause for cause in Cause if cause.value in request.GET.getlist("cause")] or list(Cause)
-    gpu_type = asked if (asked := request.GET.get("type", "")) in fleet_size()[2] else ""
-    days, week = gap_days(until=_until(request.GET.get("until", "")), causes=causes, gpu_type=gpu_type)
-    context = {"days": days, "week": week, "told": [CAUSES[cause].label for cause in causes], "gpu_type": gpu_type, "all": len(causes) == len(Cause)}
+    wanted = {dimension: name for dimension in DIMENSIONS if (name := request.GET.get(dimension, "")[:LONGEST_NAME])}
+    days, week = gap_days(access_of(request), until=_until(request.GET.get("until", "")), causes=causes, wanted=wanted)
+    told = {len(Cause): ["All GPUs"], len(LOST): ["GPUs not computing"]}.get(len(causes), [CAUSES[cause].label for cause in causes])
+    context = {"days": days, "week": week, "told": ", ".join(told), "of": list(wanted.values())}
     return render(request, "dashboards/gap_week.html", context)
 
 
@@ -136,7 +140,8 @@ def _cause(row: Row, gpu_type: str, until: datetime) -> Mapping[str, Any]:
     return {"key": row.key, **_totals(row, (row.key,), gpu_type, until), "label": CAUSES[Cause(row.key)].label, "told": CAUSES[Cause(row.key)]}
 
 
-def _totals(row: Row, causes: Sequence[str], gpu_type: str, until: datetime) -> dict[str, Any]:
+def _totals(row: Row, causes: Sequence[str], gpu_type: str, until: datetime, **of: str) -> dict[str, Any]:
+    chosen = {"type": gpu_type} | of
     return {
         "gpus": tenths_told(row.tenths),
         "hour": row.hour_micros,
@@ -144,9 +149,9 @@ def _totals(row: Row, causes: Sequence[str], gpu_type: str, until: datetime) -> 
         "this_week": _gpus(row.this_week),
         "last_week": _gpus(row.last_week),
         "change": _change(row.change),
-        "rows": _link("gap-gpus", cause=causes, type=gpu_type),
-        "this_week_rows": _link("gap-week", cause=causes, type=gpu_type, until=until.isoformat()),
-        "last_week_rows": _link("gap-week", cause=causes, type=gpu_type, until=(until - WEEK).isoformat()),
+        "rows": _link("gap-gpus", cause=causes, **chosen),
+        "this_week_rows": _link("gap-week", cause=causes, until=until.isoformat(), **chosen),
+        "last_week_rows": _link("gap-week", cause=causes, until=(until - WEEK).isoformat(), **chosen),
     }
 
 
@@ -167,15 +172,15 @@ def _change(milli: int | None) -> str:
     return told if told == "0" else f"{'+' if milli > 0 else '−'}{told}"
 
 
-def _by_row(row: Row, dimension: str, gpu_type: str) -> Mapping[str, Any]:
+def _by_row(row: Row, dimension: str, gpu_type: str, until: datetime) -> Mapping[str, Any]:
     assert row.causes is not None
     chosen = {"type": gpu_type, dimension: row.key}
     cells = [
         {"head": CAUSES[cause].label, "told": tenths_told(cell) if cell else "", "rows": _link("gap-gpus", cause=cause, **chosen)}
         for cause, cell in zip(Cause, _within(row), strict=True)
     ]
-    rows, lost = _link("gap-gpus", **chosen), _link("gap-gpus", cause=LOST, **chosen)
-    return {"key": row.key, "gpus": tenths_told(row.tenths), "cells": cells, "hour": row.hour_micros, "rows": rows, "lost_rows": lost}
+    lost = _totals(row, LOST, gpu_type, until, **{dimension: row.key})
+    return {"key": row.key, "cells": cells, "lost": lost, "gpus": tenths_told(row.tenths), "rows": _link("gap-gpus", **chosen)}
 
 
 def _within(row: Row) -> list[int]:

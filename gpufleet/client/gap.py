@@ -89,11 +89,12 @@ def _lines(told: dict[str, Any]) -> list[str]:
             gpus(row["causes"].get("computing", 0)),
             gpus(row["causes"].get("idle", 0)),
             _money(row["gap_hour_micros"]),
+            _weeks(row, "gap_"),
         )
         for row in told["rows"]
     ]
     first = table(("CAUSE", "GPUS", "SHARE", "AN HOUR", "WEEK / BEFORE"), [*causes, ("all", gpus(whole), "", "", "")])
-    return [*first, "", *table((told["by"].upper(), "GPUS", "COMPUTING", "IDLE", "GAP AN HOUR"), rows)]
+    return [*first, "", *table((told["by"].upper(), "GPUS", "COMPUTING", "IDLE", "GAP AN HOUR", "GAP: WEEK / BEFORE"), rows)]
 
 
 def _share(milli: int, whole: int) -> str:
@@ -104,5 +105,5 @@ def _money(micros: int | None) -> str:
     return "-" if micros is None else f"{micros / 1_000_000:,.2f}"
 
 
-def _weeks(row: dict[str, Any]) -> str:
-    return " / ".join("-" if row[key] is None else gpus(row[key]) for key in ("this_week_milli", "last_week_milli"))
+def _weeks(row: dict[str, Any], of: str = "") -> str:
+    return " / ".join("-" if row[key] is None else gpus(row[key]) for key in (f"{of}this_week_milli", f"{of}last_week_milli"))

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import gap_by, gap_report
+from dashboards.gap.figures import gap_by, gap_report, gap_weeks
 from dashboards.gap.models import GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, pieces_newest, spans_sum
@@ -154,18 +154,18 @@ def test_printed_columns_add_up(personas: Personas, viewer: str) -> None:
     moment = now()
     gap_turn(now=moment)
     access = personas.access(viewer)
-    report = gap_report(access, now=moment)
+    report = gap_report(access, weeks=gap_weeks(now=moment), now=moment)
 
     assert report is not None
     assert report.whole.milli == sum(row.milli for row in report.causes) == 11_000
     assert report.whole.tenths == sum(row.tenths for row in report.causes) == 110
     assert report.whole.hour_micros == (None if viewer == "viewer" else 0)
     for dimension in ("team", "class", "type", "pool"):
-        rows = gap_by(access, dimension, now=moment)  # type: ignore[arg-type]
+        rows = gap_by(access, dimension, weeks=gap_weeks(now=moment), now=moment)  # type: ignore[arg-type]
         assert sum(row.milli for row in rows) == 11_000
         assert sum(row.tenths for row in rows) == 110
         assert all(sum((row.causes or {}).values()) == row.milli for row in rows)
-    names = {row.key for row in gap_by(access, "team", now=moment)}
+    names = {row.key for row in gap_by(access, "team", weeks=gap_weeks(now=moment), now=moment)}
     assert ("vision" in names) == (viewer == "superuser")
     assert ("Other teams" in names) == (viewer == "viewer")
 

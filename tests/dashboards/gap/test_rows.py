@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 
-from dashboards.gap.figures import CENT, HOURS_A_MONTH, gap_by
+from dashboards.gap.figures import CENT, HOURS_A_MONTH, gap_by, gap_weeks
 from dashboards.gap.rows import gap_behind
 from dashboards.gap.store import Gap, gap_newest, gap_turn, gaps_write, pieces_newest
 from dashboards.gap.views import LOST
@@ -69,7 +69,7 @@ def test_the_rows_behind_each_figure_add_up_to_it_exactly(personas: Personas, vi
     gap_turn(now=moment)
     checked = 0
     for gpu_type, dimension in itertools.product(("", "A100"), ("team", "class", "type", "pool")):
-        for row in gap_by(access, dimension, gpu_type=gpu_type, now=moment):  # type: ignore[arg-type]
+        for row in gap_by(access, dimension, gpu_type=gpu_type, weeks=gap_weeks(now=moment), now=moment):  # type: ignore[arg-type]
             chosen = {"type": [gpu_type] if gpu_type else [], dimension: [row.key]}
             for cause, milli in (row.causes or {}).items():
                 if milli:
@@ -110,14 +110,15 @@ def test_two_teams_of_one_title_are_two_rows_and_of_others_teams_nothing_is_told
         job.attempts.update(running_at=moment)
     gap_turn(now=moment)
 
-    told = {row.key: row.milli for row in gap_by(access, "team", now=moment)}
+    told = {row.key: row.milli for row in gap_by(access, "team", weeks=gap_weeks(now=moment), now=moment)}
     assert told == {"Sight (acme/research/nlp)": 2000, "Sight (acme/product/sight)": 1000, "Other teams (acme/others)": 1000}
     answer = personas.client("superuser").get("/api/v1/fleet/gap/gpus", {"team": "Sight (acme/product/sight)"}).json()
     assert (answer["gpu_milli"], [row["classes"] for row in answer["items"]]) == (1000, [["Interactive"]])
 
     research, stranger = personas.access("viewer"), personas.client("viewer")
-    assert {row.key for row in gap_by(research, "team", now=moment)} == {"Sight", "Other teams"}, "that there is a twin is not told"
-    assert {row.key: row.milli for row in gap_by(research, "class", now=moment)} == {"Batch": 2000, "Other teams": 2000}
+    weeks = gap_weeks(now=moment)
+    assert {row.key for row in gap_by(research, "team", weeks=weeks, now=moment)} == {"Sight", "Other teams"}, "that there is a twin is not told"
+    assert {row.key: row.milli for row in gap_by(research, "class", weeks=weeks, now=moment)} == {"Batch": 2000, "Other teams": 2000}
     rows = stranger.get("/api/v1/fleet/gap/gpus", {"class": ["Batch", "Interactive"]}).json()["items"]
     assert {tuple(row["teams"]) for row in rows} == {("Sight",)}
 
@@ -211,8 +212,12 @@ def test_a_week_that_nobody_can_have_seen_is_this_one(personas: Personas, until:
     assert now() - page.context["week"].at < timedelta(days=8)
 
 
-def test_a_week_is_its_days(personas: Personas) -> None:
+@pytest.mark.parametrize("dimension", ["team", "pool"])
+def test_a_week_is_its_days(personas: Personas, dimension: str) -> None:
+    """Of the fleet, of each cause, and of what each team or pool did not compute, also of one that has nothing now."""
     mixed_fleet(personas)
+    gone = builders.job("gone", state=JobState.RUNNING, on=personas.nodes["acme"])
+    held = builders.placement(gone, gpus_of(builders.node(gpus=1, pool=builders.pool("spot")))[0])
     moment = now()
     for step in range(28):
         at = moment - timedelta(days=14) + (12 * step + 6) * HOUR
@@ -221,11 +226,16 @@ def test_a_week_is_its_days(personas: Personas) -> None:
         for span in (QUARTER, SPAN_HOUR):  # as the turns of that time would have left them
             gaps_write(span, {span_begin(at, span): Gap(1 + step % 3, {part: (1 + step % 3) * milli for part, milli in gap.sums.items()})})
         builders.node(gpus=step % 2, type_name="A100")
+    type(held).objects.filter(pk=held.pk).update(until=moment)
+    type(held.node).objects.filter(pk=held.node.pk).update(removed_at=moment)
+    gap_turn(now=moment)
     browser = personas.client("superuser")
-    page = browser.get("/gap/").content.decode()
+    page = browser.get(f"/gap/?by={dimension}").content.decode()
+    names = {row["key"] for row in browser.get(f"/gap/?by={dimension}").context["rows"]}
+    assert names >= {"team": {"acme", "nlp", "vision", "search", "Not allocated"}, "pool": {"train", "serve", "spot", "No pool"}}[dimension]
     weeks = {html.unescape(address): printed for _, address, printed in CELL.findall(page) if "/gap/week/" in address}
 
-    assert len(weeks) == 22  # ten causes and the fleet, this week and last
+    assert len(weeks) == 22 + 2 * len(names)  # ten causes, the fleet and each row, this week and last
     assert "–" not in weeks.values()
     for address, printed in weeks.items():
         told = browser.get(address)

@@ -46,6 +46,7 @@ def test_the_fleet_by_type_and_its_sick_nodes(run, busy):
 def test_the_gap_and_the_gpus_behind_one_of_its_figures(run, busy):
     gap_turn(now=now())
     assert re.search(r"starting|idle", run("gap")[1])
+    assert re.search(r"TEAM +GPUS +COMPUTING +IDLE +GAP AN HOUR +GAP: WEEK / BEFORE\n(?:.*\n)*nlp +1 +0 +0 +- +- / -", run("gap")[1])
     status, out, _ = run("gap", "rows", "--cause", "unread", "--cause", "starting", "--cause", "idle", "--team", "nlp", "--limit", "1")
     assert status == 0 and re.search(r"node-well +\d+ +H100-SXM-80GB +- +nlp +Batch +j-\S+ +1 ", out) and "1 counted GPU, - an hour." in out
     told = json.loads(run("gap", "rows", "--json")[1])
