@@ -18,9 +18,6 @@ def run(cycle: Cycle) -> None:
 
 def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
-    queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
-    if not queue:
-        return []
     lowest = cycle.standing.lowest(leaf)
     if lowest is None:
         return []
