@@ -196,7 +196,9 @@ class FirstState:
 
 
 def _ending(works: Sequence[Work]) -> int:
-    return sum([work.ends for work in works if work.first_seats])
+    """How many stood and were known to leave some time or to give way, whatever a plan has made of them."""
+    jobs = [work.job for work in works if work.first_seats]
+    return sum([job.limit_ms is not None or job.estimate_ms is not None or job.run.backfilled for job in jobs])
 
 
 def _is_by_places(work: Work) -> bool:
