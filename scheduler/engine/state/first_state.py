@@ -95,7 +95,8 @@ class FirstState:
                     if run.state == "reserved" or run.leaving:
                         fleet.promise(work.seats)
                     elif form.parted:
-                        fleet.put(fleet.now, work.seats)
+                        for seat in work.seats:
+                            fleet.take(seat)
                     else:
                         whole += work.seats
             works.append(work)
@@ -168,16 +169,19 @@ class FirstState:
             shifted = len(since.before) != len(since.now)
             for at, work in enumerate(islice(works, since.first, None) if shifted else since.now, since.first):
                 work.order = at
+        fleet.now = fleet.soon  # whoever leaves is held anew in the end
         for work in since.gone:
             self.leavers.pop(work, None)
+            for seat in work.seats:
+                fleet.release(seat, fresh=True)
             if work.seats:
-                fleet.lift(work.seats)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
         for work in since.come:
             if work.job.run is not QUEUED:
                 self._seat(work)
+            for seat in work.seats:
+                fleet.take(seat)
             if work.seats:
-                fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
         if self._ending is not None:
             self._ending += _ending(since.come) - _ending(since.gone)

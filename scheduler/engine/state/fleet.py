@@ -274,7 +274,7 @@ class Fleet:
                 else:
                     beside = tuple(one for one in split.instances if not self._overlap(seat.node, one, Instance(part.start, part.profile)))
                     splits[key] = split._replace(instances=beside)
-        self.put(self.now, seats)
+            self.take(seat)
 
     def _overlap(self, node: int, one: Instance, other: Instance) -> bool:
         """Whether two instances of a board want the same memory; the same instance does not stand in its own way."""
@@ -282,31 +282,12 @@ class Fleet:
         assert board is not None, "a part of a board that can't be split was refused at the door"
         return one != other and bool(layout_faults(board, (one, other)))
 
-    def lift(self, seats: Iterable[Seat]) -> None:
-        """Whole GPUs and shares that were held when an earlier plan began are not any more; `begin` must follow."""
-        soon, usable = self.soon, self.grid.usable
-        soon.refused.clear()
-        for _, _, node, mask, cpus, memory, _, parts in seats:
-            for part in parts:
-                split = left(soon.splits[node, part.gpu], part)
-                soon.put_split((node, part.gpu), split)
-                mask |= 0 if split else 1 << part.gpu
-            soon.change(node, mask & usable[node] & ~soon.free[node], cpus, memory)
-
-    def put(self, view: View, seats: Iterable[Seat]) -> None:
-        """Places are held when the plan begins; `begin` or `settle` must follow."""
-        for _, _, node, mask, cpus, memory, _, parts in seats:
-            for part in parts:
-                view.put_split((node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
-                mask |= 1 << part.gpu
-            view.change(node, mask & view.free[node], -cpus, -memory)
-
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
-        self.now = self.soon
         if leaving:
             self.now = self.soon.copy()
-            self.put(self.now, leaving)
+            for seat in leaving:
+                self._hold(self.now, seat)
         self.idle_at_start = list(self.now.free)
         self.log.clear()
         self._alike = 0
@@ -358,9 +339,12 @@ class Fleet:
         if seat.parts and self.soon is not self.now:
             self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
         for view in self.views():
-            for part in seat.parts:
-                self.set_split(view, (seat.node, part.gpu), joined(view.splits.get((seat.node, part.gpu)), part))
-        self.take_gpus(seat.node, seat.mask, seat.cpus, seat.memory)
+            self._hold(view, seat)
+
+    def _hold(self, view: View, seat: Seat) -> None:
+        for part in seat.parts:
+            self.set_split(view, (seat.node, part.gpu), joined(view.splits.get((seat.node, part.gpu)), part))
+        self._change(view, seat.node, seat.mask & view.free[seat.node], -seat.cpus, -seat.memory)
 
     def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
         """The same of whole GPUs, for who makes the seat later."""
