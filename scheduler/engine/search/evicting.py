@@ -191,23 +191,6 @@ def delaying_none(
             banned |= 1 << node
 
 
-def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
-    """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
-    if len(slices) < 2 or any(target.short for target in slices):
-        return [ranked] * len(slices)
-    slice_of = [-1] * size
-    for number, target in enumerate(slices):
-        slice_of[target.low : target.high] = [number] * (target.high - target.low)
-    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in slices]
-    for pair in ranked:
-        seats = pair[1].seats
-        numbers = (slice_of[seats[0].node],) if len(seats) == 1 else dict.fromkeys(slice_of[seat.node] for seat in seats)
-        for number in numbers:
-            if number >= 0:
-                here[number].append(pair)
-    return [*here]
-
-
 class Taking(NamedTuple):
     """A job for which running work gives way, who that may be, and by which rules."""
 
@@ -291,10 +274,9 @@ class Taking(NamedTuple):
         domains = None if self.more else hopeful_domains(cycle, work, quota_type, ranked, off)
         if domains is not None and not domains:
             return []
-        slices = targets(cycle, work, quota_type, domains, more=self.more, off=off)
         found: list[Found] = []
-        for target, inside in zip(slices, _by_slice(ranked, slices, cycle.grid.size), strict=True):
-            found += least_sets(cycle.cluster, inside, self.rights, target, units)  # what fits without victims was held back for another reason
+        for target in targets(cycle, work, quota_type, domains, more=self.more, off=off):
+            found += least_sets(cycle.cluster, ranked, self.rights, target, units)  # what fits without victims was held back for another reason
         return sorted(found, key=Found.rank) if len(found) > 1 else found
 
     def _try(self, found: Found, off: int) -> Reason | None:
