@@ -1,8 +1,10 @@
 """Taking places from running work for a waiting job: search, check, evict and start, all or nothing."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
 from typing import NamedTuple
+
+import numpy as np
 
 from ..model.reasons import Reason, reason
 from ..place.placement import Placer
@@ -94,57 +96,36 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, off: int = 0) -> list[int] | None:
-    """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
-    grid, form = cycle.grid, work.form
-    width = form.width
-    if work.seats or at_limits(cycle, work, quota_type):
+    """Domains that lack room as they are, and that the units could clear, by a bound; None where no domain can be ruled out.
+
+    What the host lacks may come free as well, so only GPUs are counted where anybody may leave.
+    """
+    grid, soon, form, role = cycle.grid, cycle.fleet.soon, work.form, work.kind.roles[0]
+    if work.seats or not form.plain or not role.gpus or at_limits(cycle, work, quota_type):
         return None
-    if form.plain and form.kind.roles[0].gpus:
-        return cleared(cycle, work, quota_type, freed_by(cycle, ranked), off)
-    if width < 0 or len(grid.levels[width]) == 1:
-        return None
-    level = grid.levels[width]
-    if len(ranked) < 64:
-        domain_of = level.domain_of
-        return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
-    return None
+    allowed = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False).array
+    if off:
+        allowed = allowed * outside(off, grid.size)
+    slots, freed = soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, allowed), freed_by(cycle, ranked)
+    most = np.where(freed > 0, (soon.count_np + freed) // role.gpus * allowed, slots)
+    if form.width < 0 or len(grid.levels[form.width]) == 1:
+        return [0] if slots.sum() < role.least <= most.sum() else []
+    level = grid.levels[form.width]
+    found: list[int] = np.flatnonzero((level.sums(slots) < role.least) & (role.least <= level.sums(most))).tolist()
+    return found
 
 
-def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
+def freed_by(cycle: Cycle, ranked: Ranked) -> Ints:
     """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
     key = ("freed", id(ranked))
-    known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
-    if known is not None:
-        return known[1]
-    usable, freed = cycle.grid.usable, dict[int, int]()
-    before = freed.get
-    for _, unit in ranked:
-        for _, _, node, mask, _, _, _, parts in unit.seats:
-            freed[node] = before(node, 0) + (mask & usable[node]).bit_count() + len(parts)
-    cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
-    return freed
-
-
-def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int], off: int = 0) -> list[int]:
-    """Domains that lack room as they are, off some nodes, and would have it with so many GPUs more by node; the whole fleet counts as one."""
-    grid, form = cycle.grid, work.form
-    role = form.kind.roles[0]
-    gpus, width = role.gpus, form.width
-    soon = cycle.fleet.soon
-    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
-    flags = eligible.flags
-    more: dict[int, int] = {}
-    for node, count in freed.items():
-        if flags[node] and not off >> node & 1:
-            domain = 0 if level is None else level.domain_of(node)
-            # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
-            more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
-    sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
-    if off:
-        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * outside(off, grid.size)
-        sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
-    return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
+    known: tuple[Ranked, Ints] | None = cycle.memo(key)
+    if known is None:
+        usable, freed = cycle.grid.usable, [0] * cycle.grid.size
+        for _, unit in ranked:
+            for _, _, node, mask, _, _, _, parts in unit.seats:
+                freed[node] += (mask & usable[node]).bit_count() + len(parts)
+        known = cycle.remember(key, (ranked, ints(freed)))  # with the list itself, so that no other one gets its identity meanwhile
+    return known[1]
 
 
 def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None, own: int = -1) -> None:

@@ -21,8 +21,6 @@ from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, counts_of
 from .stays import NOWHERE, Held, Stays
 
-MANY = 64  # jobs that changed from which a look-ahead is made anew
-
 
 class Surroundings(Protocol):
     """What a book of reservations asks of the plan in the making."""
@@ -71,7 +69,7 @@ class Prospects(ABC):
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._geometry, self._read = [*cluster.geometry], len(cluster.journal)
             prospect, cluster.first_state.prospect = cluster.first_state.prospect, None
-            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
+            if prospect is not None and prospect.settings == self.cycle.settings:
                 self._ahead = self._go_on(prospect)
             else:
                 self._stays = Stays()

@@ -9,12 +9,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 from typing import TypeVar
 
 from ..model.reasons import Reason
 from ..model.values import Preemptible
 from ..state.cluster import Cluster
-from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.grid import Ints
 from ..state.work import Work
@@ -23,7 +24,6 @@ from .units import Unit, Units
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 ROUNDS = 4  # in each a unit is left out that leads nowhere: with what goes along it is illegal, or it uses up what may be taken
-MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
 
@@ -186,7 +186,7 @@ def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs:
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
-        taken, enough = _smallest_single(cluster, useful, legal, target, counter), True
+        taken, enough = _smallest_single(useful, legal, target, counter), True
         if not taken:
             taken, enough = _collect(cluster, useful, legal, target, counter)
         if enough:
@@ -291,7 +291,11 @@ class Counter:
         return state
 
     def enough_without(self, unit: Unit) -> bool:
-        """Whether there is enough with a unit gone."""
+        """Whether there is enough with a unit gone: each of its places completes at most one worker more than it holds itself."""
+        if self.gpus and not (self.cpus or self.memory):
+            most = sum([(seat.mask.bit_count() + len(seat.parts)) // self.gpus + 1 for seat in unit.seats])
+            if self.total + most < self.count:
+                return False
         enough = self.change(unit, 1)
         self.change(unit, -1)
         return enough
@@ -342,7 +346,7 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
         if counter is not None and counter.change(unit, 1):
             return taken, True
     if target.fits is not None:
-        found = _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else [])
+        found = _shortest(taken, target.fits)
         return found, bool(found)
     if counter is None or not refused or target.gpus <= 1 or target.short or not _could_suffice(cluster, units, charged, target):
         return [], False
@@ -384,22 +388,6 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     if not taken or not fits(taken):
         return []
     return taken[: 1 + bisect_left(range(1, len(taken)), True, key=lambda count: fits(taken[:count]))]
-
-
-def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit]:
-    """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
-    assert target.fits is not None
-    here: dict[int, list[Unit]] = {}
-    charged: dict[int, dict[int, int]] = {}
-    for _, unit in units:
-        for node in sorted({seat.node for seat in unit.seats}):
-            if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
-                taken = charged.setdefault(node, {})
-                place = legal(unit, taken)
-                if place is not None:
-                    taken[place] = taken.get(place, 0) + unit.milli
-                    here.setdefault(node, []).append(unit)
-    return next((found for mine in here.values() if (found := _shortest(mine, target.fits))), [])
 
 
 Cost = tuple[tuple[int, ...], int, int]  # category, milli-GPU, lost work
@@ -484,40 +472,18 @@ class Together:
         return True
 
 
-def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
+def _smallest_single(units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
-    first: tuple[int, ...] | None = None
-    short = target.count - counter.total if counter is not None else 0
-    least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
-    idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
-    for rank, unit in units:
-        if first is not None and rank is not first and rank != first:
-            break
-        if first is None:
-            if legal(unit, {}) is None:
-                continue
-            first = rank
-        if unit.milli < least or (best is not None and unit.milli >= best.milli):
+    _, alone = next(groupby((pair for pair in units if legal(pair[1], {}) is not None), itemgetter(0)), (None, ()))
+    for _, unit in alone:
+        if best is not None and unit.milli >= best.milli:
             continue
-        seats = unit.seats
-        if len(seats) == 1 and target.gpus:
-            most = (idle[seats[0].node] + _gpus(seats[0])) // gpus  # there is no room for more on its node with it gone
-        elif counted:
-            most = sum([_gpus(seat) // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
-        else:
-            most = short  # processors and memory that come free may be for any number of workers
-        if short > most or legal(unit, {}) is None:
-            continue
-        if target.fits([unit]) if counter is None else counter.enough_without(unit):  # type: ignore[misc]
+        if target.fits([unit]) if target.fits is not None else counter is not None and counter.enough_without(unit):
             best = unit
     if best is not None and counter is not None:
         counter.change(best, 1)
     return [] if best is None else [best]
-
-
-def _gpus(seat: Seat) -> int:
-    return seat.mask.bit_count() + len(seat.parts)
 
 
 def _give_back(taken: list[Unit], target: Target, counter: Counter | None) -> list[Unit]:
