@@ -198,8 +198,7 @@ def test_with_the_first_worker_the_rendezvous_is_lost_and_it_restarts_from_what_
 
     attempt = gang.wait(second, what="a second attempt that resumes")
     gang.folder = gang.folder.parent / "2"
-    again = gang.until(3 if Node.objects.filter(spare=True).exists() else 2, what="it to train again")
+    gang.until(2, what="it to train again, by its minimum")
     assert gang.history()[0]["from"] == attempt.resumed_from.step
-    assert len(again) >= 2
     assert Job.objects.get(pk=gang.job.pk).state == JobState.RUNNING
     assert not fleet_faults()
