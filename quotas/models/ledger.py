@@ -35,6 +35,7 @@ class LedgerClock(models.Model):
     at = MomentField()
     began_at = MomentField(help_text="Usage before this moment is not in the ledger.")
     decided_at = MomentField(help_text="When the class of all that runs was last decided together.")
+    unseen = models.JSONField(default=list, help_text="Clusters that do not answer: what runs there is decided anew when they do.")
     wanted_types = models.JSONField(default=list, help_text="GPU types that waiting work asks for; * stands for all.")
 
     class Meta:

@@ -170,8 +170,13 @@ def ledger_follow(*, attempts: Collection[int], held: Sequence[Held], at: dateti
 
 
 def ledger_redecide(*, at: datetime) -> int:
-    """Line up all that runs again, by the tree as it is: at each full hour, and when the tree has changed. Returns how many entries were split."""
-    LedgerClock.objects.filter(pk=1).update(decided_at=at)
+    """Line up all that runs again, by the tree as it is: at each full hour, and when the tree has changed. Returns how many entries were split.
+
+    None of a cluster that does not answer: its run may have ended before now, and an entry ends in itself.
+    """
+    clock = LedgerClock.objects.filter(pk=1)
+    clock.update(decided_at=at)
+    unseen = set(clock.values_list("unseen", flat=True)[0])
     entries = _by_key(OPEN_ENTRIES())
     places = _Places.of(entry.worker.quota_id for _, entry in entries.values())
     line = [_worker(entry.worker, places.path[entry.worker.quota_id]) for _, entry in entries.values()]
@@ -180,11 +185,20 @@ def ledger_redecide(*, at: datetime) -> int:
     fresh, ended = [], []
     for key, (pk, entry) in entries.items():
         following = _entry(entry.worker, places, classes[key])
-        if entry != following:
+        if entry != following and entry.worker.cluster not in unseen:
             ended.append(pk)
             fresh.append((following, at))
     _write(dict.fromkeys(ended, at), fresh)
     return len(fresh)
+
+
+def ledger_unseen(*, clusters: Sequence[str], at: datetime) -> None:
+    """These are the clusters that do not answer, by name. What was put off for the others is made good."""
+    clock = LedgerClock.objects.filter(pk=1)
+    before = set(clock.values_list("unseen", flat=True)[0])
+    clock.update(unseen=sorted(clusters))
+    if before - set(clusters):
+        ledger_redecide(at=at)
 
 
 def ledger_class_if(*, worker: Worker, without: Collection[str] = (), at: datetime) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from quotas.chargeback.months import month_close, month_refresh
-from quotas.models import CHARGED, Budget, ChargeLine, LedgerEntry
+from quotas.models import CHARGED, Budget, ChargeLine, LedgerEntry, QuotaShare
 from quotas.services.budgets import budgets_turn
+from quotas.services.ledger import ledger_hour
 from scheduler.backends.base import BackendSilent, RunState, SeenRun, SeenWorker, WorkerSeat
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.registry import Backends
@@ -19,7 +20,7 @@ from scheduler.services.loop.observe import runs_observe
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
-from tests.scheduler.loop.worlds import Loop, leaf, submit
+from tests.scheduler.loop.worlds import H100, Loop, leaf, submit
 
 pytestmark = pytest.mark.django_db
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -78,6 +79,11 @@ class World:
     def is_back(self, *moments: datetime) -> None:
         self.backend.is_dark = False
         self.look(*moments)
+
+    def is_guaranteed(self) -> None:
+        """From now on: until then it runs on what is lent."""
+        for node in (self.team, self.team.parent):
+            QuotaShare.objects.update_or_create(node=node, gpu_type=H100, defaults={"guaranteed_milli": 8000})
 
     def charged(self) -> timedelta:
         """Of what is over."""
@@ -155,6 +161,34 @@ def test_what_is_given_up_is_charged_until_it_was_seen_last(world, personas):
     assert (world.charged(), world.ended_at()) == (MINUTE, DARK)
     assert fleet_faults() == []
     assert Cluster.objects.get().silent_since == DARK
+
+
+def test_its_class_is_decided_again_when_the_cluster_answers(world):
+    """At each full hour an entry may be split, and no end lies before the last one."""
+    world.goes_dark()
+    world.is_guaranteed()
+    ledger_hour(now=NOON + HOUR)
+    assert LedgerEntry.objects.filter(CHARGED).count() == 1
+
+    world.is_back(NOON + 2 * HOUR)
+
+    assert list(LedgerEntry.objects.filter(CHARGED).order_by("id").values_list("share_class", "since", "until")) == [
+        ("borrowed", NOON, NOON + 2 * HOUR),
+        ("guaranteed", NOON + 2 * HOUR, None),
+    ]
+    assert fleet_faults() == []
+
+
+def test_one_that_ended_before_a_full_hour_of_the_silence_is_charged_until_then(world):
+    world.goes_dark()
+    world.is_guaranteed()
+    ledger_hour(now=NOON + HOUR)
+    world.says(RunState.ENDED, ended_at=NOON + 10 * MINUTE, exit_code=0)
+
+    world.is_back(NOON + 2 * HOUR)
+
+    assert world.charged() == 10 * MINUTE
+    assert fleet_faults() == []
 
 
 def test_budgets_and_months_are_counted_again(world):
