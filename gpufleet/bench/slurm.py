@@ -5,6 +5,7 @@ are measured alike: from when it was due to be asked for (over HTTP, or by `sbat
 """
 
 import argparse
+import grp
 import os
 import pwd
 import random
@@ -175,7 +176,8 @@ class Site:
     def submit(self, wish: Wish) -> None:
         """By plain `sbatch`, with what the console asks for too."""
         gang = ["--ntasks-per-node=1"] if wish.workers > 1 else []
-        user = [f"--uid={self.user}", f"--gid={pwd.getpwnam(self.user).pw_gid}"] if self.user else []
+        group = grp.getgrgid(pwd.getpwnam(self.user).pw_gid).gr_name if self.user else ""
+        user = [f"--uid={self.user}", f"--gid={group}"] if self.user else []
         run = f"srun sh -c {_quoted(wish.command.replace('RANK', 'SLURM_PROCID'))}" if wish.workers > 1 else wish.command
         subprocess.run(
             [

@@ -3,6 +3,7 @@
 No shell is involved. Every call has a time limit, because Slurm's commands wait for a controller that is away.
 """
 
+import grp
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -167,6 +169,16 @@ def uid_of(settings: Settings) -> int | None:
         return pwd.getpwnam(settings.user).pw_uid if settings.user else os.getuid()
     except KeyError:
         return None
+
+
+def as_account(account: pwd.struct_passwd) -> list[str]:
+    """Whom `sbatch` submits as, with its group: of a job that is submitted by root it would be root's. By name where they have one: it takes a number
+    for a name first, and asks all directories of users in vain."""
+    group = str(account.pw_gid)
+    with suppress(KeyError):
+        name = grp.getgrgid(account.pw_gid).gr_name
+        group = name if grp.getgrnam(name).gr_gid == account.pw_gid else group
+    return [f"--uid={account.pw_name}", f"--gid={group}"]
 
 
 def mark_of(comment: str, tag: str) -> tuple[str, int]:

@@ -25,7 +25,7 @@ from scheduler.backends.base import (
     WorkerSeat,
 )
 from scheduler.backends.local_accounts import KEY
-from scheduler.backends.slurm.client import SlurmSilent
+from scheduler.backends.slurm.client import SlurmSilent, as_account
 from scheduler.backends.slurm.runs import Numbered, Run, log_name, name_of, named, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
 from scheduler.backends.slurm.site import Site, minutes_of, time_argument
@@ -253,9 +253,7 @@ class Orders(Site):
             arguments.append(f"--mem={part.memory_mib}")
         arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(self.settings, name))]
         if os.getuid() == 0 and self.settings.user:
-            # Its group too: of a job that is submitted by root it would be root's.
-            account = self._account()
-            arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
+            arguments += as_account(self._account())
         return arguments, script
 
     def resize(

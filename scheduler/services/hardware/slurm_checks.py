@@ -14,7 +14,7 @@ from pathlib import Path
 from gpufleet.core.findings import Finding, some
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, BackendRefused
-from scheduler.backends.slurm.client import Config, Partition, Settings, SlurmClient, SlurmDenied, SlurmNode
+from scheduler.backends.slurm.client import Config, Partition, Settings, SlurmClient, SlurmDenied, SlurmNode, as_account
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
 from scheduler.backends.slurm.site import partition_of, time_argument
@@ -282,8 +282,7 @@ def _held(site: Site, name: str) -> list[str]:
     arguments += ["--chdir=/", "--output=/dev/null", time_argument(chosen[1].minutes if chosen is not None else None)]
     arguments += [f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))]
     if os.getuid() == 0 and settings.user:
-        account = pwd.getpwnam(settings.user)
-        arguments += [f"--uid={account.pw_uid}", f"--gid={account.pw_gid}"]
+        arguments += as_account(pwd.getpwnam(settings.user))
     return arguments
 
 

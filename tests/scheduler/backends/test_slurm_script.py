@@ -1,6 +1,8 @@
 """What Slurm is asked for, and what a script does by itself, as far as no Slurm is needed to see it."""
 
+import grp
 import os
+import pwd
 import signal
 import subprocess
 import time
@@ -10,7 +12,7 @@ import pytest
 import yaml
 
 from scheduler.backends.base import StartOrder, WorkerSeat
-from scheduler.backends.slurm.client import SlurmNode
+from scheduler.backends.slurm.client import SlurmNode, as_account
 from scheduler.backends.slurm.script import Places, parts_of, script_of
 from scheduler.hardware.slurm import KnownType, document_of
 from tests.scheduler.backends.scenes import start_order
@@ -36,6 +38,16 @@ def test_an_import_takes_back_labels_that_slurm_no_longer_gives_and_leaves_those
     text = document_of(nodes, "", cluster="hpc", types={"h100": KnownType("H100")}, new_cluster=False, labels=labels)
 
     assert [node["labels"] for node in yaml.safe_load(text)["nodes"]] == [{"rack": "a1"}, {"fast": "true"}]
+
+
+def test_a_job_is_submitted_as_its_account_by_name_and_by_number_where_its_group_has_none() -> None:
+    """A number that is looked up as a name costs a question to each directory of users."""
+    account = pwd.getpwuid(0)
+    group = grp.getgrgid(account.pw_gid).gr_name
+    unnamed = next(number for number in range(50_000, 60_000) if number not in {one.gr_gid for one in grp.getgrall()})
+
+    assert as_account(account) == [f"--uid={account.pw_name}", f"--gid={group}"]
+    assert as_account(pwd.struct_passwd((*account[:3], unnamed, *account[4:]))) == [f"--uid={account.pw_name}", f"--gid={unnamed}"]
 
 
 class Script:
