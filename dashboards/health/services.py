@@ -12,7 +12,7 @@ from django.db import transaction
 from dashboards.health.models import Action, HealthBucket, HealthRule, HealthSettings
 from dashboards.health.round import AGES, rule_of
 from dashboards.health.rules import Replayed, Rule, Sum, replay
-from dashboards.health.state import KEPT_AGE, SIGNALS
+from dashboards.health.state import KEPT_AGE, KEPT_FROM, SIGNALS
 from dashboards.health.xids import GROUPS
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict, Stale, text_faults
@@ -123,6 +123,8 @@ def rule_faults(row: HealthRule) -> dict[str, list[str]]:
             faults[name] = [f"Choose a whole number from {least:,} to {most:,}."]
     if not faults and row.clear_below > row.threshold:
         faults["clear_below"] = ["It must not lie above the threshold: a rule would end while it still holds."]
+    if "threshold" not in faults and row.threshold < (kept := KEPT_FROM.get(row.signal, 0)):
+        faults["threshold"] = [f"Choose {kept} or more: lower levels are not kept."]
     return faults
 
 

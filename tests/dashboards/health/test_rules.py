@@ -101,6 +101,18 @@ def test_a_network_that_repeats_few_segments_leaves_no_rows_and_one_that_repeats
     assert [(name, one.since) for name, one in tried.held] == [(f"{nodes[0].name}/0", NOON + 10 * MINUTE)]
 
 
+@pytest.mark.parametrize(("signal", "kept"), [("temperature", 80), ("retransmits", 10)])
+def test_a_rule_on_levels_that_are_not_kept_is_refused(fleet, personas: Personas, signal, kept):
+    """It could never hold. Where it is over may lie below: what is not kept counts as nothing."""
+    values = {"name": "Low", "signal": signal, "window_minutes": 5, "clear_below": 5, "clear_minutes": 5, "action": "note"}
+    access = personas.access("operator")
+    with pytest.raises(ValidationError) as fault:
+        rule_create(access=access, values=values | {"threshold": kept - 1}, reason="", now=NOON)
+
+    assert fault.value.message_dict == {"threshold": [f"Choose {kept} or more: lower levels are not kept."]}
+    assert rule_create(access=access, values=values | {"threshold": kept}, reason="", now=NOON).threshold == kept
+
+
 def test_what_a_version_with_fewer_signals_left_is_gone_on_from(fleet):
     _, gpus = fleet
     look(gpus[:2], {"ecc_corrected": {gpus[0]: 100}}, at=NOON)
