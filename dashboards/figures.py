@@ -10,12 +10,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dashboards.selectors import SEVERITY, UNREAD, Fleet
 from gpufleet.core.money import MILLIS_PER_HOUR, cost_micros
 from scheduler.models import Health
 
-# Below this share of its SMs a held GPU is called idle.
+# Below this share of the SMs of what is held a GPU is called idle.
 IDLE_BELOW_PERCENT = 5
 
 
@@ -69,6 +70,11 @@ class Figures:
         return Figures(**{name: mine[name] + theirs[name] for name in mine})
 
 
+def _is_low(fleet: Fleet) -> NDArray[np.bool_]:
+    """What computes less than a twentieth of the part of the GPU that is held."""
+    return np.asarray(1000 * fleet.sm < IDLE_BELOW_PERCENT * fleet.held)
+
+
 NOTHING_KNOWN: Mapping[str, int] = {}
 
 
@@ -78,7 +84,7 @@ def figures_by_type(fleet: Fleet, *, reserved: Mapping[str, int] = NOTHING_KNOWN
     active = np.where(read, fleet.sm * 10, 0)
     held_read = np.where(read, fleet.held, 0)
     active_held = np.minimum(active, held_read)
-    idle = np.where((fleet.held > 0) & read & (fleet.sm < IDLE_BELOW_PERCENT), fleet.held, 0)
+    idle = np.where(read & _is_low(fleet), fleet.held, 0)
     away = np.where(fleet.out, 1000 - fleet.held, 0)
     free = np.where(fleet.out, 0, 1000 - fleet.held)
     suspect = np.where(fleet.severity == SEVERITY.index(Health.SUSPECT), free, 0)
@@ -129,7 +135,7 @@ def holdings(fleet: Fleet) -> list[Holding]:
     found = []
     for owner in np.unique(fleet.owner[fleet.held > 0]).tolist():
         mine = fleet.owner == owner
-        idle = mine & read & (fleet.sm < IDLE_BELOW_PERCENT)
+        idle = mine & read & _is_low(fleet)
         found.append(
             Holding(
                 owner=owner,

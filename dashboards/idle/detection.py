@@ -49,12 +49,23 @@ def _mean(values: Floats, read: Mask) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Of each held GPU: the GPU, its cluster, the job, and for how many minutes it has been held."""
+    """Of each hold: the GPU, its cluster, the job, for how many minutes it has been held, and how much of it, in thousandths."""
 
     gpus: Whole
     clusters: Whole
     jobs: Whole
     minutes: Whole
+    milli: Whole
+
+
+def of_parts(window: Window, holds: Holds) -> Window:
+    """The window with the activity of what is held: a seventh of a GPU that is busy all the time is a seventh of the GPU's activity."""
+    places = window.places(holds.gpus)
+    there, ages = places >= 0, np.arange(window.minutes, 0, -1)
+    held = np.zeros(window.sm.shape, np.int64)
+    np.add.at(held, places[there], holds.milli[there, None] * (holds.minutes[there, None] >= ages))
+    is_part = (held > 0) & (held < 1000)
+    return replace(window, sm=np.where(is_part, np.minimum(1000 * window.sm / np.maximum(held, 1), 100), window.sm)) if is_part.any() else window
 
 
 def believed(window: Window, holds: Holds) -> tuple[Window, frozenset[int]]:

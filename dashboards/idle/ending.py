@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from dashboards.idle.detection import believed, idleness
+from dashboards.idle.detection import believed, idleness, of_parts
 from dashboards.idle.episodes import Holding, holdings_open, holds_of
 from dashboards.signals import Window, activity_window
 from gpufleet.core.audit import SYSTEM
@@ -27,7 +27,9 @@ def idle_ends(*, now: datetime) -> int:
         return 0
     holdings, clusters = holdings_open()
     longest = max(minutes for _, minutes in asked.values())
-    window, lying = believed(activity_window(minutes=longest, now=now), holds_of(holdings, clusters, now))
+    holds = holds_of(holdings, clusters, now)
+    window, lying = believed(activity_window(minutes=longest, now=now), holds)
+    window = of_parts(window, holds)
     ended = 0
     for key, (job, minutes) in sorted(asked.items()):
         one = holdings.get(key)

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import transaction
 
-from dashboards.idle.detection import Holds, Idleness, believed, idleness
+from dashboards.idle.detection import Holds, Idleness, believed, idleness, of_parts
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
 from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
 from dashboards.idle.steps import Act, act_take
@@ -86,7 +86,9 @@ def idle_round(*, now: datetime) -> Round:
     episodes = {episode.attempt_id: episode for episode in IdleEpisode.objects.filter(ended_at__isnull=True).select_related("job", "quota", "owner")}
     if not longest and not episodes:
         return Round()
-    window, lying = believed(activity_window(minutes=max(longest, 5), now=now), holds_of(holdings, clusters, now))
+    holds = holds_of(holdings, clusters, now)
+    window, lying = believed(activity_window(minutes=max(longest, 5), now=now), holds)
+    window = of_parts(window, holds)
     at_work = frozenset(key for key, count in hardware_now(now=now).processes.items() if count)
     judged = {key: _judge(holdings[key], found, now, rules, lying, clusters, at_work) for key, rules, found in _idleness(window, watched)}
     return _write(holdings, watched, judged, episodes, exempt, tuple(sorted(lying)), now)
@@ -121,8 +123,8 @@ def holdings_open() -> tuple[dict[int, Holding], dict[int, int]]:
 
 
 def holds_of(holdings: Mapping[int, Holding], clusters: Mapping[int, int], now: datetime) -> Holds:
-    rows = [(gpu, clusters[gpu], one.job, (now - since) // MINUTE) for one in holdings.values() for gpu, since in one.since.items()]
-    return Holds(*np.array(rows, np.int64).reshape(-1, 4).T)
+    rows = [(gpu, clusters[gpu], one.job, (now - since) // MINUTE, one.gpus[gpu]) for one in holdings.values() for gpu, since in one.since.items()]
+    return Holds(*np.array(rows, np.int64).reshape(-1, 5).T)
 
 
 def _idleness(window: Window, watched: Mapping[int, Rules]) -> Iterable[tuple[int, Rules, tuple[Window, Idleness]]]:

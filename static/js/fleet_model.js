@@ -118,7 +118,7 @@
     }
 
     isIdle(number) {
-      return this.milli[number] > 0 && this.sm[number] < IDLE_BELOW;
+      return this.milli[number] > 0 && 1000 * this.sm[number] < IDLE_BELOW * this.milli[number];
     }
 
     heldSeconds(number, serverNow) {

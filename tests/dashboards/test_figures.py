@@ -57,6 +57,16 @@ def test_an_old_frame_says_nothing_about_now():
     assert only(NOON + FRESH + timedelta(seconds=1)).unread == 1
 
 
+def test_a_part_of_a_gpu_is_idle_by_what_is_held_of_it():
+    gpus = gpus_of(builders.node(gpus=3))
+    for gpu, milli in zip(gpus, (125, 125, 1000), strict=True):
+        builders.placement(on=gpu, gpu_milli=milli)
+    readings(dict(zip(gpus, (4, 0, 4), strict=True)), at=NOON)
+
+    assert only().idle == 1125
+    assert sum(holding.idle for holding in holdings(fleet_read(now=NOON))) == 1125
+
+
 def test_a_part_of_a_gpu_computes_no_more_than_is_held_of_it():
     (gpu,) = gpus_of(builders.node(gpus=1))
     builders.placement(on=gpu, gpu_milli=250)

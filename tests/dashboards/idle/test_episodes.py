@@ -83,6 +83,32 @@ def test_an_allocation_with_a_process_that_holds_next_to_no_memory_is_not_withou
     assert IdleEpisode.objects.get().waste == "low"
 
 
+@pytest.mark.parametrize(
+    ("milli", "sm", "idle"), [((125,), 4, 0), ((125,), 0, 1), ((500,), 2, 1), ((500,), 3, 0), ((125, 875), 4, 2), ((125, 375), 4, 0)]
+)
+def test_a_part_of_a_gpu_is_idle_by_what_is_held_of_it(milli, sm, idle):
+    """A seventh that is busy for a third of the time is 4% of the GPU. Jobs that share one compute in proportion to their parts."""
+    team, (gpu,) = builders.quota("nlp", parent=builders.quota()), gpus_of(builders.node(gpus=1))
+    for part in milli:
+        job = builders.job(f"part-{part}", state=JobState.RUNNING, on=team, gpus_milli=part)
+        builders.placement(job, gpu, gpu_milli=part, since=NOON - timedelta(hours=5))
+
+    look([gpu], [sm])
+
+    assert IdleEpisode.objects.count() == idle
+
+
+def test_a_part_that_came_a_moment_ago_makes_nobody_idle_who_was_at_work_before(gang):
+    (gpu,) = gpus_of(builders.node(gpus=1))
+    for name, part, since in (("old", 125, 300), ("new", 875, 4)):
+        job = builders.job(name, state=JobState.RUNNING, on=gang[0].quota, gpus_milli=part)
+        builders.placement(job, gpu, gpu_milli=part, since=NOON - since * MINUTE)
+
+    look([gpu], [4])
+
+    assert not IdleEpisode.objects.filter(job__name__in=("old", "new")).exists()
+
+
 def test_a_short_burst_neither_hides_an_episode_nor_ends_one(gang):
     _, gpus = gang
     burst = [0] * 24 + [80] + [0] * 5
