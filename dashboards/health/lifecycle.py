@@ -31,7 +31,7 @@ RULES = Actor(user=None, name="Health rules", via="system")
 RULES_ACT = Access(RULES, (Grant("", frozenset({Can.OPERATE})),))
 FLAPS = 3
 BURN_IN_GRACE = timedelta(minutes=10)
-LABEL = "burn-in"
+LABEL, NAME_LENGTH = "burn-in", 120
 
 
 def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthFinding]) -> None:
@@ -45,7 +45,11 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
         hand = by.get(incident.node_id, NOBODY)
         # What rules of older versions did in an incident that a person had opened is known by its steps alone.
         if incident.node.removed_at is None and (incident.by_rule or RULES.name in (hand.last, hand.out)):
-            _go_on(incident, settings, bool(sick[incident.node_id]), hand, now)
+            try:
+                _go_on(incident, settings, bool(sick[incident.node_id]), hand, now)
+            except Exception:
+                # Whatever is wrong with one node, the others and the rest of the round go on.
+                log.exception("The next step of %s failed.", incident.node.name)
 
 
 def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, now: datetime) -> None:
@@ -149,7 +153,7 @@ def _start_test(incident: Incident, settings: HealthSettings, now: datetime) -> 
     launch = {"simulated": {"load_s": 5, "busy": [0.95, 0.99]}} | ({"command": settings.burn_in_command} if settings.burn_in_command else {})
     with transaction.atomic():
         job = job_create(
-            name=f"burn-in-{node.name}",
+            name=f"burn-in-{node.name}"[:NAME_LENGTH],
             quota=top,
             owner=None,
             job_class=JobClass.BATCH,

@@ -536,6 +536,24 @@ def test_a_failed_test_sends_the_node_back_to_repair(fleet, personas: Personas):
     assert health_of(nodes[0]) == Health.REPAIRING
 
 
+def test_a_node_whose_step_fails_keeps_no_other_from_its_own(fleet, personas: Personas, caplog):
+    """Here the test job of the first finds a GPU taken, as no node in burn-in should have one."""
+    nodes, gpus = fleet
+    access = personas.access("operator")
+    for node in nodes[:2]:
+        for to, minute in ((Health.DRAINING, 0), (Health.DRAINED, 1), (Health.REPAIRING, 2), (Health.BURN_IN, 3)):
+            node_health_change(access=access, node=node, to=to, reason="By hand.", now=NOON + minute * MINUTE)
+    health_round(now=NOON + 4 * MINUTE)
+    Incident.objects.update(by_rule=True)
+    builders.placement(on=gpus[0])
+
+    health_round(now=NOON + 5 * MINUTE)
+
+    tests = dict(Incident.objects.values_list("node", "burn_in"))
+    assert (tests[nodes[0].pk], tests[nodes[1].pk] is not None) == (None, True)
+    assert nodes[0].name in caplog.text and "Traceback" in caplog.text
+
+
 def test_who_falls_ill_again_and_again_is_trusted_later_each_time():
     assert [calm_needed(count) / MINUTE for count in (0, 1, 2, 3, 4, 99)] == [5, 5, 10, 20, 40, 320]
 
