@@ -7,6 +7,7 @@ is shown of such GPUs is marked, on pages, in files and in the API.
 from collections.abc import Collection
 
 import numpy as np
+from django.db.models import Exists, OuterRef, QuerySet
 from numpy.typing import NDArray
 
 from dashboards.models import TelemetryFrame
@@ -24,9 +25,15 @@ def weak_of(source: str, gpu_ids: bytes | memoryview, weak_ids: bytes | memoryvi
     return np.frombuffer(bytes(weak_ids) or bytes(gpu_ids), "<u4")
 
 
+def _frames() -> QuerySet[TelemetryFrame]:
+    """Those with the weaker signal. The last one of a cluster whose GPUs are gone says nothing of the fleet."""
+    there = Gpu.objects.filter(node__cluster=OuterRef("cluster"), removed_at__isnull=True, node__removed_at__isnull=True)
+    return TelemetryFrame.objects.filter(Exists(there), source__endswith=WEAK_ENDING)
+
+
 def weak_gpus(clusters: Collection[int] | None = None) -> set[int]:
     """Keys of the GPUs of which the newest reading is the weaker signal. One query."""
-    rows = TelemetryFrame.objects.filter(source__endswith=WEAK_ENDING)
+    rows = _frames()
     if clusters is not None:
         rows = rows.filter(cluster_id__in=clusters)
     return {key for row in rows.values_list("source", "gpu_ids", "weak_ids") for key in weak_of(*row).tolist()}
@@ -34,7 +41,7 @@ def weak_gpus(clusters: Collection[int] | None = None) -> set[int]:
 
 def weak_clusters(clusters: Collection[int] | None = None) -> dict[int, str]:
     """Names by key of the clusters of which the newest reading of any GPU has the weaker signal. One query."""
-    rows = TelemetryFrame.objects.filter(source__endswith=WEAK_ENDING).order_by("cluster__name")
+    rows = _frames().order_by("cluster__name")
     if clusters is not None:
         rows = rows.filter(cluster_id__in=clusters)
     return dict(rows.values_list("cluster_id", "cluster__name"))
@@ -43,7 +50,7 @@ def weak_clusters(clusters: Collection[int] | None = None) -> dict[int, str]:
 def weak_told() -> list[str]:
     """The same in words, with how many GPUs of a cluster it is where it is not all of them. One query."""
     found = []
-    rows = TelemetryFrame.objects.filter(source__endswith=WEAK_ENDING).order_by("cluster__name")
+    rows = _frames().order_by("cluster__name")
     for name, source, gpu_ids, weak_ids in rows.values_list("cluster__name", "source", "gpu_ids", "weak_ids"):
         weak, every = len(weak_of(source, gpu_ids, weak_ids)), len(bytes(gpu_ids)) // 4
         found.append(name if weak == every else f"{name} ({weak:,} of {every:,} GPUs)")

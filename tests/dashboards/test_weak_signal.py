@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dashboards.models import TelemetryFrame
+from dashboards.weak import weak_clusters, weak_told
 from gpufleet.core.times import now
 from scheduler.models import JobState
 from tests import builders
@@ -72,3 +73,14 @@ def test_one_gpu_of_the_weaker_signal_marks_itself_alone(personas):
     assert [client.get(f"/api/v1/gpus/{gpu.public_id}").json()["reading"]["signal"] for gpu in gpus] == [row["Signal"] for row in rows]
     assert "north (1 of 3 GPUs)" in client.get("/").content.decode()
     assert client.get("/api/v1/fleet/summary").json()["weak_clusters"] == ["north"]
+
+
+def test_a_cluster_whose_gpus_are_gone_marks_nothing_any_more(personas):
+    node, other = builders.node("n1", gpus=1), builders.node("n2", gpus=1, of=builders.cluster("south"))
+    for one in (node, other):
+        readings(dict.fromkeys(gpus_of(one), 80), at=now())
+    TelemetryFrame.objects.update(source="nvml-driver")
+    type(node).objects.filter(pk=node.pk).update(removed_at=now())
+
+    assert personas.client("operator").get("/api/v1/fleet/summary").json()["weak_clusters"] == ["south"]
+    assert (weak_told(), list(weak_clusters().values())) == (["south"], ["south"])
