@@ -39,13 +39,9 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
-    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-    milli = work.missing_milli(quota_type)
-    if not cycle.cluster.windows.lasting:
-        leaf = work.charged_leaf if work.seats else work.home
-        return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
-    for leaf in cycle.cluster.leaves_of(work, quota_type):
-        if division.used[leaf] + milli <= division.fair[leaf] and milli:
+    division, milli = cycle.tree.divisions[cycle.tree.division_of[quota_type]], work.missing_milli(quota_type)
+    for leaf in cycle.cluster.leaves_of(work, quota_type) if milli else ():
+        if division.used[leaf] + milli <= division.fair[leaf]:
             return leaf
     return None
 
