@@ -137,23 +137,20 @@ class Grid:
     @cached_property
     def boards(self) -> list[list[Board]]:
         """What there is to be split in each quota type."""
-        names: list[dict[str, None]] = [{} for _ in self.types]
-        for node, kind in zip(self.nodes, self.type_of, strict=True):
-            names[kind][node.gpu_type] = None
-        return [[board for board in map(board_of, mine) if board is not None] for mine in names]
+        found: list[list[Board]] = [[] for _ in self.types]
+        for kind, gpu_type in dict.fromkeys((kind, node.gpu_type) for node, kind in zip(self.nodes, self.type_of, strict=True)):
+            if (board := board_of(gpu_type)) is not None:
+                found[kind].append(board)
+        return found
 
     def smallest_memory(self, quota_type: int, needed: int) -> int:
         """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
-        return min((memory for memory in self._memories[quota_type] if memory >= needed), default=0)
+        return min((memory for kind, memory in self._memories if kind == quota_type and memory >= needed), default=0)
 
     @cached_property
-    def _memories(self) -> list[set[int]]:
-        """The GPU memories of each quota type, as far as they are stated."""
-        found: list[set[int]] = [set() for _ in self.types]
-        for node, kind in zip(self.nodes, self.type_of, strict=True):
-            if node.gpu_memory_mib:
-                found[kind].add(node.gpu_memory_mib)
-        return found
+    def _memories(self) -> set[tuple[int, int]]:
+        """Quota types with the GPU memories of their nodes, as far as they are stated."""
+        return {(kind, node.gpu_memory_mib) for node, kind in zip(self.nodes, self.type_of, strict=True) if node.gpu_memory_mib}
 
     def _habitual(self, topology: Topology) -> int | None:
         """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""

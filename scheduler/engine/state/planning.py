@@ -74,7 +74,7 @@ class Cycle:
         return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
 
     def views(self) -> tuple[View, ...]:
-        return (self.fleet.now,) if self.fleet.soon is self.fleet.now else (self.fleet.now, self.fleet.soon)
+        return self.fleet.views()
 
     def capacity(self, view: View) -> Capacity:
         known = self._capacities.get(view)
