@@ -54,14 +54,10 @@ def usual_of(role: Role, weight: int) -> Usual | None:
 
 def demand_of(scenario: Scenario) -> tuple[Usual, ...]:
     """The usual demand as it is stated, else the commonest kinds of all jobs that there are, up to those that cover most of them."""
-    if scenario.demand:
-        return tuple(
-            Usual(one.share, one.gpus, 1000, one.cpu_milli, one.gpu_types)
-            if one.share_milli is None
-            else Usual(one.share, 1, one.share_milli, one.cpu_milli, one.gpu_types)
-            for one in scenario.demand
-        )
-    return commonest(scenario.jobs)
+    if not scenario.demand:
+        return commonest(scenario.jobs)
+    asked = [(one, (one.gpus, 1000) if one.share_milli is None else (1, one.share_milli)) for one in scenario.demand]
+    return tuple(Usual(one.share, gpus, milli, one.cpu_milli, one.gpu_types) for one, (gpus, milli) in asked)
 
 
 def commonest(jobs: Iterable[Job]) -> tuple[Usual, ...]:

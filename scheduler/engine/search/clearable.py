@@ -39,6 +39,12 @@ def weight_of(work: Work, now: int) -> Weight:
     return Weight(lost, -work.job.submitted, work.job.name)
 
 
+def cost_of(works: Sequence[Work], now: int, place: int) -> Cost:
+    """How one set of jobs to move compares with another: fewest jobs, then least lost, then the younger ones, then names, and where it is."""
+    weights = [weight_of(one, now) for one in works]
+    return len(works), sum([one.lost for one in weights]), sorted([one.age for one in weights]), [one.name for one in weights], place
+
+
 class Need(NamedTuple):
     """Workers of a job that are to stand in a slice of the fleet, and how many of them find no room there."""
 
@@ -97,13 +103,9 @@ class Clearable:
 
     def _cost_of(self, node: int) -> Cost:
         """A node as one way to make room: the least is taken."""
-        known = self._costs.get(node)
-        if known is None:
-            works = self.works[node]
-            weights = [weight_of(one, self._now) for one in works]
-            lost = sum([one.lost for one in weights])
-            known = self._costs[node] = len(works), lost, sorted([one.age for one in weights]), [one.name for one in weights], node
-        return known
+        if node not in self._costs:
+            self._costs[node] = cost_of(self.works[node], self._now, node)
+        return self._costs[node]
 
     def _beyond(self, stand: int) -> Ints:
         """How many places must be won for so many workers of the job on other nodes, by the GPUs of who is moved."""

@@ -14,7 +14,7 @@ from ..rules.displaced import TakenInVain
 from ..rules.gates import closed_gate
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
-from ..state.grid import Ints, ascending, ints, span_bits
+from ..state.grid import Ints, ascending, flags_of, ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .reservations import delays, held_back, off_limits
@@ -52,7 +52,7 @@ def targets(
         eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
         flags, array = None if eligible.full else eligible.flags, eligible.array
         if off:
-            array = array * outside(off, grid.size)
+            array = array * (1 - flags_of(off, grid.size))
             flags = bytes(array.tolist())
         return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
@@ -67,11 +67,6 @@ def targets(
 
         found.append(Target(low, high, fits=fits, short=short))
     return found
-
-
-def outside(off: int, size: int) -> Ints:
-    """1 for each node that is not among some, 0 for those."""
-    return ints([not off >> node & 1 for node in range(size)])
 
 
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
@@ -105,7 +100,7 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, o
         return None
     allowed = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False).array
     if off:
-        allowed = allowed * outside(off, grid.size)
+        allowed = allowed * (1 - flags_of(off, grid.size))
     slots, freed = soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, allowed), freed_by(cycle, ranked)
     most = np.where(freed > 0, (soon.count_np + freed) // role.gpus * allowed, slots)
     if form.width < 0 or len(grid.levels[form.width]) == 1:

@@ -12,7 +12,7 @@ from ..rules.windows import NEVER
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
 from ..state.form import Form
-from ..state.grid import Grid, ints
+from ..state.grid import Grid, flags_of
 from ..state.tree import Tree
 from ..state.waiting import Waiting
 from ..state.work import Work
@@ -279,7 +279,7 @@ class Prospects(ABC):
                 eligible = work.eligible(self.cycle.grid, role, quota_type)
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
-                    nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
+                    nodes = eligible.array * (1 - flags_of(banned, self.cycle.grid.size))
                 found = ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)
                 if found is None:
                     return None
