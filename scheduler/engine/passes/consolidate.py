@@ -11,7 +11,7 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
 from ..rules.times import overdue
-from ..search.clearable import Need, weight_of
+from ..search.clearable import Need, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
@@ -94,22 +94,6 @@ def used_up(most: int) -> Reason:
     return reason("moves", f"the {are} used up; the next plan may move jobs for it", most=most)
 
 
-def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
-    """A bound: False where those who are moved certainly find no places beside the job, which takes all the room that there is in its slice."""
-    if target.allowed is None or not target.gpus:
-        return True
-    room = cycle.fleet.soon.count_np.copy()
-    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
-    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
-        room[seat.node] += size
-    span = slice(target.low, target.high)
-    slots = room[span] // target.gpus * target.allowed[span]
-    if int(slots.sum()) > target.count:
-        return True  # some of it is left, and nobody knows where
-    room[span] -= slots * target.gpus
-    return all(sum(size // least for size in sizes) <= int((room // least).sum()) for least in set(sizes) if least)
-
-
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     """Less is lost than the job would lose by waiting, as far as that is known."""
     job = work.job
@@ -121,10 +105,8 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
 
 
 def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
-    """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
-    weights = [weight_of(one, cycle.now) for one in jobs]
-    lost = sum([weight.lost for weight in weights])
-    return len(jobs), lost, sorted([weight.age for weight in weights]), [weight.name for weight in weights], low, jobs
+    """A set of jobs to move, with how it compares."""
+    return (*cost_of(jobs, cycle.now, low), jobs)
 
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
@@ -138,7 +120,7 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Targ
         if slots >= target.count:
             continue  # it would fit as it is, and was held back for another reason
         moved = _cheapest(cycle, target, target.count - slots, most)
-        if moved is not None and len(moved) <= most and _leave_room(cycle, target, moved):
+        if moved is not None and len(moved) <= most:
             plans.append((_plan(cycle, moved, target.low), target))
     plans.sort(key=lambda pair: pair[0][:5])
     return plans
