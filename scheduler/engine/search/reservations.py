@@ -1,5 +1,6 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from ..model.reasons import Reason, reason
@@ -22,9 +23,9 @@ class Book(Prospects):
         super().__init__(cycle)
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
         self._asking: list[tuple[Work, int]] = []
-        self.per_type: dict[int, int] = {}
+        self.per_type: Counter[int] = Counter()
         self.blocked_within: set[int] = set()
-        self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
+        self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
@@ -38,11 +39,6 @@ class Book(Prospects):
         if self._asking:
             self.settle()
         return self._entries
-
-    @property
-    def holds(self) -> list[Hold]:
-        """The gates that blocked jobs keep, in order."""
-        return self._holds
 
     @property
     def unsettled(self) -> bool:
@@ -74,18 +70,12 @@ class Book(Prospects):
 
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
-        self._asking.clear()
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
             self._ahead.keep_nothing()
-        self._entries.clear()
-        self._holds.clear()
-        self.per_type.clear()
-        self.blocked_within.clear()
-        self._asked_at.clear()
-        self._by_node.clear()
-        self._full.clear()
-        self._staying.clear()
+        per_job = self._asking, self._entries, self.holds, self.blocked_within, self._asked_at, self._staying
+        for known in (*per_job, self.per_type, self._by_node, self._full):
+            known.clear()
 
     def prospect(self) -> Prospect | None:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
@@ -97,14 +87,12 @@ class Book(Prospects):
     # Keeping
 
     def room_for_more(self, quota_type: int) -> bool:
-        return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
+        return self.per_type[quota_type] < self.cycle.settings.backfill_depth
 
     def asks(self, work: Work) -> bool:
         """Whether a place is kept for it. Who has no date in one type may ask again in another."""
-        for one, _ in self._asking:
-            if one is work:
-                self.settle()
-                break
+        if any(one is work for one, _ in self._asking):
+            self.settle()
         return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
 
     def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
@@ -118,14 +106,14 @@ class Book(Prospects):
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
         self._asking.append((work, quota_type))
-        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        self.per_type[quota_type] += 1
         self.cycle.cluster.before_changes = self.settle
 
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
         if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
-            self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
+            self.per_type[types[0]] += 1
             return None
         found, quota_type = self._date_in(work, types, only_now=only_now)
         staying = self._staying.get(work) if found is not None and not found.at else None
@@ -134,7 +122,7 @@ class Book(Prospects):
                 found, quota_type = self._date_in(work, types, only_now=only_now)
         if found is None:
             return None
-        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        self.per_type[quota_type] += 1
         return self._keep(work, quota_type, found)
 
     def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
@@ -147,30 +135,24 @@ class Book(Prospects):
         return entry
 
     def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
-        """The earliest in one of these types, and in which."""
+        """The earliest in one of these types, and in which. Who asked without a date counts there as one that has a reservation."""
         found, quota_type = None, types[0]
         for each in types:
-            date = self._date(work, each, only_now=only_now)
-            if date is not None and (found is None or date.at < found.at):
+            if only_now and self.is_full(work, each):
+                continue
+            date = self.earliest(self.ahead, work, each)
+            if only_now and (date is None or date.at):
+                self._full[work.form.shape, each] = (len(self.cycle.cluster.journal), self.length(work))
+            elif date is None:
+                self.per_type[each] += 1
+            elif found is None or date.at < found.at:
                 found, quota_type = date, each
         return found, quota_type
-
-    def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
-        """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
-        if only_now and self.is_full(work, quota_type):
-            return None
-        found = self.earliest(self.ahead, work, quota_type)
-        if only_now and (found is None or found.at):
-            self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
-            return None
-        if found is None:
-            self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        return found
 
     def add_from(self, work: Work, quota_type: int, since: int) -> None:
         """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        self.per_type[quota_type] += 1
         if not _is_counted(self, work) or not work.missing():
             return  # only its gates are kept
         found = self.counted(self.ahead, work, quota_type, self.length(work), since=since)
