@@ -169,8 +169,8 @@ class Stage:
         """
         said = iter(parts)
         scenario, now = self.scenario, self.scenario.now
-        self.tree.clear(scenario)
-        playing = Playing(self.grid, self.tree, scenario.settings, now)
+        tree = Tree(scenario, self.grid.types, self.grid.capacity, [])
+        playing = Playing(self.grid, tree, scenario.settings, now)
         for one, job, seats in self.stands:
             one.rest()
             started = job.run.started if job.run.started is not None else now
