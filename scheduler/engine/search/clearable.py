@@ -82,12 +82,12 @@ class Clearable:
         for node in stale:
             idle = soon.count[node]
             needed = self.gpus - idle % self.gpus if self.gpus else 1
-            clearing = movables.clearing(node, needed) if node in there else None
-            works = self.works[node] = clearing.works if clearing is not None else []
+            works, only = movables.clearing(node, needed) if node in there else ([], False)
+            self.works[node] = works
             self.jobs[node], self._idle[node] = len(works), idle
             self._costs.pop(node, None)
             self._won[:, node], self._content[:, node] = MANY, True
-            if clearing is not None and clearing.only:
+            if only:
                 self._count_places(node, idle, works, soon.grid.usable_count)
         self._there = (self._idle // self._sizes[:, None]).sum(axis=1)
 
