@@ -9,8 +9,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import groupby
-from operator import itemgetter
 from typing import TypeVar
 
 from ..model.reasons import Reason
@@ -24,6 +22,7 @@ from .units import Unit, Units
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 ROUNDS = 4  # in each a unit is left out that leads nowhere: with what goes along it is illegal, or it uses up what may be taken
+MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
 
@@ -346,7 +345,7 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
         if counter is not None and counter.change(unit, 1):
             return taken, True
     if target.fits is not None:
-        found = _shortest(taken, target.fits)
+        found = _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else [])
         return found, bool(found)
     if counter is None or not refused or target.gpus <= 1 or target.short or not _could_suffice(cluster, units, charged, target):
         return [], False
@@ -388,6 +387,22 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     if not taken or not fits(taken):
         return []
     return taken[: 1 + bisect_left(range(1, len(taken)), True, key=lambda count: fits(taken[:count]))]
+
+
+def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit]:
+    """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
+    assert target.fits is not None
+    here: dict[int, list[Unit]] = {}
+    charged: dict[int, dict[int, int]] = {}
+    for _, unit in units:
+        for node in sorted({seat.node for seat in unit.seats}):
+            if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
+                taken = charged.setdefault(node, {})
+                place = legal(unit, taken)
+                if place is not None:
+                    taken[place] = taken.get(place, 0) + unit.milli
+                    here.setdefault(node, []).append(unit)
+    return next((found for mine in here.values() if (found := _shortest(mine, target.fits))), [])
 
 
 Cost = tuple[tuple[int, ...], int, int]  # category, milli-GPU, lost work
@@ -475,12 +490,14 @@ class Together:
 def _smallest_single(units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
-    _, alone = next(groupby((pair for pair in units if legal(pair[1], {}) is not None), itemgetter(0)), (None, ()))
-    for _, unit in alone:
-        if best is not None and unit.milli >= best.milli:
-            continue
-        if target.fits([unit]) if target.fits is not None else counter is not None and counter.enough_without(unit):
-            best = unit
+    first: tuple[int, ...] | None = None
+    for rank, unit in units:
+        if first is not None and rank != first:
+            break
+        if (best is None or unit.milli < best.milli) and legal(unit, {}) is not None:
+            first = rank
+            if target.fits([unit]) if target.fits is not None else counter is not None and counter.enough_without(unit):
+                best = unit
     if best is not None and counter is not None:
         counter.change(best, 1)
     return [] if best is None else [best]
