@@ -58,7 +58,9 @@ class First:
             _raise_held_twice(cluster, works)
         self.held: list[int] = held.tolist()
         counts, places = [len(work.first_seats) for work in works], len(tree.names)
-        of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
+        of_work = [work.home for work in works]
+        if len(tree.divisions) > 1:
+            of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
         used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
         np.add.at(used, np.repeat(ints(of_work), counts), milli)
         self.used = [_summed(tree, each) for each in used.reshape(-1, places).tolist()]

@@ -3,6 +3,7 @@
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -23,7 +24,12 @@ class JobOrder:
         return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
 
     def sort(self, queue: list[Work]) -> None:
-        queue.sort(key=self.rank)
+        """Where no window is owed without a tuple for each job: a queue is long."""
+        if self.owed:
+            queue.sort(key=self.rank)
+        else:
+            queue.sort(key=attrgetter("order"))
+            queue.sort(key=attrgetter("form.level"), reverse=True)
 
     def put_in_order(self, queue: list[Work], many: int) -> None:
         """The first so many are in their order, and are most of them."""
