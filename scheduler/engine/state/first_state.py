@@ -148,13 +148,11 @@ class FirstState:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
-        position, forms = self.tree.position, self.forms
-
-        def new(job: Job, order: int) -> Work:
-            return Work(job, order, position[job.quota], forms.of(job.kind))
-
-        between = compared(self.works, mine.jobs, scenario.jobs, new)
+        between = compared(self.works, mine.jobs, scenario.jobs, self._unplaced)
         return between if all(map(_is_by_places, between.come)) else None
+
+    def _unplaced(self, job: Job, order: int) -> Work:
+        return Work(job, order, self.tree.position[job.quota], self.forms.of(job.kind))
 
     def go_on(self, scenario: Scenario, windows: Windows) -> bool:
         """Take up what differs between the jobs of the plan before and those of this one, where that suffices."""

@@ -46,8 +46,13 @@ class Kept:
 
     def first_state(self, scenario: Scenario) -> FirstState:
         """What a plan begins with: the state of the plan before, where it can go on from that, or all anew. One that is broken off leaves none."""
-        grid = self._grid_of(scenario)
-        windows = Windows(scenario, grid)
+        # What would fit an empty fleet depends on how it is filled.
+        made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
+        if self._grid is None or made_of != self._made_of:  # what depended on another grid is forgotten
+            self.__init__()  # type: ignore[misc]
+            self._made_of, self._grid = made_of, Grid(scenario)
+            self.forms = Forms(self._grid)
+        grid, windows = self._grid, Windows(scenario, self._grid)
         before, self._first_state = self._first_state, None
         if before is not None and before.go_on(scenario, windows):
             return before
@@ -64,14 +69,3 @@ class Kept:
         """The state of a plan that is made, for the next one to go on from."""
         cycle.rest()
         self._first_state = cycle.cluster.first_state
-
-    def _grid_of(self, scenario: Scenario) -> Grid:
-        """The grid of the scenario; what depended on another one is forgotten."""
-        # What would fit an empty fleet depends on how it is filled.
-        made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
-        if self._grid is None or made_of != self._made_of:
-            self.__init__()  # type: ignore[misc]
-            self._made_of = made_of
-            self._grid = Grid(scenario)
-            self.forms = Forms(self._grid)
-        return self._grid
