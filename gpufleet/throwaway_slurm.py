@@ -131,8 +131,9 @@ class Slurm:
         (d / "etc/cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")
         self.conf = d / "etc/slurm.conf"
         self.env = {**os.environ, "PATH": PATH, "SLURM_CONF": str(self.conf)}
-        # For each step slurmstepd looks at the machine, and loads OpenCL and X11 for that where hwloc's plugins are installed: 3 ms a job.
-        self.node_env = self.env | {"HWLOC_PLUGINS_PATH": str(d / "none")}
+        # For each step slurmstepd looks at the machine, and loads OpenCL and X11 for that where hwloc's plugins are installed: 3 ms a job. It reads
+        # what a node has found of it at its start, as far as that is there.
+        self.node_env = self.env | {"HWLOC_PLUGINS_PATH": str(d / "none"), "HWLOC_XMLFILE": str(d / "etc/machine.xml"), "HWLOC_THISSYSTEM": "1"}
         self.start()
 
     @staticmethod
@@ -155,6 +156,9 @@ class Slurm:
         for name in self.names:
             self.start_node(name)
         wait_until(lambda: self.idle() == set(self.names), seconds=60, what="every node of Slurm to be idle")
+        found = d / "spool" / self.names[0] / "hwloc_topo_whole.xml"
+        if found.exists():
+            shutil.copy(found, d / "etc/machine.xml")
 
     def idle(self) -> set[str]:
         return set(self.sh("sinfo", "-h", "-N", "-t", "idle", "-o", "%N", check=False).split())
