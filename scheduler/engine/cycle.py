@@ -20,8 +20,17 @@ from .tell.outcome import carry_on, conclude
 T = TypeVar("T")
 MOST_SWEEPS = 120
 Run = Callable[[Cycle], None]
-PASSES = (stale, allocate, backfill, shrink, consolidate, reclaim, preempt, repartition, grow)
-RUNS: dict[str, Run] = {each.__name__.rpartition(".")[2]: each.run for each in PASSES}
+RUNS: dict[str, Run] = {
+    "stale": stale.run,
+    "allocate": allocate.run,
+    "backfill": backfill.run,
+    "shrink": shrink.run,
+    "consolidate": consolidate.run,
+    "reclaim": reclaim.run,
+    "preempt": preempt.run,
+    "repartition": repartition.run,
+    "grow": grow.run,
+}
 
 
 def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
@@ -29,7 +38,7 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    return _planned(_without_later(scenario), kept, conclude)
+    return _planned(_without_later(scenario), kept, conclude, tells=True)
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
@@ -37,7 +46,7 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    return _planned(scenario, kept, partial(carry_on, before=before))
+    return _planned(scenario, kept, partial(carry_on, before=before), tells=False)
 
 
 def _without_later(scenario: Scenario) -> Scenario:
@@ -49,8 +58,8 @@ def _without_later(scenario: Scenario) -> Scenario:
     return replace(scenario, jobs=tuple(later))
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:
-    cycle = settled(scenario, kept)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
+    cycle = settled(scenario, kept, tells=tells)
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
@@ -60,18 +69,25 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
     return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
     cycle = Cycle(scenario, kept)
+    cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
+    _settle(cycle, runs)
+    if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
+        shrink.give_own(cycle)
+    return cycle
+
+
+def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
+    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all;
+    and to nobody is given, and taken from him, at once."""
     _serve(cycle, runs)
     while has_to_begin_anew(cycle):
         cycle.begin_anew()
         cycle.turn = IN_ORDER
         _serve(cycle, runs)
-    if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
-        shrink.give_own(cycle)
-    return cycle
 
 
 def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
@@ -91,18 +107,45 @@ def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
 
 def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
+    found_nothing: dict[Run, int] = {}
     while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
         try:
-            for run in runs:
-                charge_claims(cycle)  # who may be taken from goes by who is charged where
-                run(cycle)
+            in_line = _run_all(cycle, runs, found_nothing)
         except TakenBack:
+            found_nothing.clear()
             continue
-        # Who was put out may find another place, and that comes before anyone's growth.
-        if cycle.placed != before or cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
+        if cycle.placed != before and in_line and next(sweeps) >= MOST_SWEEPS:
+            return
+        if cycle.placed != before and not in_line:
+            continue  # who was put out may find another place, and that comes before anyone's growth
+        if cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
+            found_nothing.clear()
             continue
+        settled = cycle.placed
         if cycle.turn != FAIR and "grow" in cycle.settings.passes:
             grow.run(cycle)
-        if cycle.placed == before:
+        if cycle.placed == settled:
             return
+
+
+def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -> bool:
+    """One sweep. Returns whether nobody was served but at the beginning of the walk along the queue: then another sweep would only repeat its end.
+
+    A pass that has changed nothing, and asked nothing about places that are kept, changes nothing again as long as nobody is served. Where
+    all is told in the end it runs anyway, for it says what it finds.
+    """
+    in_line = not cycle.tells
+    for run in runs:
+        placed = cycle.placed
+        charge_claims(cycle)  # who may be taken from goes by who is charged where
+        in_line = in_line and cycle.placed == placed
+        placed, cycle.book.looked_at = cycle.placed, False
+        if found_nothing.get(run) == placed:
+            continue
+        run(cycle)
+        if cycle.placed != placed:
+            in_line = in_line and run is backfill.run and cycle.waiting.served_in_line
+        elif not (cycle.tells or run is backfill.run or run is allocate.run or cycle.book.looked_at):
+            found_nothing[run] = placed
+    return in_line

@@ -17,7 +17,7 @@ def _outside_again(cycle: Cycle) -> list[int]:
     """Who was started so soon after an eviction that he must stand inside his guarantee, and does not: whom he displaced stands before him."""
     if not cycle.settings.hysteresis_ms or not cycle.cluster.journal:
         return []
-    fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and work.fresh)
+    fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats)
     return [work.order for work in fresh if backs_off_until(cycle, work) > cycle.now and _is_borrowed(cycle, work)]
 
 

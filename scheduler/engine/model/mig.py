@@ -51,9 +51,13 @@ class Board:
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
 
+    @property
+    def slice_milli(self) -> int:
+        """What one memory slice is charged in milli-GPU."""
+        return 1000 // self.memory_slices
+
     def charge_milli(self, profile: Profile) -> int:
-        """What an instance is charged: each memory slice as much as any other."""
-        return profile.memory * (1000 // self.memory_slices)
+        return profile.memory * self.slice_milli
 
     def charge_of(self, name: str) -> int:
         profile = self.profile(name)

@@ -52,22 +52,29 @@ class Decision(NamedTuple):
         why: dict[str, Any] = {"code": self.why.code, "detail": self.why.detail}
         if self.for_job is not None:
             why["for"] = self.for_job
-        spelt: dict[str, Any] = {"action": self.action}
+        result: dict[str, Any] = {"action": self.action}
         if self.action == "repartition":
-            spelt |= {"node": self.node, "gpu": self.gpu, "instances": [{"profile": one.profile, "start": one.start} for one in self.instances]}
-        else:
-            spelt["job"] = self.job
+            result |= {
+                "node": self.node,
+                "gpu": self.gpu,
+                "instances": [{"profile": one.profile, "start": one.start} for one in self.instances],
+                "after": list(self.after),
+                "why": why,
+            }
+            return result
+        result["job"] = self.job
         if self.action == "evict":
-            return spelt | {"why": why, "grace_s": thousandths(self.grace_ms)}
+            result |= {"why": why, "grace_s": thousandths(self.grace_ms)}
+            return result
         if self.at is not None:
-            spelt["at"] = spell_instant(self.at)
-        if self.action != "repartition":
-            spelt["workers"] = [worker.as_json() for worker in self.workers]
-        if self.action in ("start", "repair", "move", "grow", "repartition"):
-            spelt["after"] = list(self.after)
+            result["at"] = spell_instant(self.at)
+        result["workers"] = [worker.as_json() for worker in self.workers]
+        if self.action in ("start", "repair", "move", "grow"):
+            result["after"] = list(self.after)
         if self.action == "start" or (self.action == "move" and self.backfilled):
-            spelt["backfilled"] = self.backfilled
-        return spelt | {"why": why}
+            result["backfilled"] = self.backfilled
+        result["why"] = why
+        return result
 
 
 class Waiting(NamedTuple):

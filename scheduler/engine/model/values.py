@@ -327,8 +327,21 @@ class Job:
     run: Run = QUEUED
 
     def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
-        """The same job elsewhere, in another state or with another checkpoint."""
-        return replace(self, run=run, checkpoint=checkpoint or self.checkpoint)
+        """The same job elsewhere, in another state or with another checkpoint: sooner made than by `replace`."""
+        return new_job(
+            self.name,
+            self.quota,
+            self.kind,
+            self.submitted,
+            self.estimate_ms,
+            self.limit_ms,
+            self.deadline,
+            self.not_before,
+            self.checkpoint if checkpoint is None else checkpoint,
+            self.movable,
+            self.work_ms,
+            run,
+        )
 
 
 new_job = maker(Job)

@@ -7,11 +7,12 @@ from math import comb
 
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
+from ..place.capacity import plain
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
 from ..rules.times import overdue
-from ..search.clearable import Need, cost_of
+from ..search.clearable import Need, Weight, weight_of
 from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
@@ -30,7 +31,13 @@ Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 def run(cycle: Cycle) -> None:
     idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
     if idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
-        walk(cycle, may_consolidate, consolidate)
+        # Who is held back is told so whatever he asks for.
+        walk(cycle, may_consolidate, consolidate, None if cycle.tells else partial(no_more, idle))
+
+
+def no_more(idle: int, leaf: int, queue: list[Work]) -> list[Work]:
+    """Those that ask for no more than all that is idle."""
+    return [work for work in queue if work.form.lowest <= idle or work.seats]
 
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
@@ -40,8 +47,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if not work.seats and _alike(cycle, work, quota_type) in cycle.refused:
         return False
-    # Whom a plan of this very moment has put out changes no places: that would be a circle in one plan or in two.
-    if work.form.parted or _moves_for(cycle, work) <= 0 or (work.job.run.last_evicted or 0) >= cycle.now:
+    if work.form.parted or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True
@@ -55,6 +61,12 @@ def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
     return ("consolidate", work.form.shape, quota_type, cycle.book.length(work), *cycle.stay(work))
 
 
+def _just_put_out(cycle: Cycle, work: Work) -> bool:
+    """Whether a plan of this very moment has put it out: then two jobs would change places, which is a circle in one plan or in two."""
+    evicted = work.job.run.last_evicted
+    return evicted is not None and evicted >= cycle.now
+
+
 def _moves_for(cycle: Cycle, work: Work) -> int:
     """So many jobs may still be moved for it: who has waited as long as his class may is not bound."""
     return 1 << 30 if overdue(cycle, work) else cycle.cluster.moves_left
@@ -65,7 +77,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     refused = closed_gate(cycle, work, work.charged_leaf if work.seats else work.home, quota_type, milli)
     if refused is not None:
         return refused
-    counted = work.form.plain and not work.seats
+    counted = plain(cycle.cluster, work.kind) and not work.seats
     plans = (_counted if counted else _tried)(cycle, work, quota_type)
     loses = False
     for (_, lost, _, _, _, moved), target in plans:
@@ -94,6 +106,22 @@ def used_up(most: int) -> Reason:
     return reason("moves", f"the {are} used up; the next plan may move jobs for it", most=most)
 
 
+def _leave_room(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
+    """A bound: False where those who are moved certainly find no places beside the job, which takes all the room that there is in its slice."""
+    if target.allowed is None or not target.gpus:
+        return True
+    room = cycle.fleet.soon.count_np.copy()
+    sizes = [seat.mask.bit_count() for one in moved for seat in one.seats]
+    for seat, size in zip((seat for one in moved for seat in one.seats), sizes, strict=True):
+        room[seat.node] += size
+    span = slice(target.low, target.high)
+    slots = room[span] // target.gpus * target.allowed[span]
+    if int(slots.sum()) > target.count:
+        return True  # some of it is left, and nobody knows where
+    room[span] -= slots * target.gpus
+    return all(sum(size // least for size in sizes) <= int((room // least).sum()) for least in set(sizes) if least)
+
+
 def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     """Less is lost than the job would lose by waiting, as far as that is known."""
     job = work.job
@@ -105,8 +133,10 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
 
 
 def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
-    """A set of jobs to move, with how it compares."""
-    return (*cost_of(jobs, cycle.now, low), jobs)
+    """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
+    weights = [_weight(cycle, one) for one in jobs]
+    lost = sum([weight.lost for weight in weights])
+    return len(jobs), lost, sorted([weight.age for weight in weights]), [weight.name for weight in weights], low, jobs
 
 
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
@@ -120,7 +150,7 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Targ
         if slots >= target.count:
             continue  # it would fit as it is, and was held back for another reason
         moved = _cheapest(cycle, target, target.count - slots, most)
-        if moved is not None and len(moved) <= most:
+        if moved is not None and len(moved) <= most and _leave_room(cycle, target, moved):
             plans.append((_plan(cycle, moved, target.low), target))
     plans.sort(key=lambda pair: pair[0][:5])
     return plans
@@ -168,6 +198,12 @@ def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work]
         return None
     moved = {one.order: one for node in nodes for one in clearable.works[node]}
     return [moved[order] for order in sorted(moved)]
+
+
+def _weight(cycle: Cycle, one: Work) -> Weight:
+    key = ("weight", one.order)
+    known: Weight | None = cycle.memo(key)
+    return cycle.remember(key, weight_of(one, cycle.now)) if known is None else known
 
 
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:

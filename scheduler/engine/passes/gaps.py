@@ -9,7 +9,7 @@ from operator import attrgetter
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import overdue
-from ..search.evicting import Taking
+from ..search.evicting import take_units
 from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
 from ..search.victims import Found, Rights
@@ -31,7 +31,7 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     leaf = work.charged_leaf if work.seats else work.home
     rights = Due(Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)))
     detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
-    Taking(cycle, work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail)).take()
+    take_units(cycle, work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail))
 
 
 class Due(Rights):

@@ -4,7 +4,7 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Inside
-from ..search.evicting import NOTHING, Taking
+from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -18,6 +18,9 @@ def run(cycle: Cycle) -> None:
 
 def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
     """Those above the lowest that runs in a leaf, as far as all of it together with what is idle could be enough."""
+    queue = cycle.waiting.order.above(queue, cycle.cluster.forms.least_level)
+    if not queue:
+        return []
     lowest = cycle.standing.lowest(leaf)
     if lowest is None:
         return []
@@ -44,6 +47,10 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.charged_leaf if work.seats else work.home
+    key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
+    known = told_before(cycle, key, work)
+    if known is not None:
+        return known
     milli = work.missing_milli(quota_type)
     large = max(8000, 2 * milli)
     rules = Inside(cycle, work, quota_type, leaf, milli)
@@ -57,12 +64,12 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return reason("preempt", f"{name} has a higher class or number in the same queue{also}")
 
     def take_from(ranked: Ranked, which: str) -> Reason | None:
-        refused = Taking(cycle, work, quota_type, ranked, rules, why, None if which == "later" else (*alike, which)).take()
+        refused = take_units(cycle, work, quota_type, ranked, rules, why, None if which == "later" else (*alike, which))
         if refused is None or refused.code != "share":
             return refused
         # The least that makes room needs idle GPUs beside it; more, or others, may need none.
         more = ((leaf, leaf + 1, rules.least()),)
-        again = Taking(cycle, work, quota_type, ranked, rules, why, more=more).take()
+        again = take_units(cycle, work, quota_type, ranked, rules, why, more=more)
         return refused if again is NOTHING else again
 
     def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
@@ -72,9 +79,11 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             refused = take_from(ranked, "later" if later else "all")
         return refused
 
-    if Taking(cycle, work, quota_type, no_larger(ranked, large), rules, why, alike, leaf).take_cheaply():
+    if take_cheaply(cycle, work, quota_type, no_larger(ranked, large), rules, why, alike, leaf):
         return None
     refused = take(ranked)
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:
         refused = None
+    if refused is not None:
+        tell(cycle, key, work, refused)
     return refused

@@ -4,7 +4,7 @@ from functools import partial
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Reclaim
-from ..search.evicting import NOTHING, Taking, given_back, is_backed_off
+from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -39,9 +39,13 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
-    division, milli = cycle.tree.divisions[cycle.tree.division_of[quota_type]], work.missing_milli(quota_type)
-    for leaf in cycle.cluster.leaves_of(work, quota_type) if milli else ():
-        if division.used[leaf] + milli <= division.fair[leaf]:
+    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    milli = work.missing_milli(quota_type)
+    if not cycle.cluster.windows.lasting:
+        leaf = work.charged_leaf if work.seats else work.home
+        return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
+    for leaf in cycle.cluster.leaves_of(work, quota_type):
+        if division.used[leaf] + milli <= division.fair[leaf] and milli:
             return leaf
     return None
 
@@ -65,10 +69,15 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = claimant(cycle, work, quota_type)
     if leaf is None:
         return NOTHING
+    told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.kind.class_rank, work.charged_leaf)
+    known = told_before(cycle, told, work)
+    if known is not None:
+        return known
     for rules in Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)).variants():
         refused = _reclaim(cycle, work, quota_type, rules)
         if refused is None:
             return None
+        tell(cycle, told, work, refused)
     return refused
 
 
@@ -95,9 +104,9 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
 
     def take(units: Ranked, which: str) -> Reason | None:
-        return Taking(cycle, work, quota_type, units, rules, why, (*alike, which), leaf).take()
+        return take_units(cycle, work, quota_type, units, rules, why, (*alike, which), leaf)
 
-    if Taking(cycle, work, quota_type, small, rules, why, alike, leaf).take_cheaply():
+    if take_cheaply(cycle, work, quota_type, small, rules, why, alike, leaf):
         return None
     refused = take(small, "small")
     if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):

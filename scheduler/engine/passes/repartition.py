@@ -14,7 +14,7 @@ from ..place.seating import fit
 from ..reading.checkers import spell_instant
 from ..rules.gates import closed_gate
 from ..rules.legality import Inside, Reclaim
-from ..search.evicting import release, some_of, targets
+from ..search.evicting import release, some_of, targets, tell, told_before
 from ..search.reservations import delays, held_back
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger
@@ -72,6 +72,12 @@ def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def limited(cycle: Cycle, quota_type: int) -> Reason:
     """That the hour's splits of all pools of a type are used up, and when the first of them has one again."""
+    key = ("splits used up", quota_type)
+    known: Reason | None = cycle.memo(key)
+    return cycle.remember(key, _limited(cycle, quota_type)) if known is None else known
+
+
+def _limited(cycle: Cycle, quota_type: int) -> Reason:
     grid, most = cycle.grid, cycle.settings.repartition_per_hour
     here = {pool for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
     made = {pool: times for pool, times in _split_within_the_hour(cycle).items() if pool in here}
@@ -89,8 +95,16 @@ def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     anew = Anew(cycle, work, quota_type, left(cycle))
     if not anew.allowed:
         return limited(cycle, quota_type)
+    asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
+    known = told_before(cycle, asks, work)
+    if known is not None:
+        return known
     refused = anew.over_empty()
-    return None if refused is not None and anew.over_evictable() is None else refused
+    if refused is not None and anew.over_evictable() is None:
+        return None
+    if refused is not None:
+        tell(cycle, asks, work, refused)
+    return refused
 
 
 class Anew:
@@ -120,8 +134,7 @@ class Anew:
                 if isinstance(found, Reason):
                     refused = found
                     continue
-                seats, leaf = found
-                self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, reason("repartition", "a GPU is repartitioned for it"))
+                self._seat(*found, reason("repartition", "a GPU is repartitioned for it"))
                 attempt.keep()
             self.cycle.changed()
             return None
@@ -130,30 +143,36 @@ class Anew:
     # Evicting who is in the way
 
     def over_evictable(self) -> Reason | None:
-        """By the rules by which running work may be taken for the job: from those that are not large, else from all."""
-        cycle, work = self.cycle, self.work
-        leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
-        rules: list[Reclaim | Inside] = []
-        if leaf is not None:
-            rules += Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
-        if "preempt" in cycle.settings.passes:
-            rules.append(Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli))
-        for rights in rules:
+        for rights in self._rights():
             ranked, self.claim = rights.units(self.large), rights.leaf
-            for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
-                small = no_larger(among, self.large)
-                for some in (small, among) if len(small) < len(among) else (among,):
-                    if some and self._take(some, rights):
-                        return None
+            if self._take_least(ranked, rights) or (has_fresh(ranked) and self._take_least(as_if_running(ranked), rights)):
+                return None
         return NO_SPLIT
 
-    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
-        """Evict the least that makes room together with instances split anew."""
+    def _take_least(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
+        """Take from those that are not large, else from all."""
+        small = no_larger(ranked, self.large)
+        return any(self._take(each, rights) is None for each in ((small, ranked) if len(small) < len(ranked) else (ranked,)) if each)
+
+    def _rights(self) -> Iterator[Reclaim | Inside]:
+        """By which rules running work may be taken for the job."""
+        cycle, work = self.cycle, self.work
+        leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
+        if leaf is not None:
+            yield from Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
+        if "preempt" in cycle.settings.passes:
+            yield Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli)
+
+    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> Reason | None:
+        """Evict the least that makes room together with instances split anew. None: done."""
         cycle = self.cycle
         found: list[Found] = []
         for target in targets(cycle, self.work, self.quota_type, counted=False):
             found += least_sets(cycle.cluster, ranked, rights, self._judged(target), cycle.units())
-        return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
+        for one in sorted(found, key=Found.rank):
+            if rights.guard(one) is None and self._carry_out(one, rights):
+                return None
+        return NO_SPLIT
 
     def _judged(self, target: Target) -> Target:
         outside = self._outside(target.low, target.high)
@@ -180,9 +199,7 @@ class Anew:
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
-            seats, leaf = placed
-            told = reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}")
-            cycle.cluster.seat(self.work, seats, self.quota_type, leaf, told)
+            self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}"))
             attempt.keep()
         cycle.changed()
         cycle.displaced.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
@@ -208,6 +225,9 @@ class Anew:
             return NO_SPLIT
         crowded = delays(cycle.book, work, self.quota_type, self.milli, seats)
         return held_back(cycle.book, crowded) if crowded else (seats, leaf)
+
+    def _seat(self, seats: tuple[Seat, ...], leaf: int, why: Reason) -> None:
+        self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, why)
 
     def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
         if self.work.kind.sharing == "mig":
@@ -249,7 +269,7 @@ class Anew:
         """Make whole GPUs of split ones."""
         joined = [(key, view.splits[key]) for key in keys]
         for key in keys:
-            for each in self.cycle.fleet.views():
+            for each in self.cycle.fleet.both():
                 known = each.splits.get(key)
                 if known is not None and known.empty:
                     self.cycle.fleet.set_split(each, key, None)
@@ -263,6 +283,6 @@ class Anew:
             if not fleet.soon.free[node] >> gpu & 1:
                 self.cycle.cluster.split_anew(self.work, key)
                 continue
-            for each in fleet.views():
+            for each in fleet.both():
                 if each.free[node] >> gpu & 1:
                     fleet.set_split(each, key, split)

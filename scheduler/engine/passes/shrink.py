@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, reason
 from ..rules.gates import closed_gate
 from ..rules.legality import ANY_SIZE, Inside, Reclaim, own_surplus, rank_and_cost
-from ..search.evicting import Taking, given_back, place_in
+from ..search.evicting import given_back, place_in, take_units
 from ..search.reservations import delays
 from ..search.units import Unit
 from ..search.victims import Rights
@@ -46,13 +46,11 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     rights: Rights
     if claim is None:
         rights, ranked = Inside(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
-        rules: tuple[object, ...] = (leaf, quota_type, work.form.level)
     else:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
-        ranked, rules = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)], rights.signature
+        ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
     ranked.sort(key=rank_and_cost)
-    alike = ("shrink", rules, work.form.shape, cycle.limits_of(leaf))
-    return Taking(cycle, work, quota_type, ranked, rights, lambda _: given_back(work.job.name), alike, claim).take()
+    return take_units(cycle, work, quota_type, ranked, rights, lambda _: given_back(work.job.name), claim=claim)
 
 
 def give_own(cycle: Cycle) -> None:

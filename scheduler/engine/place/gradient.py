@@ -54,10 +54,14 @@ def usual_of(role: Role, weight: int) -> Usual | None:
 
 def demand_of(scenario: Scenario) -> tuple[Usual, ...]:
     """The usual demand as it is stated, else the commonest kinds of all jobs that there are, up to those that cover most of them."""
-    if not scenario.demand:
-        return commonest(scenario.jobs)
-    asked = [(one, (one.gpus, 1000) if one.share_milli is None else (1, one.share_milli)) for one in scenario.demand]
-    return tuple(Usual(one.share, gpus, milli, one.cpu_milli, one.gpu_types) for one, (gpus, milli) in asked)
+    if scenario.demand:
+        return tuple(
+            Usual(one.share, one.gpus, 1000, one.cpu_milli, one.gpu_types)
+            if one.share_milli is None
+            else Usual(one.share, 1, one.share_milli, one.cpu_milli, one.gpu_types)
+            for one in scenario.demand
+        )
+    return commonest(scenario.jobs)
 
 
 def commonest(jobs: Iterable[Job]) -> tuple[Usual, ...]:
@@ -222,7 +226,7 @@ class Gradient:
         column = self.columns(view).column(ask)
         gain = np.where(allowed > 0, column.gain, WORSE)
         if memory_mib:
-            gain = np.where(view.host_np[1] >= memory_mib, gain, WORSE)
+            gain = np.where(view.host_np()[1] >= memory_mib, gain, WORSE)
         if int(gain.max(initial=WORSE)) == WORSE:
             return None
         node = int(np.argmax(gain // STEP))

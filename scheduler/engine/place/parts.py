@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..model.mig import Instance, board_of, fitting_profiles, room_for
+from ..model.mig import BOARDS, Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, Split, View, bits_of
@@ -10,7 +10,6 @@ from ..state.grid import ascending, bits_of_large, flags_of
 from ..state.work import Work
 from .gradient import ask_of
 
-Option = tuple[tuple[int, ...], Part]  # its rank and the part
 Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
 
 
@@ -122,7 +121,7 @@ class Parts:
         assert board is not None
         profile = board.profile(part.profile)
         assert profile is not None
-        for view in self.fleet.views():
+        for view in self.fleet.both():
             split = view.splits.get(key)
             if split is not None and part.start not in room_for(board, split.instances, profile):
                 self.fleet.set_split(view, key, split._replace(instances=tuple(sorted(set(split.taken)))))
@@ -131,10 +130,7 @@ class Parts:
         """The best parts on one node for one worker, where its host has enough for it: on GPUs that are split already, the fullest first."""
         if self.view.cpus[node] < role.cpu_milli or self.view.memory[node] < role.host_memory_mib:
             return None
-        option_on = self._instance_on if self.mode == "mig" else self._share_on
-        # On GPUs that are not usable who runs may stay, and nobody joins.
-        stay = (gpu for gpu in bits_of(self.grid.usable[node]) if self._stays(node, gpu))
-        options = [option for gpu in stay if (option := option_on(node, gpu, role)) is not None]
+        options = self._instances_on(node, role) if self.mode == "mig" else self._shares_on(node, role)
         if len(options) < role.devices:
             return None
         options.sort(key=lambda option: (option[0], option[1].gpu))
@@ -144,7 +140,7 @@ class Parts:
         rank = tuple(value for option in chosen for value in option[0])
         return (*rank, self.view.count[node], node), node, tuple(part for _, part in chosen)
 
-    def _over_budget(self, node: int, chosen: Sequence[Option]) -> bool:
+    def _over_budget(self, node: int, chosen: Sequence[tuple[tuple[int, ...], Part]]) -> bool:
         anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
         return anew > self.budget.get(self.grid.pool_of[node], 0)
 
@@ -165,24 +161,46 @@ class Parts:
         now = self.view.splits.get((node, gpu))
         return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
 
-    def _share_on(self, node: int, gpu: int, role: Role) -> Option | None:
-        memory, split = self.grid.nodes[node].gpu_memory_mib, self.view.splits.get((node, gpu))
+    def _shares_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
+        options: list[tuple[tuple[int, ...], Part]] = []
+        memory = self.grid.nodes[node].gpu_memory_mib
         milli = part_milli(role, memory)
-        part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
         if milli > 1000:
-            return None
-        if split is None:
-            return ((1, 1000 - milli), part) if self.view.free[node] >> gpu & 1 else None
-        joins = split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory)
-        return ((0, 1000 - split.used - milli), part) if joins else None
+            return options
+        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
+            if not self._stays(node, gpu):
+                continue
+            split = self.view.splits.get((node, gpu))
+            part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
+            if split is None:
+                if self.view.free[node] >> gpu & 1:
+                    options.append(((1, 1000 - milli), part))
+            elif split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory):
+                options.append(((0, 1000 - split.used - milli), part))
+        return options
 
-    def _instance_on(self, node: int, gpu: int, role: Role) -> Option | None:
+    def _instances_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
+        board = board_of(self.grid.nodes[node].gpu_type)
+        if board is None:
+            return []
+        options: list[tuple[tuple[int, ...], Part]] = []
+        for gpu in bits_of(self.grid.usable[node]):
+            if not self._stays(node, gpu):
+                continue
+            split = self.view.splits.get((node, gpu))
+            may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
+            if split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1):
+                continue
+            option = self._instance_on(gpu, split, fitting_profiles(role, board), board.name, may_split)
+            if option is not None:
+                options.append(option)
+        return options
+
+    def _instance_on(
+        self, gpu: int, split: Split | None, profiles: Sequence[tuple[str, int]], board_name: str, may_split: bool
+    ) -> tuple[tuple[int, ...], Part] | None:
         """An empty instance as it is, or, where geometry may change, room for a new one."""
-        board, split = board_of(self.grid.nodes[node].gpu_type), self.view.splits.get((node, gpu))
-        may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
-        if board is None or (split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1)):
-            return None
-        profiles = fitting_profiles(role, board)
+        board = BOARDS[board_name]
         for name, charge in profiles:
             if split is not None:
                 taken = list(split.taken)

@@ -4,7 +4,7 @@ A placement is all or nothing: what was taken for the first workers is given bac
 nodes are looked at last, and only for a job that tolerates them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ..model.values import Kind, Placing, Role
 from ..state.cluster import Cluster
 from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Level, bits_of_large, flags_of, ints, span_bits
+from ..state.grid import Eligible, Grid, Level, bits_of_large, flags_of, span_bits
 from ..state.work import Work
 from .gradient import ask_of
 from .parts import Parts
@@ -45,19 +45,30 @@ class Placer:
         self.banned = banned
         self.spare = spare
         self.suspect = False  # whether suspect nodes serve, too
+        self._eligible: dict[tuple[int, bool], Eligible] = {}
         self.spread = cluster.settings.placement == "spread"
         self.parts = Parts(cluster, work, view, budget or {})
 
-    def eligible(self, place: int) -> Eligible:
-        """The nodes on which workers of a role may stand."""
-        return self.work.form.eligible(self.grid, place, self.quota_type, suspect=self.suspect, spare=self.spare)
+    def eligible(self, role: Role) -> Eligible:
+        key = (id(role), self.suspect)
+        known = self._eligible.get(key)
+        if known is None:
+            known = self.grid.eligible(self.kind, role, self.quota_type, suspect=self.suspect, spare=self.spare)
+            self._eligible[key] = known
+        return known
 
-    def place(self, wants: Wants, within: Slice | None = None) -> Seats | None:
-        """Take places for all the workers wanted, or none and nothing taken: as topology asks, or inside one slice of the fleet."""
+    def place(self, wants: Wants) -> Seats | None:
+        """Take places for all the workers wanted, or none and nothing taken."""
+        return self._healthy_first(lambda: self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats), wants)
+
+    def place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
+        """The same inside one slice of the fleet."""
+        return self._healthy_first(lambda: [(low, high)], wants)
+
+    def _healthy_first(self, slices: Callable[[], Iterable[Slice]], wants: Wants) -> Seats | None:
         for suspect in (False, True)[: 1 + self.kind.tolerates_suspect]:
             self.suspect = suspect
-            slices = self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats) if within is None else [within]
-            for low, high in slices:
+            for low, high in slices():
                 mark = self.parts.mark()
                 seats = self._place_in(wants, low, high)
                 if seats is not None:
@@ -128,17 +139,17 @@ class Placer:
         everyone = np.zeros(self.grid.size, dtype=np.int64)
         for place, ranks in wants:
             role = self.kind.roles[place]
-            eligible = self.eligible(place)
+            eligible = self.eligible(role)
             everyone |= eligible.array
             if role.parted:
                 continue
-            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
+            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
             good &= level.sums(slots) >= len(ranks)
         candidates = np.flatnonzero(good)
         if not len(candidates):
             return
         free = level.sums(self.view.count_np * everyone)[candidates]
-        size = level.sums(ints(self.grid.usable_count))[candidates]
+        size = self.grid.capacity_of(level)[candidates]
         order = np.lexsort((candidates, size, -free if self.spread else free))
         for domain in candidates[order].tolist():
             low, high = level.slice_of(domain)
@@ -169,10 +180,10 @@ class Placer:
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
         if role.parted:
-            return self.parts.fill(place, role, ranks, self.eligible(place).bits & ~self.banned & span_bits(low, high))
+            return self.parts.fill(place, role, ranks, self.eligible(role).bits & ~self.banned & span_bits(low, high))
         if 0 < role.gpus < tp_group:
             return self._fill_groups(place, role, ranks, low, high, tp_group)
-        bits = self.eligible(place).bits & ~self.banned
+        bits = self.eligible(role).bits & ~self.banned
         if low or high < self.grid.size:
             bits &= span_bits(low, high)
         chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
@@ -245,7 +256,7 @@ class Placer:
         if pin is not None:
             first, end = islands.slice_of(islands.domain_of(pin.node))
             low, high = max(low, first), min(high, end)  # an island may reach beyond the domain in which the gang stands
-        bits = self.eligible(place).bits & ~self.banned & span_bits(low, high)
+        bits = self.eligible(role).bits & ~self.banned & span_bits(low, high)
         best: tuple[int, int, int, int] | None = None
         needed = len(ranks)
         for domain in range(islands.domain_of(low), islands.domain_of(max(low, high - 1)) + 1):

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
-from ..model.values import Role
+from ..model.values import Node, Role
 from ..place.capacity import Capacity
 from ..place.placement import Placer
 from ..reading.checkers import thousandths
@@ -47,14 +47,15 @@ class Verdicts:
         fitting = tuple([quota_type for quota_type in work.form.types if self.fits_empty(work, quota_type)])
         if not fitting:
             return (NeverFits(self, work).reason(),), ()
-        tree, least = self.cluster.tree, work.form.least_milli
-        within = fitting
-        if tree.limited:
-            within = tuple([each for each in fitting if all(least(each) <= most for _, _, most in tree.limits(work.home, each))])
+        within = tuple([quota_type for quota_type in fitting if self._within_limits(work, quota_type)])
         if not within:
-            refused = tree.limit_gate(work.home, fitting[0], least(fitting[0]))
+            refused = self.cluster.tree.limit_gate(work.home, fitting[0], work.form.least_milli(fitting[0]))
             return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
         return (), within
+
+    def _within_limits(self, work: Work, quota_type: int) -> bool:
+        tree, milli = self.cluster.tree, work.form.least_milli(quota_type)
+        return not tree.limited or all(milli <= most for _, _, most in tree.limits(work.home, quota_type))
 
     def _no_type(self, work: Work) -> Reason:
         asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
@@ -235,8 +236,7 @@ def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
     ]
     if not places:
         return None
-    serving = ("healthy", "suspect") if kind.tolerates_suspect else ("healthy",)
-    left = [place for place in places if grid.nodes[place].health in serving and not grid.nodes[place].spare]
+    left = [place for place in places if _in_service(grid.nodes[place], suspect=kind.tolerates_suspect)]
     if not left:
         standing = Counter(_NOT_IN_SERVICE[grid.nodes[place].health] for place in places)
         shown = ", ".join(f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in sorted(standing.items()))
@@ -245,12 +245,8 @@ def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
         had, left = left, [place for place in left if (label, value) in grid.nodes[place].labels]
         if not left:
             return f"none of {_nodes(len(had))} has the label {label}={value}"
-
-    def attribute(name: str, place: int) -> int:
-        return dict(grid.nodes[place].attributes).get(name, 0)
-
     offers: list[tuple[str, int, Callable[[int], int], Callable[[int], str]]] = [
-        (name, least, partial(attribute, name), lambda amount: f"{amount / 1_000_000:g}") for name, least in kind.needs
+        (name, least, partial(_attribute, grid, name), lambda amount: f"{amount / 1_000_000:g}") for name, least in kind.needs
     ]
     offers += [
         ("GPUs on one node", role.gpus or (role.devices if role.parted else 0), lambda place: grid.usable_count[place], str),
@@ -266,6 +262,14 @@ def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
 
 
 _NOT_IN_SERVICE = {"healthy": "spare", "suspect": "suspect, which it does not tolerate", "draining": "draining", "down": "down"}
+
+
+def _attribute(grid: Grid, name: str, place: int) -> int:
+    return dict(grid.nodes[place].attributes).get(name, 0)
+
+
+def _in_service(node: Node, *, suspect: bool) -> bool:
+    return not node.spare and (node.health == "healthy" or (node.health == "suspect" and suspect))
 
 
 def _nodes(count: int) -> str:

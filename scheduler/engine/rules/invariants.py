@@ -31,16 +31,16 @@ def check(cycle: Cycle) -> None:
     Where everyone stood at first is sound, so only what a plan has changed is looked at.
     """
     cluster = cycle.cluster
-    if cluster.first_state.checked is not None:
-        cluster.first_state.checked.follow(cluster)
+    if cluster.kept.first is not None:
+        cluster.kept.first.follow(cluster)
     if cycle.placed:
-        _check_changes(cluster, cluster.first_state.checked or First(cluster))
+        _check_changes(cluster, cluster.kept.first or First(cluster))
 
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.first_state.checked is None and cluster.first_state.by_places and not cluster.scenario.windows:
-        cluster.first_state.checked = First(cluster)
+    if cluster.kept.first is None and cluster.first_state.by_places and not cluster.scenario.windows:
+        cluster.kept.first = First(cluster)
 
 
 class First:
@@ -58,9 +58,7 @@ class First:
             _raise_held_twice(cluster, works)
         self.held: list[int] = held.tolist()
         counts, places = [len(work.first_seats) for work in works], len(tree.names)
-        of_work = [work.home for work in works]
-        if len(tree.divisions) > 1:
-            of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
+        of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
         used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
         np.add.at(used, np.repeat(ints(of_work), counts), milli)
         self.used = [_summed(tree, each) for each in used.reshape(-1, places).tolist()]

@@ -31,8 +31,10 @@ class Source(NamedTuple):
     floor: int  # with less it would have less of its fair share than whoever takes it
 
 
-class Rules(Rights):
-    """The rules for one job in one quota type, with values as they are at the start of the search."""
+class Reclaim(Rights):
+    """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
+
+    code = "reclaim"
 
     def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
         self.cycle = cycle
@@ -42,31 +44,14 @@ class Rules(Rights):
         self.leaf = leaf
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-
-    def worth(self, found: Found) -> Reason | None:
-        """Work above its guarantee may not destroy more than it is worth."""
-        most, lost = self.cycle.settings.worth_gpu_ms.of(self.work.kind.class_rank), found.lost
-        if most is None or lost <= most or self.tree.within_guarantee(self.leaf, self.quota_type, self.milli, found.charged):
-            return None
-        detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
-        return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
-
-
-class Reclaim(Rules):
-    """The rules between queues."""
-
-    code = "reclaim"
-
-    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
-        super().__init__(cycle, work, quota_type, leaf, milli)
         self.own = work.charged_leaf if work.seats else work.home
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line
-        self.sparing: list[int] = []  # sources of which who came by reclaim within this step of fairness is spared
         self.sources = self._sources()
         all_gone = {place: self.division.used[place] for place, _, _ in self.sources}
         self.spares_long_waits = cycle.settings.waits_end and not self.tree.within_guarantee(leaf, quota_type, milli, all_gone)
+        self.sparing = tuple([place for place, _, _ in self.sources if self._rests_on_usage(place)])
         # Searches with the same sources find the same victims.
         self.signature: Signature = (quota_type, self.barred, self.since, self.spares_long_waits, *self.sources, *self.sparing)
         if self.own_surplus:
@@ -95,8 +80,6 @@ class Reclaim(Rules):
                     floor = mine * division.fair[sibling] // fair + 1 if fair > 0 else INFINITE
                 if used > floor:
                     found.append(Source(sibling, line, floor))
-                    if self._rests_on_usage(sibling, inside):
-                        self.sparing.append(sibling)
                 elif self.even is None:
                     self.even = self._too_even(place, mine, sibling, used)
         return found
@@ -133,10 +116,7 @@ class Reclaim(Rules):
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order."""
-        cycle, units, quota_type = self.cycle, self.cycle.units(), self.quota_type
-        # What began after that is protected by the minimum run time of the node.
-        until = cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", cycle.settings.reclaim_min_runtime_ms)
-        until = max(until, self.since - 1)
+        units, until, quota_type = self.cycle.units(), self._protected_from(place), self.quota_type
         outside = units.borrowed(place, self.division)
         asked = [
             unit
@@ -144,6 +124,11 @@ class Reclaim(Rules):
             if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
         ]
         return in_categories(asked, outside, large)
+
+    def _protected_from(self, place: int) -> int:
+        """Work of a node that began after this instant is protected by its minimum run time."""
+        until = self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
+        return max(until, self.since - 1)
 
     def _window_start(self) -> int:
         """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""
@@ -163,8 +148,8 @@ class Reclaim(Rules):
                     began = max(began, window.start)
         return began
 
-    def _rests_on_usage(self, place: int, inside: bool) -> bool:
-        """Whether only past usage lets the queue take from a node; `inside`: with the job it stays within its guarantee beside that node."""
+    def _rests_on_usage(self, place: int) -> bool:
+        """Whether only past usage lets the queue take from a node: then it spares who came there by reclaim within this step of fairness."""
         cycle, division = self.cycle, self.division
         if not cycle.settings.fairness.step_ms or not self.tree.usage_weight:
             return False
@@ -176,7 +161,13 @@ class Reclaim(Rules):
         if division.used[self.leaf] + self.milli > fair[self.leaf]:
             return True
         promised = division.guaranteed[place]
-        return division.used[place] <= counts_on[place] and not (inside and promised is not None and division.used[place] > promised)
+        return division.used[place] <= counts_on[place] and not (self._inside(place) and promised is not None and division.used[place] > promised)
+
+    def _inside(self, place: int) -> bool:
+        """Whether the node of the job's path beside a sibling stays within its guarantee with the job."""
+        mine = next(at for at in self.tree.path[self.leaf] if self.tree.parent[at] == self.tree.parent[place])
+        promised = self.division.guaranteed[mine]
+        return promised is None or self.division.used[mine] + self.milli <= promised
 
     def _came_in_this_step(self, work: Work) -> bool:
         step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
@@ -205,6 +196,11 @@ class Reclaim(Rules):
         rules.signature = (*self.signature, "crossing none")
         return rules
 
+    def exhausted(self, taken: dict[int, int]) -> bool:
+        """Whether nobody has anything left to give, with what was taken so far."""
+        used = self.division.used
+        return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
+
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
         """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it; its own
         leaf for that one's surplus."""
@@ -220,7 +216,12 @@ class Reclaim(Rules):
     # The whole plan
 
     def guard(self, found: Found) -> Reason | None:
-        return self._balance(found) or self.order(found) or self._long_wait(found) or self.worth(found)
+        return (
+            self._balance(found)
+            or self.order(found)
+            or self._long_wait(found)
+            or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+        )
 
     def _long_wait(self, found: Found) -> Reason | None:
         """Who started after a long wait gives way only to a job within its guarantees with the victims gone."""
@@ -256,20 +257,25 @@ class Reclaim(Rules):
     def order(self, found: Found) -> Reason | None:
         """With the victims gone, the job must be served before every one of them that asks again."""
         tree, division = self.tree, self.division
-        window = tree.window_at.get(self.leaf)
         for leaf, victim in found.minima():
             if leaf == self.leaf:
                 continue  # in one leaf class and number decide, and those were compared
             least = victim.form.least_milli(self.quota_type)
-            # Where both may ask in the name of one window they are compared by their own queues.
-            both = window is not None and victim.kind.class_rank == window.class_rank and division.used[self.leaf] + least <= window.gpus
-            mine, theirs = tree.fork(self.work.home if both else self.leaf, leaf)
+            mine, theirs = tree.fork(self._asking_from(victim, least), leaf)
             my_key = tree.key(mine, division, self.milli, self.tree.sum_below(mine, found.charged))
             their_key = tree.key(theirs, division, least, self.tree.sum_below(theirs, found.charged))
             if my_key > their_key:
                 detail = f"with {victim.job.name} gone, {tree.names[theirs]} would be served before {tree.names[mine]} again"
                 return reason("balance", detail, quota=tree.names[mine], other=tree.names[theirs])
         return None
+
+    def _asking_from(self, victim: Work, least: int) -> int:
+        """The leaf by which a job and a victim that asks again are compared: that of the job, where both may ask in the name of one window."""
+        tree, division = self.tree, self.division
+        window = tree.window_at.get(self.leaf)
+        if window is None or victim.kind.class_rank != window.class_rank or division.used[self.leaf] + least > window.gpus:
+            return self.leaf
+        return self.work.home
 
 
 def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
@@ -284,10 +290,31 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
 
 
-class Inside(Rules):
-    """The rules inside one leaf: strictly lower work that is not protected gives way to higher, and surplus that is no higher to a minimum."""
+def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
+    """Work above its guarantee may not destroy more than it is worth."""
+    most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
+    if most is None:
+        return None
+    lost = found.lost
+    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli, found.charged):
+        return None
+    detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
+    return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
+
+
+class Inside(Rights):
+    """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher, and surplus that is no
+    higher to a minimum."""
 
     code = "preempt"
+
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
+        self.cycle = cycle
+        self.work = work
+        self.quota_type = quota_type
+        self.leaf = leaf
+        self.milli = milli
+        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
 
     def units(self, large: int) -> Ranked:
         """Everything that may be taken, in the order in which it is tried."""
@@ -306,7 +333,7 @@ class Inside(Rules):
         return self.leaf
 
     def guard(self, found: Found) -> Reason | None:
-        return self._beyond_share(found) or self.worth(found)
+        return self._beyond_share(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
 
     def least(self) -> int:
         """What must leave at least so that the job does not take the leaf further beyond a share."""

@@ -1,6 +1,6 @@
-"""Who is served next: in one queue, and among queues by the least key below each node of the tree; only the path of what changed gets new keys."""
+"""Who is served next: in one queue, and among queues by a heap per inner node of the tree, in which only the path of what changed gets a new key."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -24,34 +24,27 @@ class JobOrder:
         return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
 
     def sort(self, queue: list[Work]) -> None:
-        """Where no window is owed without a tuple for each job: a queue is long."""
+        """The same for a whole queue, without a tuple for each job where no window is owed."""
         if self.owed:
             queue.sort(key=self.rank)
         else:
             queue.sort(key=attrgetter("order"))
             queue.sort(key=attrgetter("form.level"), reverse=True)
 
-    def put_in_order(self, queue: list[Work], many: int) -> None:
-        """The first so many are in their order, and are most of them."""
-        if len(queue) - many > many // 16 + 1:
-            self.sort(queue)
-            return
-        come = queue[many:]
-        del queue[many:]
-        for work in come:
-            insort(queue, work, key=self.rank)
-
     def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
         """Those of them that come behind a job."""
-        rank = self.rank(work)
-        return [one for one in others if self.rank(one) > rank]
+        if self.owed:
+            rank = self.rank(work)
+            return [one for one in others if self.rank(one) > rank]
+        level, place = work.form.level, work.order
+        return [one for one in others if one.form.level < level or (one.form.level == level and one.order > place)]
 
     def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
         """Those of a queue above a class and number."""
         if self.owed:
             return [work for work in queue if work.form.level > level]
-        if not queue or queue[0].form.level <= level:
-            return []
+        if queue and queue[-1].form.level > level:
+            return queue
         return queue[: bisect_left(queue, True, key=lambda work: work.form.level <= level)]
 
 

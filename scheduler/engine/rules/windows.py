@@ -61,6 +61,8 @@ class Windows:
         self.grid = grid
         self.now = scenario.now
         self.scenario = scenario
+        self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
+        self._safe: dict[str, int] = {}
         self.whole: dict[int, Span] = {}  # by type
         self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         self.spans: dict[str, Span] = {}
@@ -123,10 +125,14 @@ class Windows:
     def entitled(self, window: Window, job: Job) -> bool:
         if window.class_rank is not None:
             return job.kind.class_rank == window.class_rank
-        at: str | None = job.quota
-        while at is not None and at != window.quota:
-            at = self.quotas[at].parent
-        return at is not None
+        key = (window.name, job.quota)
+        known = self._entitled.get(key)
+        if known is None:
+            at: str | None = job.quota
+            while at is not None and at != window.quota:
+                at = self.quotas[at].parent
+            known = self._entitled[key] = at is not None
+        return known
 
     # Where they keep GPUs clear
 
@@ -236,13 +242,15 @@ class Windows:
 
     def _safe_for(self, quota: str) -> int:
         """For how long a minimum run time protects the work of a queue, from whomever: the nearest one going up."""
-        spans = []
-        for field in ("preempt_min_runtime_ms", "reclaim_min_runtime_ms"):
-            at: str | None = quota
-            while at is not None and getattr(self.quotas[at], field) is None:
-                at = self.quotas[at].parent
-            spans.append(int(getattr(self.scenario.settings if at is None else self.quotas[at], field)))
-        return max(spans)
+        if quota not in self._safe:
+            spans = []
+            for field in ("preempt_min_runtime_ms", "reclaim_min_runtime_ms"):
+                at: str | None = quota
+                while at is not None and getattr(self.quotas[at], field) is None:
+                    at = self.quotas[at].parent
+                spans.append(int(getattr(self.scenario.settings if at is None else self.quotas[at], field)))
+            self._safe[quota] = max(spans)
+        return self._safe[quota]
 
     def _counted(self, ahead: Upcoming, cluster: "Charged") -> list[Region]:
         """Its regions with all that may still be held in them when it begins."""

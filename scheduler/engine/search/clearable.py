@@ -39,12 +39,6 @@ def weight_of(work: Work, now: int) -> Weight:
     return Weight(lost, -work.job.submitted, work.job.name)
 
 
-def cost_of(works: Sequence[Work], now: int, place: int) -> Cost:
-    """How one set of jobs to move compares with another: fewest jobs, then least lost, then the younger ones, then names, and where it is."""
-    weights = [weight_of(one, now) for one in works]
-    return len(works), sum([one.lost for one in weights]), sorted([one.age for one in weights]), [one.name for one in weights], place
-
-
 class Need(NamedTuple):
     """Workers of a job that are to stand in a slice of the fleet, and how many of them find no room there."""
 
@@ -82,12 +76,12 @@ class Clearable:
         for node in stale:
             idle = soon.count[node]
             needed = self.gpus - idle % self.gpus if self.gpus else 1
-            works, only = movables.clearing(node, needed) if node in there else ([], False)
-            self.works[node] = works
+            clearing = movables.clearing(node, needed) if node in there else None
+            works = self.works[node] = clearing.works if clearing is not None else []
             self.jobs[node], self._idle[node] = len(works), idle
             self._costs.pop(node, None)
             self._won[:, node], self._content[:, node] = MANY, True
-            if only:
+            if clearing is not None and clearing.only:
                 self._count_places(node, idle, works, soon.grid.usable_count)
         self._there = (self._idle // self._sizes[:, None]).sum(axis=1)
 
@@ -103,9 +97,13 @@ class Clearable:
 
     def _cost_of(self, node: int) -> Cost:
         """A node as one way to make room: the least is taken."""
-        if node not in self._costs:
-            self._costs[node] = cost_of(self.works[node], self._now, node)
-        return self._costs[node]
+        known = self._costs.get(node)
+        if known is None:
+            works = self.works[node]
+            weights = [weight_of(one, self._now) for one in works]
+            lost = sum([one.lost for one in weights])
+            known = self._costs[node] = len(works), lost, sorted([one.age for one in weights]), [one.name for one in weights], node
+        return known
 
     def _beyond(self, stand: int) -> Ints:
         """How many places must be won for so many workers of the job on other nodes, by the GPUs of who is moved."""

@@ -1,10 +1,7 @@
 """Taking places from running work for a waiting job: search, check, evict and start, all or nothing."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
-from typing import NamedTuple
-
-import numpy as np
 
 from ..model.reasons import Reason, reason
 from ..place.placement import Placer
@@ -14,12 +11,27 @@ from ..rules.displaced import TakenInVain
 from ..rules.gates import closed_gate
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
-from ..state.grid import Ints, ascending, flags_of, ints, span_bits
+from ..state.grid import Ints, ascending, ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .reservations import delays, held_back, off_limits
 from .units import Unit
 from .victims import Found, Ranked, Rights, Target, least_sets
+
+Key = tuple[object, ...]
+
+
+def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
+    """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
+    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.stay(work)))
+    return None if known is None or cycle.book.length(work) < known[1] else known[0]
+
+
+def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
+    if is_backed_off(cycle, work):
+        return  # others that ask for the same may do more
+    length = cycle.book.length(work) if refused.code == "reservation" else 0
+    cycle.remember((*key, *cycle.stay(work)), (refused, length))
 
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
@@ -52,21 +64,69 @@ def targets(
         eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
         flags, array = None if eligible.full else eligible.flags, eligible.array
         if off:
-            array = array * (1 - flags_of(off, grid.size))
+            array = array * outside(off, grid.size)
             flags = bytes(array.tolist())
         return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
     found = []
+    counts = work.form.plain and not work.seats and work.kind.roles[0].gpus > 0
     for low, high in slices:
 
         def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
                 return False
+            if counts and not off:
+                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             with cycle.cluster.attempt():
                 release(cycle, units, reason("reclaim", "a trial"), None)
                 return place_in(cycle, work, quota_type, low, high, off) is not None
 
         found.append(Target(low, high, fits=fits, short=short))
     return found
+
+
+def outside(off: int, size: int) -> Ints:
+    """1 for each node that is not among some, 0 for those."""
+    return ints([not off >> node & 1 for node in range(size)])
+
+
+def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: int, low: int, high: int) -> int:
+    """How many workers of a plain job fit into a slice of the fleet with the units gone, where GPUs are shared in parts, too.
+
+    A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
+    """
+    role, kind = work.kind.roles[0], work.kind
+    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
+    eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
+    soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
+    whole = {unit.work.order for unit in units if not unit.surplus}
+    leave: dict[int, list[int]] = {}  # GPUs, processors, memory by node
+    tenants: dict[tuple[int, int], int] = {}
+    for unit in units:
+        if unit.surplus and unit.work.order in whole:
+            continue
+        for seat in unit.seats if unit.surplus else unit.work.seats:
+            node = seat.node
+            if not low <= node < high or not flags[node]:
+                continue
+            known = leave.setdefault(node, [0, 0, 0])
+            known[0] += (seat.mask & usable[node]).bit_count()
+            known[1] += seat.cpus
+            known[2] += seat.memory
+            for part in seat.parts:
+                key = (node, part.gpu)
+                left = tenants[key] = tenants.get(key, 0) + 1
+                split = soon.splits.get(key)
+                if split is not None and split.mode != "mig" and split.tenants == left:
+                    known[0] += usable[node] >> part.gpu & 1
+    room = soon.slots_in(gpus, cpus, memory, eligible.array, low, high)
+    for node, (more_gpus, more_cpus, more_memory) in leave.items():
+        here = (soon.count[node] + more_gpus) // gpus
+        if cpus:
+            here = min(here, max(0, soon.cpus[node] + more_cpus) // cpus)
+        if memory:
+            here = min(here, max(0, soon.memory[node] + more_memory) // memory)
+        room += here - soon.room_on(node, gpus, cpus, memory)
+    return room
 
 
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
@@ -91,36 +151,57 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, off: int = 0) -> list[int] | None:
-    """Domains that lack room as they are, and that the units could clear, by a bound; None where no domain can be ruled out.
-
-    What the host lacks may come free as well, so only GPUs are counted where anybody may leave.
-    """
-    grid, soon, form, role = cycle.grid, cycle.fleet.soon, work.form, work.kind.roles[0]
-    if work.seats or not form.plain or not role.gpus or at_limits(cycle, work, quota_type):
+    """Domains that the units could clear, by a bound; None where no domain can be ruled out."""
+    grid, form = cycle.grid, work.form
+    width = form.width
+    if work.seats or at_limits(cycle, work, quota_type):
         return None
-    allowed = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False).array
-    if off:
-        allowed = allowed * (1 - flags_of(off, grid.size))
-    slots, freed = soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, allowed), freed_by(cycle, ranked)
-    most = np.where(freed > 0, (soon.count_np + freed) // role.gpus * allowed, slots)
-    if form.width < 0 or len(grid.levels[form.width]) == 1:
-        return [0] if slots.sum() < role.least <= most.sum() else []
-    level = grid.levels[form.width]
-    found: list[int] = np.flatnonzero((level.sums(slots) < role.least) & (role.least <= level.sums(most))).tolist()
-    return found
+    if form.plain and form.kind.roles[0].gpus:
+        return cleared(cycle, work, quota_type, freed_by(cycle, ranked), off)
+    if width < 0 or len(grid.levels[width]) == 1:
+        return None
+    level = grid.levels[width]
+    if len(ranked) < 64:
+        domain_of = level.domain_of
+        return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
+    return None
 
 
-def freed_by(cycle: Cycle, ranked: Ranked) -> Ints:
+def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:
     """GPUs by node that the units hold; for a list that is kept while nothing changes, summed up once."""
     key = ("freed", id(ranked))
-    known: tuple[Ranked, Ints] | None = cycle.memo(key)
-    if known is None:
-        usable, freed = cycle.grid.usable, [0] * cycle.grid.size
-        for _, unit in ranked:
-            for _, _, node, mask, _, _, _, parts in unit.seats:
-                freed[node] += (mask & usable[node]).bit_count() + len(parts)
-        known = cycle.remember(key, (ranked, ints(freed)))  # with the list itself, so that no other one gets its identity meanwhile
-    return known[1]
+    known: tuple[Ranked, dict[int, int]] | None = cycle.memo(key)
+    if known is not None:
+        return known[1]
+    usable, freed = cycle.grid.usable, dict[int, int]()
+    before = freed.get
+    for _, unit in ranked:
+        for _, _, node, mask, _, _, _, parts in unit.seats:
+            freed[node] = before(node, 0) + (mask & usable[node]).bit_count() + len(parts)
+    cycle.remember(key, (ranked, freed))  # with the list itself, so that no other one gets its identity meanwhile
+    return freed
+
+
+def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int], off: int = 0) -> list[int]:
+    """Domains that lack room as they are, off some nodes, and would have it with so many GPUs more by node; the whole fleet counts as one."""
+    grid, form = cycle.grid, work.form
+    role = form.kind.roles[0]
+    gpus, width = role.gpus, form.width
+    soon = cycle.fleet.soon
+    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
+    flags = eligible.flags
+    more: dict[int, int] = {}
+    for node, count in freed.items():
+        if flags[node] and not off >> node & 1:
+            domain = 0 if level is None else level.domain_of(node)
+            # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
+            more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
+    sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
+    if off:
+        slots = cycle.capacity(soon).slots(role, eligible) * outside(off, grid.size)
+        sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
+    return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 
 
 def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | None, own: int = -1) -> None:
@@ -144,12 +225,17 @@ def given_back(for_job: str | None) -> Reason:
 
 
 def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
-    """Take places for what is missing of a job in a slice of what is idle or being freed; None and nothing taken."""
-    within = None if low == 0 and high == cycle.grid.size else (low, high)
+    soon, whole = cycle.fleet.soon, low == 0 and high == cycle.grid.size
     if is_alone(cycle, work):
-        return fit_one(cycle, work, quota_type, cycle.fleet.soon, banned if within is None else banned | ~span_bits(low, high))
-    placer = Placer(cycle.cluster, work, quota_type, cycle.fleet.soon, spare=bool(work.seats), banned=banned)
-    return placer.place(work.missing(), within)
+        return fit_one(cycle, work, quota_type, soon, banned if whole else banned | ~span_bits(low, high))
+    placer = Placer(cycle.cluster, work, quota_type, soon, spare=bool(work.seats), banned=banned)
+    if whole:
+        return placer.place(work.missing())
+    mark = cycle.fleet.mark()
+    seats = placer.place_in(work.missing(), low, high)
+    if seats is None:
+        cycle.fleet.undo(mark)
+    return seats
 
 
 def delaying_none(
@@ -167,147 +253,211 @@ def delaying_none(
             banned |= 1 << node
 
 
-class Taking(NamedTuple):
-    """A job for which running work gives way, who that may be, and by which rules."""
+def take_cheaply(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    rights: Rights,
+    why: Callable[[Found], Reason],
+    alike: tuple[object, ...],
+    claim: int,
+) -> bool:
+    """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
 
-    cycle: Cycle
-    work: Work
-    quota_type: int
-    ranked: Ranked
-    rights: Rights
-    why: Callable[[Found], Reason]
-    # What the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
-    alike: tuple[object, ...] | None = None
-    claim: int | None = None  # the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it
-    more: Short = ()  # what must leave below nodes of the tree in any case
+    Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
+    what setting it back would come to as well.
+    """
+    if not cycle.displaced.any_dear:
+        return False
+    dear = cycle.displaced.dear
+    others = [pair for pair in ranked if not dear(pair[1].work)]
+    if len(others) == len(ranked):
+        return False
+    return take_units(cycle, work, quota_type, others, rights, why, (*alike, "others"), claim) is None
 
-    def take(self) -> Reason | None:
-        """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
 
-        Sets that cross no line go first, also off places that are kept for others.
-        """
-        if not self.ranked:
-            return NOTHING
-        first, others = self._take_least(crossing=False)
-        if first is None or not others:
-            return first
-        refused, _ = self._take_least(crossing=True, held=first.code == "reservation")
-        return first if refused is NOTHING else refused
+def take_units(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    rights: Rights,
+    why: Callable[[Found], Reason],
+    alike: tuple[object, ...] | None = None,
+    claim: int | None = None,
+    more: Short = (),
+) -> Reason | None:
+    """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
 
-    def take_cheaply(self) -> bool:
-        """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
+    Sets that cross no line go first, also off places that are kept for others.
 
-        Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
-        what setting it back would come to as well.
-        """
-        displaced = self.cycle.displaced
-        others = [pair for pair in self.ranked if not displaced.dear(pair[1].work)] if displaced.any_dear else self.ranked
-        return len(others) < len(self.ranked) and self._replace(ranked=others, alike=(*(self.alike or ()), "others")).take() is None
+    `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
 
-    def _take_least(self, *, crossing: bool, held: bool = False) -> tuple[Reason | None, bool]:
-        """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
-        refused, others = self._take_one(crossing, 0)
-        if refused is None or (refused is not NOTHING and refused.code != "reservation"):
-            return refused, others
-        # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
-        cycle, work, quota_type, milli = self.cycle, self.work, self.quota_type, self.work.missing_milli(self.quota_type)
-        off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
-        is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
-        kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
-        if off | kept:
-            again, more = self._take_one(crossing, off | kept)
-            others |= more
-            if again is None or not (kept or again is NOTHING):
-                refused = again
-        return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
+    `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
+    """
+    if not ranked:
+        return NOTHING
+    first, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, False)
+    if not others:
+        return first
+    held = first is not None and first.code == "reservation"
+    refused, _ = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, True, held)
+    return first if refused is NOTHING else refused
 
-    def _take_one(self, crossing: bool, off: int) -> tuple[Reason | None, bool]:
-        refused: Reason | None = NOTHING
-        others = False
-        for one in self._known_sets(off):
-            if one.crosses is not crossing:
-                others = True
-                continue
-            refused = self._try(one, off)
-            if refused is None:
-                break
-        return refused, others
 
-    def _known_sets(self, off: int) -> list[Found]:
-        """The same for all whose search depends on the same."""
-        key = None if self.alike is None or self.work.seats else ("found", self.alike, off)
-        found: list[Found] | None = None if key is None else self.cycle.memo(key)
-        if found is None:
-            found = self._sets(off)
-            if key is not None:
-                self.cycle.remember(key, found)
-        return found
-
-    def _sets(self, off: int) -> list[Found]:
-        """The least sets of each domain that would make room, the least first."""
-        cycle, work, quota_type, ranked = self.cycle, self.work, self.quota_type, self.ranked
-        units = cycle.units()
-        domains = None if self.more else hopeful_domains(cycle, work, quota_type, ranked, off)
-        if domains is not None and not domains:
-            return []
-        found: list[Found] = []
-        for target in targets(cycle, work, quota_type, domains, more=self.more, off=off):
-            found += least_sets(cycle.cluster, ranked, self.rights, target, units)  # what fits without victims was held back for another reason
-        return sorted(found, key=Found.rank) if len(found) > 1 else found
-
-    def _try(self, found: Found, off: int) -> Reason | None:
-        """Carry out one set if rights, gates and placement agree."""
-        refused = self.rights.guard(found)
-        if refused is not None:
-            return refused
-        cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
-        why = self.why(found)
-        before = cluster.mark()
-        victims = found.works
-        upset = any(victim.first_seats and not victim.evicted for victim in victims)
-        in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-        if found.surplus:
-            release(cycle, found.units, why, work.job.name, self.rights.own)
-        else:
-            cluster.put_out_all(victims, why, work.job.name)
-        refused = self._start(found, why.code, off)
-        if refused is not None:
-            cluster.undo(before)
-            return refused
-        cycle.changed()
-        if in_vain:
-            raise TakenInVain
-        cycle.displaced.served(work, before, victims, why.code, upset=upset)
-        return None
-
-    def _start(self, found: Found, code: str, off: int) -> Reason | None:
-        """Give the job its places where others have left, if gates, windows and reservations agree."""
-        cycle, work, quota_type, cluster = self.cycle, self.work, self.quota_type, self.cycle.cluster
-        milli = work.missing_milli(quota_type)
-        refused, leaf = None, work.home
-        for leaf in cluster.leaves_of(work, quota_type, since=self.claim):
-            refused = closed_gate(cycle, work, leaf, quota_type, milli)
-            if refused is None:
-                break
-        banned = 0
+def _take_least(
+    cycle: Cycle,
+    work: Work,
+    quota_type: int,
+    ranked: Ranked,
+    rights: Rights,
+    why: Callable[[Found], Reason],
+    alike: tuple[object, ...] | None,
+    claim: int | None,
+    more: Short,
+    crossing: bool,
+    held: bool = False,
+) -> tuple[Reason | None, bool]:
+    """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
+    others = False
+    refused: Reason | None = NOTHING
+    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more):
+        if one.crosses is not crossing:
+            others = True
+            continue
+        refused = try_set(cycle, work, quota_type, one, rights, why, claim)
         if refused is None:
-            refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-        if refused is not None:
-            return refused
-        seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
-        if seats is None or cluster.in_a_circle(work, seats):
-            return NOTHING
-        # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-        crowded = delays(cycle.book, work, quota_type, milli, seats)
-        if crowded:
-            return held_back(cycle.book, crowded)
-        taken = {victim.job.name for victim in found.works}
-        how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
-        cluster.seat(work, seats, quota_type, leaf, reason(code, f"{how_many} way: {some_of(taken)}"))
-        if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
-            return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
-        work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
-        return None
+            return None, False
+    if refused is not NOTHING and (refused is None or refused.code != "reservation"):
+        return refused, others
+    # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
+    milli = work.missing_milli(quota_type)
+    off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
+    is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
+    kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
+    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():
+        if one.crosses is not crossing:
+            others = True
+            continue
+        again = try_set(cycle, work, quota_type, one, rights, why, claim, off | kept)
+        if again is None:
+            return None, False
+        if not kept:
+            refused = again
+    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
+
+
+def _known_sets(
+    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, alike: tuple[object, ...] | None, more: Short, off: int = 0
+) -> list[Found]:
+    """The same for all whose search depends on the same."""
+    key = None if alike is None or work.seats else ("found", alike, off)
+    found: list[Found] | None = None if key is None else cycle.memo(key)
+    if found is None:
+        found = _sets(cycle, work, quota_type, ranked, rights, more, off)
+        if key is not None:
+            cycle.remember(key, found)
+    return found
+
+
+def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, more: Short, off: int = 0) -> list[Found]:
+    """The least sets of each domain that would make room, the least first."""
+    found: list[Found] = []
+    units = cycle.units()
+    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
+    counted = not units.parted
+    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked, off)
+    if domains is not None and not domains:
+        return []
+    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
+    here = _by_slice(ranked, slices, cycle.grid.size)
+    for target, inside in zip(slices, here, strict=True):
+        found += least_sets(cycle.cluster, inside, rights, target, units)  # what fits without victims was held back for another reason
+    if len(found) > 1:
+        found.sort(key=Found.rank)
+    return found
+
+
+def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranked]:
+    """What stands in each of the slices, in its order. Where something must leave wherever it is, that is everything."""
+    if len(slices) < 2 or any(target.short for target in slices):
+        return [ranked] * len(slices)
+    slice_of = [-1] * size
+    for number, target in enumerate(slices):
+        slice_of[target.low : target.high] = [number] * (target.high - target.low)
+    here: list[list[tuple[tuple[int, ...], Unit]]] = [[] for _ in slices]
+    for pair in ranked:
+        seats = pair[1].seats
+        numbers = (slice_of[seats[0].node],) if len(seats) == 1 else dict.fromkeys(slice_of[seat.node] for seat in seats)
+        for number in numbers:
+            if number >= 0:
+                here[number].append(pair)
+    return [*here]
+
+
+def try_set(
+    cycle: Cycle, work: Work, quota_type: int, found: Found, rights: Rights, why: Callable[[Found], Reason], claim: int | None, off: int = 0
+) -> Reason | None:
+    """Carry out one set if rights, gates and placement agree."""
+    refused = rights.guard(found)
+    if refused is not None:
+        return refused
+    cluster = cycle.cluster
+    milli = work.missing_milli(quota_type)
+    code = why(found)
+    later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
+    before = cluster.mark()
+    victims = found.works
+    upset = any(victim.first_seats and not victim.evicted for victim in victims)
+    in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
+    if found.surplus:
+        release(cycle, found.units, code, work.job.name, rights.own)
+    else:
+        cluster.put_out_all(victims, code, work.job.name)
+    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
+    if refused is not None:
+        cluster.undo(before)
+        if later is not None:
+            cycle.book.take_up(later)
+        return refused
+    cycle.changed()
+    if in_vain:
+        raise TakenInVain
+    cycle.displaced.served(work, before, victims, code.code, upset=upset)
+    return None
+
+
+def _start(
+    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None, off: int
+) -> Reason | None:
+    """Give the job its places where others have left, if gates, windows and reservations agree."""
+    cluster = cycle.cluster
+    refused, leaf = None, work.home
+    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
+        refused = closed_gate(cycle, work, leaf, quota_type, milli)
+        if refused is None:
+            break
+    banned = 0
+    if refused is None:
+        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
+    if refused is not None:
+        return refused
+    seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
+    if seats is None or cluster.in_a_circle(work, seats):
+        return NOTHING
+    # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
+    crowded = delays(cycle.book, work, quota_type, milli, seats)
+    if crowded:
+        return held_back(cycle.book, crowded)
+    taken = {victim.job.name for victim in victims}
+    how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
+    detail = f"{how_many} way: {some_of(taken)}"
+    cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
+    if leaf != work.home and not work.first_seats and claims(cluster).get(work) != leaf:
+        return NOTHING  # what the victims have left is within the window in which it was to stand, and has been there for longer
+    work.backfilled = work.job.run.backfilled and bool(work.first_seats) and not work.evicted
+    return None
 
 
 def some_of(names: Collection[str]) -> str:

@@ -6,7 +6,6 @@ Beside the steps of each node stands, per number of GPUs asked for, a table of t
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Lookahead:
         for at, node, count in releases:
             ends = self._ends[node]
             ends[at] = ends.get(at, 0) + count
-        self._kept: dict[int, dict[int, int]] = {}  # the same of places that are kept: fewer are free from when on, and more again
+        self._kept: dict[int, list[tuple[int, int, int]]] = {}  # by node the places that are kept: from, to, GPUs
         self._steps: dict[int, Steps] = {}  # what follows from all that, as far as it was asked
         self._tables: dict[int, Table] = {}
         self._everywhere: Ints = np.ones(grid.size, dtype=np.int64)
@@ -38,7 +37,7 @@ class Lookahead:
         """One that may be changed while this one stays."""
         copy = Lookahead(self.grid, self.now, [*self._idle], ())
         copy._ends = [dict(ends) for ends in self._ends]
-        copy._kept = {node: dict(kept) for node, kept in self._kept.items()}
+        copy._kept = {node: [*kept] for node, kept in self._kept.items()}
         return copy
 
     def _steps_of(self, node: int) -> Steps:
@@ -49,11 +48,15 @@ class Lookahead:
                 self._idle[node] += changes.pop(past)
             if node in self._kept:
                 changes = dict(changes)
-                for at, count in self._kept[node].items():
-                    changes[at] = changes.get(at, 0) + count
-            times = sorted(changes)
-            free = accumulate([self._idle[node], *[changes[at] for at in times]])
-            known = self._steps[node] = [0, *times], [*free]
+                for start, until, count in self._kept[node]:
+                    changes[start] = changes.get(start, 0) - count
+                    if until < END:
+                        changes[until] = changes.get(until, 0) + count
+            times, free = [0], [self._idle[node]]
+            for at in sorted(changes):
+                times.append(at)
+                free.append(free[-1] + changes[at])
+            known = self._steps[node] = times, free
         return known
 
     def table(self, count: int) -> "Table":
@@ -131,10 +134,7 @@ class Lookahead:
         start = self.now + moment
         until = END if length >= FOREVER else start + length
         for node, count in places:
-            kept = self._kept.setdefault(node, {})
-            kept[start] = kept.get(start, 0) - count
-            if until < END:
-                kept[until] = kept.get(until, 0) + count
+            self._kept.setdefault(node, []).append((start, until, count))
             self._has_changed(node)
 
     def give_back(self, moment: int, length: int, places: Places) -> None:
@@ -163,12 +163,8 @@ class Lookahead:
 
     def gaps(self, node: int, count: int) -> Gaps:
         """From when to when at least so many GPUs of a node are free."""
-        times, free = self._steps_of(node)
-        if node not in self._kept:  # it only becomes more, as those leave who stand there
-            first = bisect_left(free, count)
-            return [(times[first], END)] if first < len(free) else []
         gaps, opened = [], -1
-        for at, have in zip(times, free, strict=True):
+        for at, have in zip(*self._steps_of(node), strict=True):
             if have >= count:
                 if opened < 0:
                     opened = at

@@ -2,11 +2,19 @@
 
 from collections.abc import Iterable, KeysView
 from operator import itemgetter
+from typing import NamedTuple
 
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.work import Work
 from .clearable import Clearable, weight_of
+
+
+class Clearing(NamedTuple):
+    """Who leaves a node so that so many GPUs come free there."""
+
+    works: list[Work]
+    only: bool  # whether nobody else could in the stead of any of them, and all of them hold whole GPUs
 
 
 class Movables:
@@ -45,9 +53,8 @@ class Movables:
         self._follow()
         return self._on_node.keys()
 
-    def clearing(self, node: int, needed: int) -> tuple[list[Work], bool]:
-        """The fewest jobs of a node that hold so many GPUs there, those with the most first, nobody where all together hold less; and whether nobody
-        else could leave in the stead of any of them, and all of them hold whole GPUs."""
+    def clearing(self, node: int, needed: int) -> Clearing | None:
+        """The fewest jobs of a node that hold so many GPUs there, those with the most first; None where all together hold less."""
         held = sorted(self._on_node.get(node, {}).items(), key=lambda one: one[0].order)
         held.sort(key=itemgetter(1), reverse=True)
         chosen: list[Work] = []
@@ -56,10 +63,10 @@ class Movables:
                 # Among those that suffice by themselves not the largest, but the one that loses least.
                 enough = [one for one, many in held[at:] if many >= needed]
                 chosen.append(work if len(enough) == 1 else min(enough, key=lambda one: weight_of(one, self.cluster.now)))
-                return chosen, len(enough) == 1 and not any(one.milli % 1000 for one in chosen)
+                return Clearing(chosen, len(enough) == 1 and not any(one.milli % 1000 for one in chosen))
             chosen.append(work)
             needed -= count
-        return [], False
+        return None
 
     def clearable(self, gpus: int) -> Clearable:
         """What it takes to clear each node for one more worker of so many GPUs."""

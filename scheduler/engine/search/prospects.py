@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ..model.values import Preemptible, Settings
+from ..place.capacity import widest
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, Seat
 from ..state.form import Form
-from ..state.grid import Grid, flags_of
+from ..state.grid import Grid, ints
 from ..state.tree import Tree
 from ..state.waiting import Waiting
 from ..state.work import Work
@@ -20,6 +21,8 @@ from .entries import Date, Entry, Prospect, seats_of
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, counts_of
 from .stays import NOWHERE, Held, Stays
+
+MANY = 64  # jobs that changed from which a look-ahead is made anew
 
 
 class Surroundings(Protocol):
@@ -68,8 +71,8 @@ class Prospects(ABC):
         cluster = self.cycle.cluster
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._geometry, self._read = [*cluster.geometry], len(cluster.journal)
-            prospect, cluster.first_state.prospect = cluster.first_state.prospect, None
-            if prospect is not None and prospect.settings == self.cycle.settings:
+            prospect, cluster.kept.prospect = cluster.kept.prospect, None
+            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:
                 self._stays = Stays()
@@ -107,10 +110,7 @@ class Prospects(ABC):
                 endless[work] = seats  # nobody knows when it ends
                 continue
             held = self._held_by(work)
-            if work.form.parted:
-                stays.change(work, held)
-            else:
-                stays.held[work] = held
+            stays.change(work, held)
             releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in seats if seat.mask]
         releases += [(stays.shared_until(node, gpu), node, usable[node] >> gpu & 1) for node, gpu in stays.tenants]
         for until, node, count in releases:
@@ -238,7 +238,7 @@ class Prospects(ABC):
             return False
         role = form.kind.roles[0]
         eligible = work.eligible(self.cycle.grid, role, quota_type)
-        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
+        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
         return int(slots.sum()) < role.least
 
     def only_gpus_count(self, form: Form) -> bool:
@@ -270,7 +270,7 @@ class Prospects(ABC):
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
         """The soonest by whole GPUs, off some nodes and from a moment on: when the last of its roles could start, each looked at alone."""
-        width = work.form.width
+        width = widest(self.cycle.cluster, work.kind)
         level = self.cycle.grid.levels[width] if width >= 0 else None
         last = Date(0, [], ())
         for place, ranks in work.missing():
@@ -279,7 +279,7 @@ class Prospects(ABC):
                 eligible = work.eligible(self.cycle.grid, role, quota_type)
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
-                    nodes = eligible.array * (1 - flags_of(banned, self.cycle.grid.size))
+                    nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])
                 found = ahead.earliest(role.gpus, len(ranks), length, nodes, level, since)
                 if found is None:
                     return None

@@ -45,10 +45,14 @@ class Rehearsal:
     def earliest(self, work: Work, quota_type: int, since: int, length: int, banned: int = 0) -> tuple[int, tuple[Seat, ...]] | None:
         """The first moment from `since` on at which the job finds a place for so long off the banned nodes, and the place."""
         leaving = self._leaving(since)
-        alone, before = _one_part(work, self.grid), -1
+        split = self._split_nodes() if _one_part(work, self.grid) else None
+        before = -1
         for moment in [since, *sorted(leaving)[: MOST_MOMENTS - 1]]:
-            # Where nothing comes free it fits no better than before.
-            among = self._come_free(work, before, moment, leaving[moment]) if alone and before >= 0 else None
+            among = None
+            if split is not None:
+                among = self._hopeful(split, moment, length)
+                if before >= 0:  # where nothing comes free it fits no better than before
+                    among &= self._come_free(work, before, moment, leaving[moment])
             before = moment
             seats = None if among is not None and not among else self.place(work, quota_type, moment, length, among, banned)
             if seats is not None:
@@ -67,6 +71,17 @@ class Rehearsal:
                     leaving.setdefault(use.end - now, set()).add(node)
         return leaving
 
+    def _split_nodes(self) -> set[int]:
+        """Nodes on which a GPU is split at some time."""
+        found = {node for splits in (self.cluster.fleet.soon.splits, self.stays.tenants) for node, _ in splits}
+        return found.union(node for node, uses in self._coming.items() if any(use.seat.parts for use in uses))
+
+    def _hopeful(self, split: set[int], moment: int, length: int) -> set[int]:
+        """The nodes on which one worker with parts of GPUs may find them: some are split there, or whole for so long."""
+        table = self.ahead.table(1)
+        whole = (table.start <= self._instant(moment)) & (table.end >= self._until(moment, length))
+        return split.union(np.flatnonzero(whole.any(axis=1)).tolist())
+
     def _come_free(self, work: Work, before: int, moment: int, leaving: set[int]) -> set[int]:
         """The nodes on which somebody leaves at a moment, or more GPUs are whole or shared than at the one before."""
         first, last = self._instant(before), self._instant(moment)
@@ -78,19 +93,21 @@ class Rehearsal:
 
     def hosts_suffice(self, role_host: tuple[int, int], counts: Iterable[tuple[int, int]], moment: int, length: int) -> bool:
         """Whether so many workers per node find the processors and the memory that each of them needs."""
-        left = ((self._host(node, moment, length), count) for node, count in counts)
-        return all(role_host[0] * count <= cpus and role_host[1] * count <= memory for (cpus, memory), count in left)
+        for node, count in counts:
+            here = [use.seat for use in self.on(node, moment, length)]
+            cpus = self.grid.nodes[node].cpu_milli - sum(seat.cpus for seat in here)
+            memory = self.grid.nodes[node].host_memory_mib - sum(seat.memory for seat in here)
+            if role_host[0] * count > cpus or role_host[1] * count > memory:
+                return False
+        return True
 
-    def host_suffices(self, more: Sequence[Seat], node: int, moment: int) -> bool:
+    def host_suffices(self, more: Iterable[Seat], node: int, moment: int) -> bool:
         """Whether the processors and the memory of a node are enough for all who stand there at a moment, and more."""
-        cpus, memory = self._host(node, moment, 1)
-        return sum(seat.cpus for seat in more) <= cpus and sum(seat.memory for seat in more) <= memory
-
-    def _host(self, node: int, moment: int, length: int) -> tuple[int, int]:
-        """Processors and memory that nobody takes who stands there in so long from a moment on."""
-        here = [use.seat for use in self.on(node, moment, length)]
-        mine = self.grid.nodes[node]
-        return mine.cpu_milli - sum(seat.cpus for seat in here), mine.host_memory_mib - sum(seat.memory for seat in here)
+        cpus, memory = self.grid.nodes[node].cpu_milli, self.grid.nodes[node].host_memory_mib
+        for seat in chain(more, (use.seat for use in self.on(node, moment, 1))):
+            cpus -= seat.cpus
+            memory -= seat.memory
+        return cpus >= 0 and memory >= 0
 
     def on(self, node: int, moment: int, length: int) -> Iterator[Use]:
         """What is taken of a node at some time in so long from a moment on."""

@@ -1,10 +1,10 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible
+from ..place.capacity import widest
 from ..reading.checkers import spell_instant
 from ..rules.gates import Hold
 from ..rules.times import overdue
@@ -15,6 +15,8 @@ from .entries import Date, Entry, Prospect
 from .lookahead import END
 from .prospects import Prospects, Surroundings
 
+Later = list[tuple[Work, int]]  # who asks for a place, and in which type
+
 
 class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
@@ -22,23 +24,31 @@ class Book(Prospects):
     def __init__(self, cycle: Surroundings) -> None:
         super().__init__(cycle)
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
-        self._asking: list[tuple[Work, int]] = []
-        self.per_type: Counter[int] = Counter()
+        self._asking: Later = []
+        self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
-        self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
+        self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
         self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the journal, and what may become idle without them
         self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
+        self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
+        self.looked_at = True
         if self._asking:
             self.settle()
         return self._entries
+
+    @property
+    def holds(self) -> list[Hold]:
+        """The gates that blocked jobs keep, in order."""
+        self.looked_at |= bool(self._holds)  # they only refuse: without any, a pass that found nothing finds nothing later either
+        return self._holds
 
     @property
     def unsettled(self) -> bool:
@@ -48,13 +58,17 @@ class Book(Prospects):
     @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
+        self.looked_at = True
         if self._asking:
             self.settle()
         return self._by_node
 
     def date_of(self, work: Work) -> int | None:
         """In how many milliseconds a place is kept for it, if one is."""
-        return next((entry.at for entry in self.entries if entry.work is work), None)
+        self._settle_up_to(work)
+        if any(one is work for one, _ in self._asking):  # it has asked before, in another type
+            self.settle()
+        return next((entry.at for entry in self._entries if entry.work is work), None)
 
     def has_no_date(self, work: Work) -> bool:
         """Whether a job has asked for a place and no estimate says when there is one."""
@@ -68,14 +82,31 @@ class Book(Prospects):
             self.per_type[quota_type] -= 1
             self.add(work, (quota_type,))
 
+    def _settle_up_to(self, work: Work) -> None:
+        """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
+        self.looked_at = True
+        asking, rank = self._asking, self.cycle.waiting.order.rank
+        if not asking:
+            return
+        if len(self.cycle.grid.types) > 1 and any(one.home == work.home and rank(one) < rank(work) for one, _ in asking):
+            self.settle()  # who comes before it in its queue may have asked for another type behind it
+        elif work.order not in self._asked_at:
+            self.settle()
+
     def clear(self) -> None:
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
+        self._asking.clear()
         self.cycle.cluster.before_changes = None
         if self._ahead is not None:
             self._ahead.keep_nothing()
-        per_job = self._asking, self._entries, self.holds, self.blocked_within, self._asked_at, self._staying
-        for known in (*per_job, self.per_type, self._by_node, self._full):
-            known.clear()
+        self._entries.clear()
+        self._holds.clear()
+        self.per_type.clear()
+        self.blocked_within.clear()
+        self._asked_at.clear()
+        self._by_node.clear()
+        self._full.clear()
+        self._staying.clear()
 
     def prospect(self) -> Prospect | None:
         """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
@@ -87,12 +118,14 @@ class Book(Prospects):
     # Keeping
 
     def room_for_more(self, quota_type: int) -> bool:
-        return self.per_type[quota_type] < self.cycle.settings.backfill_depth
+        return self.per_type.get(quota_type, 0) < self.cycle.settings.backfill_depth
 
     def asks(self, work: Work) -> bool:
         """Whether a place is kept for it. Who has no date in one type may ask again in another."""
-        if any(one is work for one, _ in self._asking):
-            self.settle()
+        for one, _ in self._asking:
+            if one is work:
+                self.settle()
+                break
         return work.order in self._asked_at and any(entry.work is work for entry in self._entries)
 
     def stay(self, work: Work, lenders: Iterable[Work]) -> bool:
@@ -103,17 +136,30 @@ class Book(Prospects):
             self._staying[work] = (*known, *more)
         return bool(more)
 
+    def set_aside(self) -> Later | None:
+        """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
+        if self._entries or not self.unsettled:
+            return None
+        later, self._asking = self._asking, []
+        self.cycle.cluster.before_changes = None
+        return later
+
+    def take_up(self, later: Later) -> None:
+        """He is not served after all."""
+        self._asking = later
+        self.cycle.cluster.before_changes = self.settle
+
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
         self._asking.append((work, quota_type))
-        self.per_type[quota_type] += 1
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         self.cycle.cluster.before_changes = self.settle
 
     def add(self, work: Work, types: Sequence[int], *, only_now: bool = False) -> Entry | None:
         """Keep the earliest place for a blocked job in one of these types; None where there is no date (or only a later one): nothing is kept."""
         self._asked_at.setdefault(work.order, len(self.entries))
         if not only_now and not self._entries and len(types) == 1 and self.finds_no_room_ever(work, types[0]):
-            self.per_type[types[0]] += 1
+            self.per_type[types[0]] = self.per_type.get(types[0], 0) + 1
             return None
         found, quota_type = self._date_in(work, types, only_now=only_now)
         staying = self._staying.get(work) if found is not None and not found.at else None
@@ -122,7 +168,7 @@ class Book(Prospects):
                 found, quota_type = self._date_in(work, types, only_now=only_now)
         if found is None:
             return None
-        self.per_type[quota_type] += 1
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         return self._keep(work, quota_type, found)
 
     def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
@@ -135,24 +181,30 @@ class Book(Prospects):
         return entry
 
     def _date_in(self, work: Work, types: Sequence[int], *, only_now: bool) -> tuple[Date | None, int]:
-        """The earliest in one of these types, and in which. Who asked without a date counts there as one that has a reservation."""
+        """The earliest in one of these types, and in which."""
         found, quota_type = None, types[0]
         for each in types:
-            if only_now and self.is_full(work, each):
-                continue
-            date = self.earliest(self.ahead, work, each)
-            if only_now and (date is None or date.at):
-                self._full[work.form.shape, each] = (len(self.cycle.cluster.journal), self.length(work))
-            elif date is None:
-                self.per_type[each] += 1
-            elif found is None or date.at < found.at:
+            date = self._date(work, each, only_now=only_now)
+            if date is not None and (found is None or date.at < found.at):
                 found, quota_type = date, each
         return found, quota_type
+
+    def _date(self, work: Work, quota_type: int, *, only_now: bool) -> Date | None:
+        """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
+        if only_now and self.is_full(work, quota_type):
+            return None
+        found = self.earliest(self.ahead, work, quota_type)
+        if only_now and (found is None or found.at):
+            self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
+            return None
+        if found is None:
+            self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
+        return found
 
     def add_from(self, work: Work, quota_type: int, since: int) -> None:
         """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
         self._asked_at.setdefault(work.order, len(self.entries))
-        self.per_type[quota_type] += 1
+        self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         if not _is_counted(self, work) or not work.missing():
             return  # only its gates are kept
         found = self.counted(self.ahead, work, quota_type, self.length(work), since=since)
@@ -208,7 +260,7 @@ def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, 
     for node, count in freed:
         counts[node] += count
     slots = counts // gpus * work.eligible(cycle.grid, roles[place], quota_type).array
-    width = work.form.width
+    width = widest(cycle.cluster, work.kind)
     return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
 
@@ -276,7 +328,8 @@ def _binds(book: Book, entry: Entry, own: int, inside: bool, work: Work) -> bool
 
 def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Seat, ...]) -> list[int]:
     """Nodes on which the seats together take more than the reservations leave. The fleet holds the seats already, the job not yet."""
-    if all(seat.node not in book.nodes for seat in seats):
+    book._settle_up_to(work)
+    if not book._entries or all(seat.node not in book._by_node for seat in seats):
         return []
     until, inside = _span(book, work, quota_type, milli)
     crowded = []

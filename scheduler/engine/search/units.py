@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..model.values import Job
 from ..state.cluster import Cluster
@@ -13,6 +13,8 @@ from ..state.tree import Division
 from ..state.work import Work
 
 Cost = tuple[int, int, int, str, int, int]
+
+T = TypeVar("T")
 
 
 class Unit:
@@ -98,8 +100,10 @@ class Units:
         self.standing = standing
         self._leaves: dict[int, list[Unit]] = {}
         self._of_work: dict[int, list[Unit]] = {}
-        self.known: dict[tuple[object, ...], Any] = {}  # what was computed about them, until one of them changes
+        self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
         self._read = len(cluster.journal)  # so much of it is known
+        self._changes = 0
+        self._changed: dict[int, int] = {}  # with which of all changes the units below a node of the tree were changed last
 
     def follow(self) -> None:
         """Take up what has changed about some jobs; what was tried and undone has not."""
@@ -118,7 +122,9 @@ class Units:
         for leaf, come in leaves.items():
             stay = [unit for unit in self._leaves[leaf] if unit.work.order not in changed]
             self._leaves[leaf] = sorted(stay + come, key=_cost)
-            self.known.clear()
+            self._changes += 1
+            for place in (0, *self.cluster.tree.path[leaf]):
+                self._changed[place] = self._changes
 
     def _is_known(self, work: Work) -> bool:
         """Whether its units are still those that were made of it, or nobody has asked for them."""
@@ -157,6 +163,11 @@ class Units:
         return self._of_work.get(order, [])
 
     @property
+    def parted(self) -> bool:
+        """Whether anyone holds parts of GPUs."""
+        return self.cluster.forms.parted and any(split.tenants for split in self.cluster.fleet.soon.splits.values())
+
+    @property
     def surplus(self) -> list[Unit]:
         return [unit for unit in self.below(0) if unit.surplus] if self.cluster.forms.elastic else []
 
@@ -176,18 +187,25 @@ class Units:
         if len(leaves) < 2:
             return leaves[0] if leaves else []
         key = ("below", place)
-        if key not in self.known:
-            self.known[key] = sorted([unit for units in leaves for unit in units], key=_cost)
-        found: list[Unit] = self.known[key]
-        return found
+        known: list[Unit] | None = self.kept(key, place)
+        if known is None:
+            known = self.keep(key, place, sorted([unit for units in leaves for unit in units], key=_cost))
+        return known
+
+    def kept(self, key: tuple[object, ...], place: int) -> Any:
+        """What was computed about the units at or below a node of the tree, unless one of them has changed since."""
+        known = self._kept.get(key)
+        return known[1] if known is not None and known[0] == self._changed.get(place, 0) else None
+
+    def keep(self, key: tuple[object, ...], place: int, value: T) -> T:
+        self._kept[key] = (self._changed.get(place, 0), value)
+        return value
 
     def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
         """The units that do not stand inside the guarantee of a node of the tree."""
         key = ("borrowed", place, id(division))
-        if key not in self.known:
-            self.known[key] = self._line_up(place, division)
-        found: frozenset[Unit] = self.known[key]
-        return found
+        known: frozenset[Unit] | None = self.kept(key, place)
+        return self.keep(key, place, self._line_up(place, division)) if known is None else known
 
     def _line_up(self, place: int, division: Division) -> frozenset[Unit]:
         promised = division.guaranteed[place]

@@ -5,8 +5,7 @@ in the order of semantics, passes over what is not legal, stops when the job fit
 """
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -21,7 +20,8 @@ from .units import Unit, Units
 
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
-ROUNDS = 4  # in each a unit is left out that leads nowhere: with what goes along it is illegal, or it uses up what may be taken
+FEW = 10  # units of which every set is looked at
+ROUNDS = 16  # in each an elastic job is left out whose other workers could not go along
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
@@ -185,33 +185,28 @@ def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs:
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
-        taken, enough = _smallest_single(useful, legal, target, counter), True
-        if not taken:
-            taken, enough = _collect(cluster, useful, legal, target, counter)
-        if enough:
-            needed = _give_back(taken, target, counter)
-            kept = needed if target.growth else _with_what_goes_along(cluster, needed, jobs)
-            if len(kept) == len(needed) or Together(legal).may_grow_by(kept):
-                return _found(kept, ranked, legal, target)
-            led_nowhere = next(unit for unit in reversed(needed) if not set(_along(unit, jobs)).issubset(needed))
-        elif taken:
-            led_nowhere = taken[0]
-        else:
+        taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
+        if taken is None:
             return None
-        useful = [pair for pair in useful if pair[1] is not led_nowhere]
+        needed = _give_back(taken, target, counter)
+        if not needed:
+            return Found([], {}, target.low, target.high)
+        if not cluster.forms.elastic:
+            return _found(needed, ranked, legal, target)
+        kept = _from_the_top(cluster, needed, legal, target, jobs)
+        whole = None if kept is None else _with_surplus(kept, legal, jobs)
+        if whole is not None:
+            return _found(whole, ranked, legal, target)
+        worst = next(unit for unit in reversed(needed) if _takes_others_along(unit, needed, jobs))
+        useful = [pair for pair in useful if pair[1] is not worst]  # with what goes along it is illegal, or makes no room
     return None
 
 
-def _along(unit: Unit, jobs: Units) -> list[Unit]:
-    """What goes where a unit does: all surplus with a minimum, and of its role the steps above one, as a lower index is kept longer."""
-    surplus = [one for one in jobs.units_of(unit.work.order) if one.surplus and one is not unit]
-    return [one for one in surplus if one.seats[0].role == unit.seats[0].role and one.index > unit.index] if unit.surplus else surplus
-
-
-def _with_what_goes_along(cluster: Cluster, needed: list[Unit], jobs: Units) -> list[Unit]:
-    if not cluster.forms.elastic:
-        return needed
-    return [*dict.fromkeys([*needed, *(one for unit in needed if unit.work.form.elastic for one in _along(unit, jobs))])]
+def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool:
+    """Whether other units of its job go with it, as they are kept less long."""
+    others = [one for one in jobs.units_of(unit.work.order) if one.surplus and one not in needed]
+    role, index = unit.seats[0].role, unit.index
+    return any(not unit.surplus or (one.seats[0].role == role and one.index > index) for one in others)
 
 
 def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Found:
@@ -224,6 +219,57 @@ def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Fou
         if place is not None:
             charged[place] = charged.get(place, 0) + sum([unit.milli for unit in mine])
     return Found(kept, charged, target.low, target.high, units)
+
+
+def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Target, jobs: Units) -> list[Unit] | None:
+    """The same with a lower index kept longer than a higher one: as many steps from the top of a role, or also all above those that are needed."""
+    lowest: dict[tuple[int, int], list[Unit]] = {}
+    whole = {unit.work.order for unit in needed if not unit.surplus}
+    for unit in needed:
+        if unit.surplus and unit.work.order not in whole:
+            lowest.setdefault((unit.work.order, unit.seats[0].role), []).append(unit)
+    if not lowest:
+        return needed
+    swapped, closed = set(needed), set(needed)
+    for (order, role), mine in lowest.items():
+        steps = [unit for unit in jobs.units_of(order) if unit.surplus and unit.seats[0].role == role]
+        steps.sort(key=lambda unit: -unit.index)
+        swapped.difference_update(mine)
+        swapped.update(steps[: len(mine)])
+        closed.update(steps[: 1 + max(steps.index(unit) for unit in mine)])
+    if len(closed) == len(needed):
+        return needed
+    for chosen in (swapped,) if target.growth else (swapped, closed):
+        units = sorted(chosen, key=lambda unit: unit.key)
+        if Together(legal).may_grow_by(units) and _enough(cluster, units, target):
+            return units
+    return None
+
+
+def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
+    if target.fits is not None:
+        return target.fits(units)
+    counter = Counter(cluster, target)
+    for unit in units:
+        counter.change(unit, 1)
+    return counter.enough
+
+
+def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
+    """A job whose minimum goes takes all its surplus with it."""
+    whole = {unit.work.order for unit in kept if not unit.surplus and unit.work.form.elastic}
+    if not whole:
+        return kept
+    have = {id(unit) for unit in kept}
+    return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
+
+
+def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] | None:
+    """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
+    kept = _complete(needed, jobs)
+    if len(kept) == len(needed):
+        return kept
+    return kept if Together(legal).may_grow_by(kept) else None
 
 
 class Counter:
@@ -240,7 +286,6 @@ class Counter:
 
     def begin_anew(self) -> None:
         self.free: dict[int, list[int]] = {}
-        self.left: dict[tuple[int, int], int] = {}  # how many tenants of a shared GPU
         self.total = self.target.room
         self.short = [list(part) for part in self.target.short]
 
@@ -250,14 +295,11 @@ class Counter:
             for part in self.short:
                 if part[0] <= unit.leaf < part[1]:
                     part[2] -= sign * unit.milli
-        for _, _, node, mask, cpus, memory, _, parts in unit.seats:
+        for _, _, node, mask, cpus, memory, _, _ in unit.seats:
             state = self.free.get(node) or self._begin(node)
             if not state[4]:
                 continue
-            freed = (mask & self.usable[node]).bit_count()
-            if parts:
-                freed += sum([self._made_whole(node, part.gpu, sign) for part in parts])
-            gpus = state[0] = state[0] + sign * freed
+            gpus = state[0] = state[0] + sign * (mask & self.usable[node]).bit_count()
             room = gpus // self.gpus if self.gpus else 10**6
             if self.cpus:
                 left = state[1] = state[1] + sign * cpus
@@ -272,14 +314,6 @@ class Counter:
                 state[3] = room
         return self.total >= self.count and (not self.short or self.enough)
 
-    def _made_whole(self, node: int, gpu: int, sign: int) -> int:
-        """Whether the last tenant of a shared GPU leaves it, or is the first to stay after all. One that is split into instances stays so."""
-        before = self.left.get((node, gpu), 0)
-        self.left[node, gpu] = before + sign
-        split = self.soon.splits.get((node, gpu))
-        whole = split is not None and split.mode != "mig" and split.tenants == max(before, before + sign)
-        return self.usable[node] >> gpu & 1 if whole else 0
-
     def _begin(self, node: int) -> list[int]:
         """GPUs, processors, memory and room for workers of a node as it is; last whether it may serve."""
         target, soon = self.target, self.soon
@@ -290,11 +324,7 @@ class Counter:
         return state
 
     def enough_without(self, unit: Unit) -> bool:
-        """Whether there is enough with a unit gone: each of its places completes at most one worker more than it holds itself."""
-        if self.gpus and not (self.cpus or self.memory):
-            most = sum([(seat.mask.bit_count() + len(seat.parts)) // self.gpus + 1 for seat in unit.seats])
-            if self.total + most < self.count:
-                return False
+        """Whether there is enough with a unit gone."""
         enough = self.change(unit, 1)
         self.change(unit, -1)
         return enough
@@ -330,28 +360,34 @@ def _useful(unit: Unit, target: Target) -> bool:
     return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
 
 
-def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> tuple[list[Unit], bool]:
-    """Add legal units in order until the job fits, else node by node; and whether it does."""
+def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit] | None:
+    """Add legal units in order until the job fits."""
     charged: dict[int, int] = {}
     taken: list[Unit] = []
     refused = 0
+    # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
+    exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
     for _, unit in units:
         place = legal(unit, charged)
         if place is None:
             refused += 1
+            if counter is not None and refused % 64 == 0 and exhausted is not None and exhausted(charged):
+                break  # nothing behind it can be legal either
             continue
         charged[place] = charged.get(place, 0) + unit.milli
         taken.append(unit)
         if counter is not None and counter.change(unit, 1):
-            return taken, True
-    if target.fits is not None:
-        found = _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else [])
-        return found, bool(found)
-    if counter is None or not refused or target.gpus <= 1 or target.short or not _could_suffice(cluster, units, charged, target):
-        return [], False
-    counter.begin_anew()
-    cleared = _clear(cluster, units, legal, target, counter)
-    return cleared, counter.enough
+            return taken
+    if counter is not None:
+        counter.begin_anew()
+        if refused and len(units) <= FEW:
+            return _least_set(units, legal, target, counter)
+        if refused and target.gpus > 1 and not target.short and _could_suffice(cluster, units, charged, target):
+            return _collect_by_node(cluster, units, legal, target, counter)
+        return None
+    if target.fits is None:
+        return None
+    return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
 
 
 def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], target: Target) -> bool:
@@ -361,6 +397,28 @@ def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], tar
     idle = int(cluster.fleet.soon.count_np[low:high][target.allowed[low:high] > 0].sum())
     most = sum(charged.values()) + len(charged) * max(unit.milli for _, unit in units)
     return 1000 * idle + most >= 1000 * target.count * target.gpus
+
+
+def _least_set(units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
+    """Where only so much may be taken, it must not be taken in vain: of all sets of a few units that make room, the one that ranks least."""
+    best = min(
+        _sets([unit for _, unit in units], legal, counter, []), key=lambda some: Found(some, {}, target.low, target.high, units).rank(), default=None
+    )
+    for unit in best or ():
+        counter.change(unit, 1)
+    return best
+
+
+def _sets(units: Sequence[Unit], legal: Legal, counter: Counter, chosen: list[Unit]) -> Iterator[list[Unit]]:
+    """Those that may be taken together with the chosen ones and make room with them, where the last of them is needed for it."""
+    for at, unit in enumerate(units):
+        some = [*chosen, unit]
+        if Together(legal).may_grow_by(some):  # else nothing that holds them may be taken
+            if counter.change(unit, 1):
+                yield some
+            else:
+                yield from _sets(units[at + 1 :], legal, counter, some)
+            counter.change(unit, -1)
 
 
 def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -382,14 +440,21 @@ def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
     return kept
 
 
-def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list[Unit]:
-    """The fewest units from the front that make room; none where all of them do not. More room never hurts, so they can be found by halving."""
+def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list[Unit] | None:
+    """The fewest units from the front that make room. More room never hurts, so they can be found by halving."""
     if not taken or not fits(taken):
-        return []
-    return taken[: 1 + bisect_left(range(1, len(taken)), True, key=lambda count: fits(taken[:count]))]
+        return None
+    least, most = 1, len(taken)
+    while least < most:
+        middle = (least + most) // 2
+        if fits(taken[:middle]):
+            most = middle
+        else:
+            least = middle + 1
+    return taken[:least]
 
 
-def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit]:
+def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit] | None:
     """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
     assert target.fits is not None
     here: dict[int, list[Unit]] = {}
@@ -402,62 +467,57 @@ def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Un
                 if place is not None:
                     taken[place] = taken.get(place, 0) + unit.milli
                     here.setdefault(node, []).append(unit)
-    return next((found for mine in here.values() if (found := _shortest(mine, target.fits))), [])
+    return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
 
 
-Cost = tuple[tuple[int, ...], int, int]  # category, milli-GPU, lost work
+Here = tuple[int, tuple[int, ...], Unit]  # what a unit frees on a node; category
+Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has cost with it: category, milli-GPU, lost work; node, units
 
 
-def _clear(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit]:
-    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, room for one worker at a time, until the
-    job fits or nothing more may be taken."""
-    usable, flags = cluster.grid.usable, target.flags
-    idle, here = [*cluster.fleet.soon.count], dict[int, list[tuple[int, tuple[int, ...], Unit]]]()  # the GPUs of each unit on a node; its category
-    for rank, unit in units:
-        for _, _, node, mask, _, _, _, _ in unit.seats:
-            if target.low <= node < target.high and (flags is None or flags[node]):
-                gpus, mine = (mask & usable[node]).bit_count(), here.setdefault(node, [])
-                if mine and mine[-1][2] is unit:  # another worker of it
-                    gpus += mine.pop()[0]
-                mine.append((gpus, rank, unit))
+def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
+    """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time.
 
-    def cheapest(node: int) -> tuple[Cost, list[Unit]] | None:
-        """The first units of a node that make room for one worker more, without those that are not needed for it."""
-        spare, mine = idle[node] % target.gpus - target.gpus, []
-        for one in here[node]:
-            mine.append(one)
-            spare += one[0]
-            if spare >= 0:
-                break
-        else:
+    Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
+    """
+    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
+    for pair in units:
+        seats = pair[1].seats
+        for node in (seats[0].node,) if len(seats) == 1 else {seat.node for seat in seats}:
+            if node in here:
+                here[node].append(pair)
+            elif target.low <= node < target.high and (target.flags is None or target.flags[node]):
+                here[node] = [pair]
+    slots = {node: [*_slots(cluster, target.gpus, node, here[node])] for node in sorted(here)}
+    for _ in range(ROUNDS):
+        taken = _clear(slots, legal, counter)
+        if counter.enough:
+            return taken
+        if not taken:
             return None
-        for one in mine[::-1] if spare else ():
-            if one[0] <= spare:
-                mine.remove(one)
-                spare -= one[0]
-        chosen = [unit for _, _, unit in mine]
-        return (max([rank for _, rank, _ in mine]), sum([unit.milli for unit in chosen]), sum([unit.lost for unit in chosen])), chosen
+        counter.begin_anew()
+        for node in {seat.node for seat in taken[0].seats if seat.node in here}:
+            here[node] = [pair for pair in here[node] if pair[1] is not taken[0]]
+            slots[node] = [*_slots(cluster, target.gpus, node, here[node])]
+    return None
 
-    together, taken = Together(legal), list[Unit]()
-    following = {node: cheapest(node) for node in sorted(here)}
-    line = [(found[0], node) for node, found in following.items() if found is not None]
-    heapify(line)
-    while line and not counter.enough:
-        _, node = heappop(line)
-        found = following[node]
-        if found is None or not together.may_grow_by(found[1]):
+
+def _clear(slots: dict[int, list[Slot]], legal: Legal, counter: Counter) -> list[Unit]:
+    """The units of the slots that cost least, until the job fits or nothing more may be taken; each node's slots one after the other."""
+    heap = [(*mine[0][:4], 0) for mine in slots.values() if mine]
+    heapify(heap)
+    together = Together(legal)
+    taken: dict[Unit, None] = {}
+    while heap and not counter.enough:
+        *_, node, at = heappop(heap)
+        fresh = [unit for unit in slots[node][at][4] if unit not in taken]
+        if not together.may_grow_by(fresh):
             continue
-        for unit in found[1]:
-            taken.append(unit)
+        for unit in fresh:
+            taken[unit] = None
             counter.change(unit, 1)
-        gone = set(found[1])
-        for place in {seat.node for unit in found[1] for seat in unit.seats}.intersection(here):
-            idle[place] += sum([gpus for gpus, _, unit in here[place] if unit in gone])
-            here[place] = [one for one in here[place] if one[2] not in gone]
-            following[place] = cheapest(place)
-        if (more := following[node]) is not None:
-            heappush(line, (more[0], node))
-    return taken
+        if at + 1 < len(slots[node]):
+            heappush(heap, (*slots[node][at + 1][:4], at + 1))
+    return list(taken)
 
 
 class Together:
@@ -487,17 +547,70 @@ class Together:
         return True
 
 
-def _smallest_single(units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
+def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slot]:
+    """The units of a node that make room for one worker more after those before, each time, and what all of them cost."""
+    usable, idle = cluster.grid.usable[node], cluster.fleet.soon.count[node]
+    goal = (idle // gpus + 1) * gpus
+    worst: tuple[int, ...] = ()
+    milli = lost = 0
+    mine: list[Here] = []
+    for rank, unit in here:
+        count = 0
+        for _, _, place, mask, _, _, _, _ in unit.seats:
+            if place == node:
+                count += (mask & usable).bit_count()
+        mine.append((count, rank, unit))
+        idle += count
+        while idle >= goal:
+            spared = _not_needed(mine, idle - goal) if idle > goal else []
+            needed = [one for one in mine if one not in spared] if spared else mine
+            for _, each, gone in needed:
+                if each is not worst and each > worst:
+                    worst = each
+                milli += gone.milli
+                lost += gone.lost
+            yield worst, milli, lost, node, [gone for _, _, gone in needed]
+            mine = spared
+            goal = ((idle - sum([count for count, _, _ in spared])) // gpus + 1) * gpus
+
+
+def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
+    """What can be given back, last taken first, where so many GPUs more than needed come free."""
+    spared = []
+    for one in reversed(mine):
+        if one[0] <= most:
+            most -= one[0]
+            spared.append(one)
+    return spared[::-1]
+
+
+def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
     first: tuple[int, ...] | None = None
+    short = target.count - counter.total if counter is not None else 0
+    least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
+    idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
     for rank, unit in units:
-        if first is not None and rank != first:
+        if first is not None and rank is not first and rank != first:
             break
-        if (best is None or unit.milli < best.milli) and legal(unit, {}) is not None:
+        if first is None:
+            if legal(unit, {}) is None:
+                continue
             first = rank
-            if target.fits([unit]) if target.fits is not None else counter is not None and counter.enough_without(unit):
-                best = unit
+        if unit.milli < least or (best is not None and unit.milli >= best.milli):
+            continue
+        seats = unit.seats
+        if len(seats) == 1 and target.gpus:
+            most = (idle[seats[0].node] + seats[0].mask.bit_count()) // gpus  # there is no room for more on its node with it gone
+        elif counted:
+            most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
+        else:
+            most = short  # processors and memory that come free may be for any number of workers
+        if short > most or legal(unit, {}) is None:
+            continue
+        if target.fits([unit]) if counter is None else counter.enough_without(unit):  # type: ignore[misc]
+            best = unit
     if best is not None and counter is not None:
         counter.change(best, 1)
     return [] if best is None else [best]

@@ -16,22 +16,13 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
-from .fleet import Seat
+from .fleet import Attempt, Seat
 from .kept import Kept
 from .tree import WINDOW_MARK
 from .work import Work
 
 # What a change of a job is undone to.
-UNDOABLE = ("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
-_undoable = attrgetter(*UNDOABLE)
-
-
-@dataclass(slots=True)
-class Attempt:
-    kept: bool = False
-
-    def keep(self) -> None:
-        self.kept = True
+_undoable = attrgetter("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
 
 
 @dataclass(slots=True)
@@ -51,11 +42,12 @@ class Cluster:
         self.first_state = first = kept.first_state(scenario)
         self.scenario, self.settings, self.now = scenario, scenario.settings, scenario.now
         self.grid, self.forms, self.windows = first.grid, first.forms, first.windows
-        self.fleet, self.tree, self.works, self.journal = first.fleet, first.tree, first.works, first.journal
-        self.log: list[tuple[Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change
+        self.fleet, self.tree, self.works = first.fleet, first.tree, first.works
+        self.log: list[tuple[Any, ...]] = []
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
+        self.journal: list[Work] = []  # jobs whose places may have changed, in order; each reader knows how far it has read
         self.put_out: list[Work] = []  # jobs that lost all their places, whether or not that was kept
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
@@ -66,14 +58,18 @@ class Cluster:
         """What chooses nodes, where it is the steepest descent of fragmentation."""
         if self.settings.placement != "fgd":
             return None
-        demand = demand_of(self.scenario)
-        return self.kept.known("gradient", demand, lambda: Gradient(self.grid, demand))
+        demand, known = demand_of(self.scenario), self.kept.gradient
+        if known is None or known.grid is not self.grid or known.demand != demand:
+            known = self.kept.gradient = Gradient(self.grid, demand)
+        return known
 
     @property
     def usual_blocks(self) -> tuple[Block, ...]:
         """The largest blocks of the usual demand."""
-        demand = self.scenario.demand
-        return self.kept.known("usual_blocks", demand, lambda: largest(usual_blocks(self.grid, demand)))
+        demand, known = self.scenario.demand, self.kept.usual_blocks
+        if known is None or (known[0] is not demand and known[0] != demand):
+            known = self.kept.usual_blocks = demand, largest(usual_blocks(self.grid, demand))
+        return known[1]
 
     @property
     def anyone_ends(self) -> bool:
@@ -101,8 +97,35 @@ class Cluster:
     def undo(self, mark: tuple[int, int]) -> None:
         self.fleet.undo(mark[0])
         while len(self.log) > mark[1]:
-            back, given = self.log.pop()
-            back(*given)
+            entry = self.log.pop()
+            if entry[0] == "charge":
+                self.tree.charge(entry[1], entry[2], -entry[3], entry[4])
+            elif entry[0] == "moves":
+                self.moves_left += entry[1]
+            elif entry[0] == "geometry":
+                if entry[2] is None:
+                    del self.geometry[entry[1]]
+                else:
+                    self.geometry[entry[1]] = entry[2]
+            elif entry[0] == "out":
+                for work in reversed(entry[1]):
+                    self._put_back(work)
+            else:
+                work = entry[1]
+                self.journal.append(work)
+                (
+                    work.seats,
+                    work.milli,
+                    work.quota_type,
+                    work.charged_leaf,
+                    work.evicted,
+                    work.moved,
+                    work.backfilled,
+                    work.why,
+                    work.for_job,
+                    work.stale,
+                ) = entry[2]
+                work.look_for_gaps()
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
@@ -119,16 +142,10 @@ class Cluster:
         if self.before_changes is not None:
             self.before_changes()
         self.journal.append(work)
-        self.log.append((self._put_back, (work, _undoable(work))))
-
-    def _put_back(self, work: Work, values: Sequence[object]) -> None:
-        self.journal.append(work)
-        for name, value in zip(UNDOABLE, values, strict=True):
-            setattr(work, name, value)
-        work.look_for_gaps()
+        self.log.append(("work", work, _undoable(work)))
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
-        self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
+        self.log.append(("charge", leaf, quota_type, milli, fixed))
         self.tree.charge(leaf, quota_type, milli, fixed)
 
     def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason, *, taken: bool = True) -> None:
@@ -201,7 +218,7 @@ class Cluster:
                     self.unseat(work, work.seats, why, for_job)
         if not untouched:
             return
-        self.log.append((self._put_all_back, (untouched,)))
+        self.log.append(("out", untouched))
         one, milli = untouched[0], 0
         leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.form.fixed
         for work in untouched:
@@ -223,19 +240,18 @@ class Cluster:
         for (leaf, quota_type, fixed), milli in charges.items():
             self._charge(leaf, quota_type, -milli, fixed)
 
-    def _put_all_back(self, works: Sequence[Work]) -> None:
-        """As before this plan first put them out."""
-        for work in reversed(works):
-            self.journal.append(work)
-            work.seats = work.first_seats
-            work.milli = sum([seat.milli for seat in work.seats])
-            work.backfilled = work.job.run.backfilled
-            work.evicted = False
-            work.why = work.for_job = None
-            work.look_for_gaps()
+    def _put_back(self, work: Work) -> None:
+        """As before the first time that this plan put it out."""
+        self.journal.append(work)
+        work.seats = work.first_seats
+        work.milli = sum([seat.milli for seat in work.seats])
+        work.backfilled = work.job.run.backfilled
+        work.evicted = False
+        work.why = work.for_job = None
+        work.look_for_gaps()
 
     def spend_moves(self, count: int) -> None:
-        self.log.append((setattr, (self, "moves_left", self.moves_left)))
+        self.log.append(("moves", count))
         self.moves_left -= count
 
     def in_a_circle(self, work: Work, seats: Sequence[Seat]) -> bool:
@@ -269,8 +285,7 @@ class Cluster:
         return False
 
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
-        known = self.geometry.get(key)
-        self.log.append((self.geometry.pop, (key,)) if known is None else (self.geometry.__setitem__, (key, known)))
+        self.log.append(("geometry", key, self.geometry.get(key)))
         self.geometry[key] = work
 
 

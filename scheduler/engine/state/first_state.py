@@ -1,28 +1,18 @@
 """Who stands where as a plan begins, and who leaves. At the end of a plan it is so again, and the next one goes on from it."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import compress, count, islice
 
 from ..model.mig import board_of
 from ..model.values import QUEUED, Job, Kind, Placed, Scenario
 from ..rules.claims import claims
 from ..rules.windows import Windows
-from .difference import Difference, compared
+from .difference import MANY, Difference, compared
 from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, new_seat
-from .form import Forms
+from .form import Form, Forms
 from .grid import Grid
-from .queues import Queues
-from .standing import Standing
 from .tree import Tree
 from .work import Work
-
-if TYPE_CHECKING:
-    from ..rules.invariants import First
-    from ..search.entries import Prospect
-    from ..tell.told import Told
-    from ..tell.waking import Wakes
 
 
 class FirstState:
@@ -36,16 +26,10 @@ class FirstState:
         self.works: list[Work] = []
         self.leavers: dict[Work, tuple[Seat, ...]] = {}  # who leaves places that are still held, and which
         self.timed: list[Work] | None = []  # jobs with times of their own, or more to them than running; where all were taken up anew
-        self.turn = 0  # how many plans have gone on from it: what another one than the last has kept is out of date
-        self.queues = Queues()
-        self.journal: list[Work] = []  # jobs whose places may have changed in a plan, in order; each reader knows how far it has read
-        self.standing = Standing(self.works, self.journal)
-        self.prospect: Prospect | None = None
-        self.told: Told | None = None
-        self.wakes: Wakes | None = None
-        self.checked: First | None = None
+        self.goes_on = False  # from the state of the plan before
         self.since = Difference()  # what came and went since then
-        self._ending: int | None = None  # how many stand and will leave some time or give way, once that was asked
+        self._beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
+        self._ending: dict[Work, None] | None = None  # who stands and will leave some time or give way, once that was asked
         self.fleet.hold_geometry()
         held = self._seat_all(self.timed)
         leaving = self._leaving()
@@ -54,55 +38,71 @@ class FirstState:
         self.by_places = not instances and not any(seat.parts for seat in leaving)
         self.fleet.settle(leaving)
         if windows.lasting:
-            claimed = claims(self)
-            for work in self.works:
-                if work in claimed:
-                    work.charged_leaf = claimed[work]
-                    held[work.home, work.quota_type, work.form.fixed] -= work.milli
-                    held[work.charged_leaf, work.quota_type, work.form.fixed] += work.milli
-        for (leaf, quota_type, fixed), milli in held.items():
-            tree.charge(leaf, quota_type, milli, fixed)
+            held = self._charged_to_windows()
+        for fixed, by_type in enumerate(held):
+            for quota_type, by_leaf in enumerate(by_type):
+                for leaf in compress(count(), by_leaf):
+                    tree.charge(leaf, quota_type, by_leaf[leaf], bool(fixed))
 
     # Made anew
 
-    def _seat_all(self, timed: list[Work]) -> dict[tuple[int, int, bool], int]:
-        """Returns the milli-GPU that are held, by leaf, quota type and whether they are fixed."""
+    def _seat_all(self, timed: list[Work]) -> list[list[list[int]]]:
+        """Returns the milli-GPU that are held: by whether they are fixed, by quota type and by leaf."""
         fleet, position, forms, works = self.fleet, self.tree.position, self.forms, self.works
         index, type_of = self.grid.index, self.grid.type_of
-        held: defaultdict[tuple[int, int, bool], int] = defaultdict(int)
-        whole: list[Seat] = []
+        free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
+        held = self._nothing_held()
         kind: Kind | None = None
+        last: Form | None = None  # of those that have one worker and run
         for order, job in enumerate(self.scenario.jobs):
             if job.kind is not kind:  # neighbours are often alike
                 kind = job.kind
                 form = forms.get(id(kind)) or forms.of(kind)
-                each, several, fixed = form.each, form.all_least > 1, form.fixed
-            run, home = job.run, position[job.quota]
-            workers = run.workers
-            if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:  # the most usual by far
-                worker, (milli, of_host, of_memory) = workers[0], each
-                node = index[worker.node]
-                seats = (new_seat((0, worker.index, node, worker.gpus, of_host, of_memory, milli, NO_PARTS)),)
-                whole += seats
-                work = Work(job, order, home, form, seats, seats, milli, type_of[node], several)
+            home = position[job.quota]
+            run = job.run
+            if run is QUEUED:
+                works.append(Work(job, order, home, form))
+                continue
+            workers, each = run.workers, form.each
+            if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:
+                # The most usual by far: one worker with whole GPUs.
+                if form is not last:
+                    last, several, sums = form, form.all_least > 1, held[form.fixed]
+                    milli, of_host, of_memory = each
+                worker = workers[0]
+                node, gpus = index[worker.node], worker.gpus
+                quota_type = type_of[node]
+                seat = new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS))
+                work = Work(job, order, home, form, (seat,), milli, quota_type)
+                free[node] &= ~gpus
+                if of_host or of_memory:
+                    cpus[node] -= of_host
+                    memory[node] -= of_memory
+                sums[quota_type][home] += milli
+                work.degraded = several
                 if several or run.until is not None or run.reclaimed is not None:
                     timed.append(work)
             else:
                 work = Work(job, order, home, form)
-                if run is not QUEUED:
-                    timed.append(work)
-                    self._seat(work)
-                    if run.state == "reserved" or run.leaving:
-                        fleet.promise(work.seats)
-                    elif form.parted:
-                        for seat in work.seats:
-                            fleet.take(seat)
-                    else:
-                        whole += work.seats
+                timed.append(work)
+                self._seat(work)
+                if work.seats:
+                    (fleet.promise if run.state == "reserved" or run.leaving else fleet.hold)(work.seats)
+                    held[form.fixed][work.quota_type][home] += work.milli
             works.append(work)
+        return held
+
+    def _nothing_held(self) -> list[list[list[int]]]:
+        return [[[0] * len(self.tree.names) for _ in self.grid.types] for _ in (False, True)]
+
+    def _charged_to_windows(self) -> list[list[list[int]]]:
+        """The same once windows of classes are charged with what is theirs."""
+        for work, leaf in claims(self).items():
+            work.charged_leaf = leaf
+        held = self._nothing_held()
+        for work in self.works:
             if work.seats:
-                held[home, work.quota_type, fixed] += work.milli
-        fleet.hold(whole)
+                held[work.form.fixed][work.quota_type][work.charged_leaf] += work.milli
         return held
 
     def _seat(self, work: Work) -> None:
@@ -148,45 +148,45 @@ class FirstState:
             return None
         if mine.quotas is not scenario.quotas and mine.quotas != scenario.quotas:
             return None
-        between = compared(self.works, mine.jobs, scenario.jobs, self._unplaced)
-        return between if all(map(_is_by_places, between.come)) else None
+        position, forms = self.tree.position, self.forms
 
-    def _unplaced(self, job: Job, order: int) -> Work:
-        return Work(job, order, self.tree.position[job.quota], self.forms.of(job.kind))
+        def new(job: Job, order: int) -> Work:
+            return Work(job, order, position[job.quota], forms.of(job.kind))
+
+        between = compared(self.works, mine.jobs, scenario.jobs, self._beginning, new)
+        if not 0 <= between.first - len(self._beginning) < MANY:
+            self._beginning = scenario.jobs[: between.first]
+        return between if all(map(_is_by_places, between.come)) else None
 
     def go_on(self, scenario: Scenario, windows: Windows) -> bool:
         """Take up what differs between the jobs of the plan before and those of this one, where that suffices."""
         since = self.difference(scenario)
         if since is None:
             return False
-        self.scenario, self.windows, self.timed, self.since = scenario, windows, None, since
-        self.turn += 1
+        self.scenario, self.windows, self.timed, self.goes_on, self.since = scenario, windows, None, True, since
         works, fleet, tree = self.works, self.fleet, self.tree
         works[since.first : len(works) - since.last] = since.now
         if not since.in_place:
             shifted = len(since.before) != len(since.now)
             for at, work in enumerate(islice(works, since.first, None) if shifted else since.now, since.first):
                 work.order = at
-        fleet.now = fleet.soon  # whoever leaves is held anew in the end
         for work in since.gone:
             self.leavers.pop(work, None)
-            for seat in work.seats:
-                fleet.release(seat, fresh=True)
             if work.seats:
+                fleet.lift(work.seats)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
         for work in since.come:
             if work.job.run is not QUEUED:
                 self._seat(work)
-            for seat in work.seats:
-                fleet.take(seat)
             if work.seats:
+                fleet.put(fleet.soon, work.seats)
                 tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
         if self._ending is not None:
-            self._ending += _ending(since.come) - _ending(since.gone)
+            for work in since.gone:
+                self._ending.pop(work, None)
+            self._ending.update(_ending(since.come))
         tree.usage_weight = scenario.settings.fairness.usage_weight_millionths
         fleet.begin(self._leaving())
-        self.journal.clear()
-        self.standing.go_on(since)
         return True
 
     @property
@@ -197,10 +197,8 @@ class FirstState:
         return bool(self._ending or self.leavers)
 
 
-def _ending(works: Sequence[Work]) -> int:
-    """How many stood and were known to leave some time or to give way, whatever a plan has made of them."""
-    jobs = [work.job for work in works if work.first_seats]
-    return sum([job.limit_ms is not None or job.estimate_ms is not None or job.run.backfilled for job in jobs])
+def _ending(works: Sequence[Work]) -> dict[Work, None]:
+    return {work: None for work in works if work.first_seats and work.ends}
 
 
 def _is_by_places(work: Work) -> bool:

@@ -1,7 +1,5 @@
 """What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
-from operator import attrgetter
-
 from ..model.mig import fitting_profiles
 from ..model.values import Kind, Preemptible, Role
 from ..place.blocks import breakable
@@ -10,11 +8,33 @@ from .grid import Eligible, Grid
 Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
 
 
-# What two roles that need the same room are equal in.
-_room = attrgetter("least", "gpus", "mig", "memory_mib", "share_milli", "devices", "gpu_types", "cpu_milli", "host_memory_mib", "placing")
+_PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}
 
 
 class Form:
+    __slots__ = (
+        "_eligible",
+        "_least",
+        "_request",
+        "all_least",
+        "block",
+        "each",
+        "elastic",
+        "fixed",
+        "grid",
+        "kind",
+        "level",
+        "lowest",
+        "parted",
+        "plain",
+        "protected",
+        "shape",
+        "sole",
+        "types",
+        "wants",
+        "width",
+    )
+
     def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
         self.kind = kind
         self.grid = grid
@@ -25,7 +45,7 @@ class Form:
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
         self.level = kind.level
-        self.protected = (int(kind.preemptible), -kind.class_rank, -kind.priority)  # where work is lined up at a guarantee
+        self.protected = (_PROTECTION[kind.preemptible], -kind.class_rank, -kind.priority)  # where work is lined up at a guarantee
         self.types = grid.types_for(kind)
         self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
         self.all_least = sum(role.least for role in kind.roles)
@@ -150,6 +170,20 @@ def _plain(kind: Kind, grid: Grid) -> bool:
 
 def _shape(kind: Kind) -> tuple[object, ...]:
     """Kinds that need the same room are equal in this."""
-    roles = tuple(map(_room, kind.roles))
+    roles = tuple(
+        (
+            role.least,
+            role.gpus,
+            role.mig,
+            role.memory_mib,
+            role.share_milli,
+            role.devices,
+            role.gpu_types,
+            role.cpu_milli,
+            role.host_memory_mib,
+            role.placing,
+        )
+        for role in kind.roles
+    )
     slow = tuple(name for name, speed in kind.throughput if speed == 0)
     return roles, kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow

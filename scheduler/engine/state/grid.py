@@ -19,6 +19,7 @@ from ..model.values import Kind, Node, Role, Scenario, Topology
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 ANYWHERE = -1
+FEW_BITS = 12  # that are sooner taken one by one
 
 
 def ints(values: Sequence[int]) -> Ints:
@@ -85,7 +86,9 @@ class Grid:
             if not node.spare:
                 self.capacity[kind] += 1000 * usable
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
+        self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}
+        self._by_role: dict[tuple[int, int, int, bool, bool], Eligible] = {}
 
     @cached_property
     def gpu_types(self) -> list[str]:
@@ -137,20 +140,23 @@ class Grid:
     @cached_property
     def boards(self) -> list[list[Board]]:
         """What there is to be split in each quota type."""
-        found: list[list[Board]] = [[] for _ in self.types]
-        for kind, gpu_type in dict.fromkeys((kind, node.gpu_type) for node, kind in zip(self.nodes, self.type_of, strict=True)):
-            if (board := board_of(gpu_type)) is not None:
-                found[kind].append(board)
-        return found
+        names: list[dict[str, None]] = [{} for _ in self.types]
+        for node, kind in zip(self.nodes, self.type_of, strict=True):
+            names[kind][node.gpu_type] = None
+        return [[board for board in map(board_of, mine) if board is not None] for mine in names]
 
     def smallest_memory(self, quota_type: int, needed: int) -> int:
         """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
-        return min((memory for kind, memory in self._memories if kind == quota_type and memory >= needed), default=0)
+        return min((memory for memory in self._memories[quota_type] if memory >= needed), default=0)
 
     @cached_property
-    def _memories(self) -> set[tuple[int, int]]:
-        """Quota types with the GPU memories of their nodes, as far as they are stated."""
-        return {(kind, node.gpu_memory_mib) for node, kind in zip(self.nodes, self.type_of, strict=True) if node.gpu_memory_mib}
+    def _memories(self) -> list[set[int]]:
+        """The GPU memories of each quota type, as far as they are stated."""
+        found: list[set[int]] = [set() for _ in self.types]
+        for node, kind in zip(self.nodes, self.type_of, strict=True):
+            if node.gpu_memory_mib:
+                found[kind].add(node.gpu_memory_mib)
+        return found
 
     def _habitual(self, topology: Topology) -> int | None:
         """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""
@@ -159,6 +165,13 @@ class Grid:
         narrow = [self.level_index[name] for name, factor in topology.oversubscription if factor > 1_000_000]
         described = [self.level_index[name] for name, _ in topology.bandwidth_gbps]
         return max(narrow, default=None) if narrow else max(described, default=None)
+
+    def capacity_of(self, level: Level) -> Ints:
+        """Healthy GPUs per domain."""
+        known = self._capacities.get(level.name)
+        if known is None:
+            known = self._capacities[level.name] = level.sums(np.array(self.usable_count, dtype=np.int64))
+        return known
 
     def types_for(self, kind: Kind) -> tuple[int, ...]:
         """Quota types the job may be tried in: higher throughput first, then the order it states, then by name."""
@@ -180,14 +193,18 @@ class Grid:
 
     def eligible(self, kind: Kind, role: Role, quota_type: int, *, suspect: bool, spare: bool) -> "Eligible":
         """Nodes on which a worker of the role may stand, were they empty."""
-        gpu_types = role.gpu_types
-        if not role.gpus and not role.parted:
-            quota_type = ANYWHERE  # a worker without GPUs needs only a node
-        slow = tuple([name for name, speed in kind.throughput if speed == 0])
-        key = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
-        known = self._eligible.get(key)
+        key = (id(kind), id(role), quota_type, suspect, spare)
+        known = self._by_role.get(key)
         if known is None:
-            known = self._eligible[key] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
+            gpu_types = role.gpu_types
+            if not role.gpus and not role.parted:
+                quota_type = ANYWHERE  # a worker without GPUs needs only a node
+            slow = tuple(name for name, speed in kind.throughput if speed == 0)
+            group = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
+            known = self._eligible.get(group)
+            if known is None:
+                known = self._eligible[group] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
+            self._by_role[key] = known
         return known
 
     def _new_eligible(self, gpu_types: tuple[str, ...], slow: tuple[str, ...], quota_type: int, kind: Kind, suspect: bool, spare: bool) -> "Eligible":
@@ -219,12 +236,8 @@ class Eligible:
         self.array[places] = 1
         self.flags = self.array.astype(np.uint8).tobytes()  # one byte per node, read one at a time
         self.full = len(places) == size
-        self.bits = bit_set(self.array > 0)
-
-
-def bit_set(flags: npt.NDArray[np.bool_]) -> int:
-    """The places that are set, as one number."""
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+        packed = np.packbits(self.array.astype(np.uint8), bitorder="little").tobytes()
+        self.bits = int.from_bytes(packed, "little")
 
 
 def span_bits(low: int, high: int) -> int:
@@ -246,5 +259,16 @@ def flags_of(mask: int, size: int) -> Ints:
 
 def bits_of_large(mask: int) -> list[int]:
     """Positions of the set bits of a wide bit set."""
-    found: list[int] = np.flatnonzero(flags_of(mask, mask.bit_length())).tolist()
+    if mask.bit_count() <= FEW_BITS:
+        positions = []
+        while mask:
+            low = mask & -mask
+            positions.append(low.bit_length() - 1)
+            mask ^= low
+        return positions
+    size = (mask.bit_length() + 7) // 8
+    if not size:
+        return []
+    array = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8), bitorder="little")
+    found: list[int] = np.flatnonzero(array).tolist()
     return found

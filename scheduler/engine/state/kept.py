@@ -19,10 +19,10 @@ leaves a share of a GPU or a window is stated, the first state is made anew, and
 made anew.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from ..model.values import Node, Scenario, Topology
+from ..model.values import Demand, Node, Quota, Scenario, Topology, Window
 from ..rules.windows import Windows
 from .first_state import FirstState
 from .form import Forms
@@ -30,42 +30,80 @@ from .grid import Grid
 from .tree import Tree
 
 if TYPE_CHECKING:
+    from ..place.blocks import Block
+    from ..place.gradient import Gradient
+    from ..rules.invariants import First
+    from ..search.entries import Prospect
+    from ..tell.told import Told
+    from ..tell.waking import Wakes
     from .planning import Cycle
-
-T = TypeVar("T")
+    from .queues import Queues
+    from .standing import Standing
+    from .stirring import Sift, Stirred
 
 
 class Kept:
     def __init__(self) -> None:
         self._grid: Grid | None = None
         self._made_of: tuple[tuple[Node, ...], Topology, str, str]  # and how it is filled
+        self._tree: Tree | None = None
+        self._quotas: tuple[Quota, ...] | None = None
         self.forms: Forms
-        self._known: dict[str, tuple[object, Any]] = {}
+        self.gradient: Gradient | None = None
+        self.usual_blocks: tuple[tuple[Demand, ...], tuple[Block, ...]] | None = None  # of which usual demand
         self.fits_empty: dict[tuple[int, int], bool] = {}
+        self.who_waits: Queues
+        self.turn = 0  # the plan that is being made: what another one than the last has kept is out of date
+        self.told: Told | None = None
+        self.wakes: Wakes | None = None
+        self.prospect: Prospect | None = None
+        self.first: First | None = None
+        self.standing: Standing | None = None
+        self.sifts: dict[str, Sift] = {}
         self._first_state: FirstState | None = None
 
     def first_state(self, scenario: Scenario) -> FirstState:
         """What a plan begins with: the state of the plan before, where it can go on from that, or all anew. One that is broken off leaves none."""
-        # What would fit an empty fleet depends on how it is filled.
-        made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
-        if self._grid is None or made_of != self._made_of:  # what depended on another grid is forgotten
-            self.__init__()  # type: ignore[misc]
-            self._made_of, self._grid = made_of, Grid(scenario)
-            self.forms = Forms(self._grid)
-        grid, windows = self._grid, Windows(scenario, self._grid)
+        grid = self._grid_of(scenario)
+        windows = Windows(scenario, grid)
         before, self._first_state = self._first_state, None
+        self.turn += 1
         if before is not None and before.go_on(scenario, windows):
             return before
-        return FirstState(scenario, grid, self.forms, Tree(scenario, grid.types, grid.capacity, windows.lasting), windows)
-
-    def known(self, name: str, of: object, make: Callable[[], T]) -> T:
-        """What was made of something on these nodes, as long as that is the same."""
-        known = self._known.get(name)
-        if known is None or known[0] != of:
-            known = self._known[name] = of, make()
-        return cast(T, known[1])
+        return FirstState(scenario, grid, self.forms, self._tree_of(scenario, grid, windows.lasting), windows)
 
     def keep(self, cycle: "Cycle") -> None:
         """The state of a plan that is made, for the next one to go on from."""
         cycle.rest()
         self._first_state = cycle.cluster.first_state
+
+    def forget(self) -> None:
+        """The first state is made anew, and what was derived from the one before is worth nothing."""
+        self.prospect = self.first = self.standing = None
+        self.sifts = {}
+
+    def readers(self) -> "Iterator[Stirred]":
+        """Who looks only at what has changed."""
+        for sift in self.sifts.values():
+            yield sift.stirred
+
+    def _tree_of(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
+        """The tree with nothing charged to it yet."""
+        if windows:
+            return Tree(scenario, grid.types, grid.capacity, windows)
+        if self._tree is None or scenario.quotas != self._quotas:
+            self._tree, self._quotas = Tree(scenario, grid.types, grid.capacity, windows), scenario.quotas
+        else:
+            self._tree.clear(scenario)
+        return self._tree
+
+    def _grid_of(self, scenario: Scenario) -> Grid:
+        """The grid of the scenario; what depended on another one is forgotten."""
+        # What would fit an empty fleet depends on how it is filled.
+        made_of = scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
+        if self._grid is None or made_of != self._made_of:
+            self.__init__()  # type: ignore[misc]
+            self._made_of = made_of
+            self._grid = Grid(scenario)
+            self.forms = Forms(self._grid)
+        return self._grid

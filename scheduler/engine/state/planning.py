@@ -35,6 +35,7 @@ class Cycle:
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
+        self.tells = True  # whether all of it is told in the end, and so what is kept for whom
         self.turn = IN_ORDER
         self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
@@ -47,26 +48,42 @@ class Cycle:
         self.book = Book(self)
         self.displaced = Displaced(self)
         self.held_shares = HeldShares()
-        first = self.cluster.first_state
-        if self.fleet.soon.splits:
-            first.prospect = None  # it follows whole GPUs only
-        if first.prospect is not None:
-            first.prospect.changed.update(dict.fromkeys(first.since.come, True) | dict.fromkeys(first.since.gone, False))
-        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(self.grid), self.cluster.usual_blocks)
+        self._go_on()
+        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.usual_blocks)
         self.requests = Requests(self.waiting)
+
+    def _go_on(self) -> None:
+        """Bring up to date what the plan before has left, or forget it."""
+        kept, first = self.cluster.kept, self.cluster.first_state
+        if not first.goes_on:
+            kept.forget()
+            return
+        if self.fleet.soon.splits:
+            kept.prospect = None  # it follows whole GPUs only
+        if kept.prospect is not None:
+            kept.prospect.changed.update(dict.fromkeys(first.since.come, True) | dict.fromkeys(first.since.gone, False))
+        if kept.standing is not None:
+            kept.standing.go_on(self.cluster)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
         changed = list(dict.fromkeys(self.cluster.journal))
-        first = self.cluster.first_state
-        first.prospect = self.book.prospect() or first.prospect
+        kept = self.cluster.kept
+        prospect = self.book.prospect()
         self.cluster.undo((0, 0))
         for work in changed:
             work.begin_anew()
-        self.waiting.queues.rest(changed, self.waiting.again.values())
-        if first.prospect is not None:
-            first.prospect.changed.update(dict.fromkeys(changed, True))
-        first.standing.rest(changed)
+        self.waiting.rest(changed)
+        kept.prospect = prospect or kept.prospect
+        if kept.prospect is not None:
+            kept.prospect.changed.update(dict.fromkeys(changed, True))
+        if kept.standing is not None:
+            kept.standing.rest(changed)
+        self.tree.stirred += [work.home for work in changed]
+        for reader in kept.readers():
+            reader.catch_up()
+            reader.begin()
+        self.tree.stirred.clear()
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:
         """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""
@@ -74,7 +91,7 @@ class Cycle:
         return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
 
     def views(self) -> tuple[View, ...]:
-        return self.fleet.views()
+        return (self.fleet.now,) if self.fleet.soon is self.fleet.now else (self.fleet.now, self.fleet.soon)
 
     def capacity(self, view: View) -> Capacity:
         known = self._capacities.get(view)
@@ -84,7 +101,10 @@ class Cycle:
 
     @property
     def standing(self) -> Standing:
-        return self.cluster.first_state.standing
+        kept = self.cluster.kept
+        if kept.standing is None:
+            kept.standing = Standing(self.cluster)
+        return kept.standing
 
     @cached_property
     def movables(self) -> Movables:
@@ -103,7 +123,7 @@ class Cycle:
         self.refused.clear()
         self._memo.clear()
         if self.cluster.put_out:
-            self.requests.by_placement |= self.waiting.take_up()
+            self.requests.by_placement |= self.waiting.judge()
             charge_claims(self)  # who left may have stood before others where work is lined up
         if self.requests.by_placement:
             self.requests.follow()
@@ -152,5 +172,10 @@ class Cycle:
         """Whole idle GPUs of a type, in milli-GPU."""
         if len(self.grid.types) == 1:
             return 1000 * self.fleet.soon.idle
-        soon = self.fleet.soon
-        return 1000 * sum([count for count, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type])
+        known = self.memo(("idle", quota_type))
+        if known is None:
+            soon = self.fleet.soon
+            known = self.remember(
+                ("idle", quota_type), 1000 * sum(n for n, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type)
+            )
+        return int(known)

@@ -1,30 +1,52 @@
 """Who waits, for what, and what that comes to: made once, and then changed by the jobs that came and went between two plans."""
 
+from bisect import insort
 from collections.abc import Iterable
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
 from ..model.reasons import Reason, reason
 from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
+from ..rules.impossible import Verdicts
+from ..rules.order import JobOrder
+from .cluster import Cluster
 from .form import Form
-from .grid import Grid
+from .grid import Ints
 from .work import Work
-
-if TYPE_CHECKING:
-    from .cluster import Cluster
-    from .waiting import Waiting
 
 Types = tuple[int, ...]
 
 
+class Surroundings(Protocol):
+    """Who waits, as the plan in the making has it."""
+
+    cluster: Cluster
+    order: JobOrder
+    verdicts: Verdicts
+
+
 Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
+
+
+class Begun(NamedTuple):
+    """What was used and asked for as a plan began, by division and node; and of which amounts that was made."""
+
+    used: list[list[int]]
+    requested: list[list[int]]
+    asked: Amounts
+    running: Amounts  # of those who have places and ask for more
 
 
 class Queues:
     def __init__(self) -> None:
         self.by_leaf: dict[int, list[Work]] = {}  # by leaf, in its order
         self.asked: Amounts = {}  # of those that have no place
+        self.begun: Begun | None = None
+        self.rerequested: set[tuple[int, int]] = set()  # of what is asked for, what has changed since then
+        self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
+        self._largest: tuple[Block, ...] | None = None  # of the blocks, once that was asked
+        self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
         self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
         self.open: dict[Work, None] = {}  # who has places and may ask for more
         self.held: dict[Work, None] = {}  # who must not start yet
@@ -33,7 +55,7 @@ class Queues:
         self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
         self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
 
-    def change(self, waiting: "Waiting", gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
+    def change(self, waiting: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
         """Take up who came and who went. Returns, by a job's place, why it waits for nothing that a pass could give."""
         for work in gone:
             self._leave(waiting, work)
@@ -51,7 +73,7 @@ class Queues:
             elif work.state == "stopping":
                 if work.asks_again:
                     work.types = waiting.verdicts.of(work)[1]
-                    ask(waiting.cluster, work, self.asked, 1)
+                    self._ask(waiting, work, 1)
             elif work.job.not_before is not None:
                 self.held[work] = None
             else:
@@ -74,10 +96,21 @@ class Queues:
         for work in degraded:
             self.by_leaf.setdefault(work.home, []).append(work)
         for leaf, many in before.items():
-            waiting.order.put_in_order(self.by_leaf.get(leaf, []), many)
+            self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
+            waiting.cluster.tree.stirred.append(leaf)
         for work, told in self.blocked.items():
             static[work.order] = told or waiting.verdicts.of(work)[0]
         return static
+
+    def _put_in_order(self, waiting: Surroundings, queue: list[Work], many: int) -> None:
+        """The first so many are in their order."""
+        if len(queue) - many > many // 16 + 1:
+            waiting.order.sort(queue)
+            return
+        come = queue[many:]
+        del queue[many:]
+        for work in come:
+            insort(queue, work, key=waiting.order.rank)
 
     def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
         """As before the first pass of the plan that has taken up `changed`."""
@@ -88,17 +121,14 @@ class Queues:
             if not work.first_seats:
                 work.types = self._types.get((work.home, work.form)) or work.form.types
 
-    def blocks(self, grid: Grid) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[Block, ...]:
         """The largest that are waited for."""
-        wanted: dict[tuple[int, int, int, int], list[Any]] = {}
-        for (_, quota_type), (form, count) in self.alike.items():
-            if form.block and count:
-                role, nodes = form.kind.roles[0], form.eligible(grid, 0, quota_type, suspect=False, spare=False).array
-                key = (role.gpus, role.least, form.width, id(nodes))
-                wanted.setdefault(key, [*key[:3], nodes, 0])[-1] += count
-        return largest(starmap(Block, wanted.values()))
+        if self._largest is None:
+            found = ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items())
+            self._largest = largest(starmap(Block, found))
+        return self._largest
 
-    def _join_all(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> None:
+    def _join_all(self, waiting: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
         """Let jobs wait: by leaf and by what they ask for."""
         known_types, queues = self._types, self.by_leaf
         alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
@@ -115,7 +145,7 @@ class Queues:
             if known != first.form.types:
                 for work in works:
                     work.types = known
-            ask(waiting.cluster, first, self.asked, many)
+            self._ask(waiting, first, many)
             alike.setdefault((first.form, known), [first, 0])[1] += many
             queue = queues.get(first.home)
             if queue is None:
@@ -123,34 +153,56 @@ class Queues:
             else:
                 queue += works
         for first, many in alike.values():  # whose queue it is decides nothing here
+            self._want(waiting, first, many)
             self.count(first, many)
 
-    def _leave(self, waiting: "Waiting", work: Work) -> None:
+    def _leave(self, waiting: Surroundings, work: Work) -> None:
         self.in_gaps.pop(work, None)
         self.open.pop(work, None)
         if work.first_seats:
             if work.degraded:
                 self.by_leaf[work.home].remove(work)
+                waiting.cluster.tree.stirred.append(work.home)
         elif work.state == "stopping":
             if work.asks_again:
-                ask(waiting.cluster, work, self.asked, -1)
+                self._ask(waiting, work, -1)
         elif work in self.held:
             del self.held[work]
         elif work in self.blocked:
             del self.blocked[work]
         else:
-            ask(waiting.cluster, work, self.asked, -1)
+            self._ask(waiting, work, -1)
+            self._want(waiting, work, -1)
             self.count(work, -1)
             self.by_leaf[work.home].remove(work)
+            waiting.cluster.tree.stirred.append(work.home)
+
+    def _ask(self, waiting: Surroundings, work: Work, times: int) -> None:
+        asked, division_of = self.asked, waiting.cluster.tree.division_of
+        types = work.types
+        if len(types) > 1:
+            types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
+        for quota_type in types:
+            milli = times * work.form.request_milli(quota_type, waiting.cluster.tree.by_type)
+            for leaf in waiting.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
+                key = leaf, division_of[quota_type]
+                asked[key] = asked.get(key, 0) + milli
+                self.rerequested.add(key)
 
     def count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
 
-
-def ask(cluster: "Cluster", work: Work, amounts: Amounts, times: int) -> None:
-    """What a job asks for while it waits, so many times: in each division once, by the first of its types there."""
-    division_of = cluster.tree.division_of
-    for division, quota_type in {division_of[quota_type]: quota_type for quota_type in reversed(work.types)}.items():
-        milli = times * work.form.request_milli(quota_type, cluster.tree.by_type)
-        for leaf in cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
-            amounts[leaf, division] = amounts.get((leaf, division), 0) + milli
+    def _want(self, waiting: Surroundings, work: Work, times: int) -> None:
+        """Add to the blocks that are waited for."""
+        form = work.form
+        if not form.block:
+            return
+        self._largest = None
+        role = form.kind.roles[0]
+        nodes = form.eligible(waiting.cluster.grid, 0, work.types[0], suspect=False, spare=False).array
+        key = (role.gpus, role.least, form.width, id(nodes))
+        self.nodes[id(nodes)] = nodes
+        count = self.wanted.setdefault(key, [0])
+        count[0] += times
+        if not count[0]:
+            del self.wanted[key]

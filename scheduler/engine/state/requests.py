@@ -1,8 +1,9 @@
 """What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
 
 from collections.abc import Iterable, Mapping
+from operator import add, sub
 
-from .queues import Amounts, ask
+from .queues import Amounts, Begun
 from .waiting import Waiting
 from .work import Work
 
@@ -18,10 +19,7 @@ class Requests:
         self._all: Amounts = {}  # of all of them together
         self._read = -1  # so much of the cluster's journal is in them
         self._over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
-        running: Amounts = {}
-        for work in waiting.queues.open:
-            self._of_running(work, running)
-        self._share([*waiting.queues.asked.items(), *running.items()])
+        self._begin()
         # Whether a placement can change what others ask for, or may have: then shares are computed anew after each.
         tree, forms = self.tree, self.cluster.forms
         several = len(tree.divisions) > 1 and any(limit is not None for limit in tree.limit_total)
@@ -29,6 +27,35 @@ class Requests:
         # A part by memory is asked for as of the smallest GPU that can hold it, and charged less on a larger one.
         # Who is charged to a window of his class asks for nothing in his own queue any more.
         self.by_placement = several or many or forms.by_memory or self._over or bool(self.cluster.windows.of_classes)
+
+    def _begin(self) -> None:
+        """What is used and what is asked for as the plan begins, and the shares that follow."""
+        asking = self.waiting.queues
+        running: Amounts = {}
+        for work in asking.open:
+            self._of_running(work, running)
+        begun = asking.begun
+        if begun is None:
+            self._request([*asking.asked.items(), *running.items()])
+        else:
+            self._go_on(begun, running)
+        asking.rerequested.clear()
+        divisions = self.tree.divisions
+        asking.begun = Begun([list(each.used) for each in divisions], [list(each.requested) for each in divisions], dict(asking.asked), running)
+        self.tree.share()
+
+    def _go_on(self, begun: Begun, running: Amounts) -> None:
+        """Go on from what was asked for as the plan before began."""
+        asking = self.waiting.queues
+        for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
+            division.requested = requested
+            if division.used != used:
+                requested[:] = map(add, requested, map(sub, division.used, used))
+        for key in asking.rerequested:
+            self.tree.request(*key, asking.asked.get(key, 0) - begun.asked.get(key, 0))
+        if running != begun.running:
+            for key in running.keys() | begun.running.keys():
+                self.tree.request(*key, running.get(key, 0) - begun.running.get(key, 0))
 
     def follow(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
@@ -40,7 +67,7 @@ class Requests:
             if work.seats:
                 self._of_running(work, now)
             elif work.order not in self.waiting.static and (work.state != "stopping" or work.asks_again):
-                ask(self.cluster, work, now, 1)
+                self._of_waiting(work, now)
             if now:
                 self._by_job[work.order] = now
                 for key, milli in now.items():
@@ -49,11 +76,24 @@ class Requests:
         self._share(self._all.items())
 
     def _share(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
+        self._request(amounts)
+        self.tree.share()
+
+    def _request(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
         for division in self.tree.divisions:
             division.requested = list(division.used)
         for (leaf, index), milli in amounts:
             self.tree.request(leaf, index, milli)
-        self.tree.share()
+
+    def _of_waiting(self, work: Work, amounts: Amounts) -> None:
+        seen = set()
+        for quota_type in work.types:
+            index = self.tree.division_of[quota_type]
+            if index not in seen:
+                seen.add(index)
+                milli = work.form.request_milli(quota_type, self.tree.by_type)
+                for leaf in self.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
+                    amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
 
     def _of_running(self, work: Work, amounts: Amounts) -> None:
         if not work.form.elastic and not work.degraded:

@@ -1,15 +1,15 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from .difference import Difference
+from ..model.values import Preemptible
+from .cluster import Cluster
 from .fleet import Seat
 from .work import Work
 
 Level = tuple[int, int]
-Stand = tuple[int, tuple[Seat, ...], int, int]  # charged leaf, places, milli-GPU and quota type
+Counted = tuple[tuple[Seat, ...], int, tuple[int, Level]]  # where a job stood, milli-GPU, and quota type with class and number
 
 
 class Lowest(NamedTuple):
@@ -19,107 +19,52 @@ class Lowest(NamedTuple):
     milli: int
 
 
-class Standing:
-    """Jobs that stand and may be asked to leave, by the leaf that is charged, and what those of them come to that are ever preemptible."""
+class Sums:
+    """What preemptible work of a leaf comes to, kept up to date while jobs come and go."""
 
-    def __init__(self, works: Sequence[Work], journal: Sequence[Work]) -> None:
-        self._works, self._journal = works, journal
-        self._read = -1  # so much of the journal is known; below zero: nobody was looked at, not before somebody asks
-        self._stands: dict[Work, Stand] = {}
-        self._below: defaultdict[int, dict[Work, None]] = defaultdict(dict)
-        # Of the leaves about which that was asked: jobs and milli-GPU by quota type, class and number; GPUs and workers by node.
-        self._by_level: dict[int, dict[tuple[int, Level], list[int]]] = {}
-        self._on_node: dict[int, dict[int, list[int]]] = {}
-        self._lowest: dict[int, Lowest | None] = {}
-
-    def go_on(self, since: Difference) -> None:
-        """Take up who came and went between two plans."""
-        if self._read >= 0:
-            self._read = 0
-            for work in since.gone:
-                self._forget(work)
-            self._look_at(since.come)
-
-    def rest(self, changed: Iterable[Work]) -> None:
-        """These stand again as when the plan began."""
-        if self._read >= 0:
-            self._look_at(changed)
-
-    def _look_at(self, works: Iterable[Work]) -> None:
+    def __init__(self, works: Iterable[Work]) -> None:
+        self._known: dict[Work, Counted] = {}
+        self._by_level: dict[tuple[int, Level], list[int]] = {}  # by quota type, class and number: jobs, milli-GPU
+        self._on_node: dict[int, list[int]] | None = None  # by node, once that was asked: GPUs and workers
         for work in works:
-            leaf, seats = work.charged_leaf, () if work.stale else work.seats
-            known = self._stands.get(work)
-            if known is not None and (known[0] != leaf or known[1] != seats):
-                self._forget(work)
-                known = None
-            if known is None and seats:
-                stand = self._stands[work] = leaf, seats, work.milli, work.quota_type
-                self._below[leaf][work] = None
-                self._count(work, stand, 1)
+            self.come(work)
 
-    def _forget(self, work: Work) -> None:
-        known = self._stands.pop(work, None)
-        if known is not None:
-            del self._below[known[0]][work]
-            self._count(work, known, -1)
+    def come(self, work: Work) -> None:
+        form = work.form
+        if form.kind.preemptible is not Preemptible.NEVER:
+            counted = self._known[work] = (work.seats, most_freed(work), (work.quota_type, form.level))
+            self._change(counted, 1)
 
-    def _count(self, work: Work, stand: Stand, sign: int) -> None:
-        if work.form.fixed:
-            return
-        if stand[0] in self._by_level:
-            self._count_level(work, stand, sign)
-        if stand[0] in self._on_node:
-            count_on_nodes(self._on_node[stand[0]], stand[1], sign)
+    def go(self, work: Work) -> None:
+        counted = self._known.pop(work, None)
+        if counted is not None:
+            self._change(counted, -1)
 
-    def _count_level(self, work: Work, stand: Stand, sign: int) -> None:
-        leaf, seats, milli, quota_type = stand
-        self._lowest.pop(leaf, None)
-        sums = self._by_level[leaf].setdefault((quota_type, work.form.level), [0, 0])
+    def _change(self, counted: Counted, sign: int) -> None:
+        seats, milli, key = counted
+        sums = self._by_level.get(key) or self._by_level.setdefault(key, [0, 0])
         sums[0] += sign
-        sums[1] += sign * _freed(work, seats, milli)
+        sums[1] += sign * milli
+        if self._on_node is not None:
+            count_on_nodes(self._on_node, seats, sign)
 
-    def below(self, leaf: int) -> Collection[Work]:
-        """Who stands below a leaf."""
-        journal = self._journal
-        if self._read < len(journal):
-            self._look_at(dict.fromkeys(journal[self._read :]) if self._read >= 0 else self._works)
-            self._read = len(journal)
-        return self._below[leaf].keys()
+    def lowest(self) -> Lowest | None:
+        levels = [level for (_, level), (count, _) in self._by_level.items() if count]
+        return Lowest(min(levels), sum(milli for _, milli in self._by_level.values())) if levels else None
 
-    def _levels(self, leaf: int) -> dict[tuple[int, Level], list[int]]:
-        works = self.below(leaf)
-        if leaf not in self._by_level:
-            self._by_level[leaf] = {}
-            for work in works:
-                if not work.form.fixed:
-                    self._count_level(work, self._stands[work], 1)
-        return self._by_level[leaf]
+    def below(self, quota_type: int, level: Level) -> int:
+        return sum([milli for (kind, each), (_, milli) in self._by_level.items() if each < level and kind == quota_type])
 
-    def lowest(self, leaf: int) -> Lowest | None:
-        """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
-        levels = self._levels(leaf)
-        if leaf not in self._lowest:
-            found = [(level, milli) for (_, level), (count, milli) in levels.items() if count]
-            self._lowest[leaf] = Lowest(min(found)[0], sum([milli for _, milli in found])) if found else None
-        return self._lowest[leaf]
-
-    def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
-        """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
-        return sum([milli for (kind, each), (_, milli) in self._levels(leaf).items() if each < level and kind == quota_type])
-
-    def on_node(self, leaf: int) -> Mapping[int, Sequence[int]]:
-        """GPUs and workers of preemptible work of a leaf, by node."""
-        works = self.below(leaf)
-        if leaf not in self._on_node:
-            found = self._on_node[leaf] = {}
-            for work in works:
-                if not work.form.fixed:
-                    count_on_nodes(found, work.seats, 1)
-        return self._on_node[leaf]
+    def on_node(self) -> Mapping[int, Sequence[int]]:
+        """GPUs and workers by node. A worker without GPUs counts for nothing there, but what it takes of the host may help."""
+        if self._on_node is None:
+            self._on_node = {}
+            for seats, _, _ in self._known.values():
+                count_on_nodes(self._on_node, seats, 1)
+        return self._on_node
 
 
 def count_on_nodes(on_node: dict[int, list[int]], seats: Iterable[Seat], sign: int) -> None:
-    """A worker without GPUs counts for nothing there, but what it takes of the host may help."""
     for seat in seats:
         known = on_node.setdefault(seat.node, [0, 0])
         known[0] += sign * (seat.mask.bit_count() + len(seat.parts))
@@ -128,11 +73,116 @@ def count_on_nodes(on_node: dict[int, list[int]], seats: Iterable[Seat], sign: i
             del on_node[seat.node]
 
 
+class Standing:
+    """Jobs that stand and may be asked to leave, by the leaf that is charged."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._read = 0  # so much of the journal is known
+        self.begun = False  # whether anybody was looked at: not before somebody asks
+        self._stands: dict[Work, tuple[int, tuple[object, ...]]] = {}  # charged leaf and seats
+        self._below: dict[int, dict[Work, None]] = {}
+        self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
+        self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
+        self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # as of which change, of the leaves about which that was asked
+        self._lower: dict[tuple[int, int, Level], tuple[int, int]] = {}
+
+    def _begin(self) -> None:
+        """Look at everyone, in one go."""
+        self.begun, self._read = True, len(self.cluster.journal)
+        here = [work for work in self.cluster.works if work.seats and not work.stale]
+        leaves = [work.charged_leaf for work in here]
+        self._stands = dict(zip(here, zip(leaves, [work.seats for work in here], strict=True), strict=True))
+        below = self._below
+        for leaf, work in zip(leaves, here, strict=True):
+            if leaf in below:
+                below[leaf][work] = None
+            else:
+                below[leaf] = {work: None}
+        self._version = dict.fromkeys(below, 1)
+
+    def go_on(self, cluster: Cluster) -> None:
+        """Take up who came and went between two plans."""
+        self.cluster, self._read = cluster, 0
+        if self.begun:
+            for work in cluster.first_state.since.gone:
+                self._forget(work)
+            self._look_at(cluster.first_state.since.come)
+
+    def rest(self, changed: Iterable[Work]) -> None:
+        """These stand again as when the plan began."""
+        if self.begun:
+            self._look_at(changed)
+
+    def _look_at(self, works: Iterable[Work]) -> None:
+        for work in works:
+            leaf, seats = work.charged_leaf, work.seats
+            if not seats or work.stale:
+                self._forget(work)
+            elif self._stands.get(work) != (leaf, seats):
+                self._forget(work)
+                self._stands[work] = (leaf, seats)
+                self._below.setdefault(leaf, {})[work] = None
+                if leaf in self._sums:
+                    self._sums[leaf].come(work)
+                self._touch(leaf)
+
+    def _follow(self) -> None:
+        if not self.begun:
+            self._begin()
+        journal = self.cluster.journal
+        if self._read < len(journal):
+            self._look_at(dict.fromkeys(journal[self._read :]))
+            self._read = len(journal)
+
+    def _forget(self, work: Work) -> None:
+        known = self._stands.pop(work, None)
+        if known is not None:
+            leaf = known[0]
+            del self._below[leaf][work]
+            if leaf in self._sums:
+                self._sums[leaf].go(work)
+            self._touch(leaf)
+
+    def _touch(self, leaf: int) -> None:
+        self._version[leaf] = self._version.get(leaf, 0) + 1
+
+    def below(self, leaf: int) -> Collection[Work]:
+        """Who stands below a leaf."""
+        self._follow()
+        return self._below.get(leaf, {}).keys()
+
+    # What was computed
+
+    def lowest(self, leaf: int) -> Lowest | None:
+        """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
+        self._follow()
+        version, known = self._version.get(leaf, 0), self._lowest.get(leaf)
+        if known is None or known[0] != version:
+            known = self._lowest[leaf] = version, self._sums_of(leaf).lowest()
+        return known[1]
+
+    def on_node(self, leaf: int) -> Mapping[int, Sequence[int]]:
+        """GPUs and workers of preemptible work of a leaf, by node."""
+        self._follow()
+        return self._sums_of(leaf).on_node()
+
+    def _sums_of(self, leaf: int) -> Sums:
+        known = self._sums.get(leaf)
+        if known is None:
+            known = self._sums[leaf] = Sums(self._below.get(leaf, ()))
+        return known
+
+    def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
+        """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
+        self._follow()
+        version, key = self._version.get(leaf, 0), (leaf, quota_type, level)
+        known = self._lower.get(key)
+        if known is None or known[0] != version:
+            known = self._lower[key] = version, self._sums_of(leaf).below(quota_type, level)
+        return known[1]
+
+
 def most_freed(work: Work) -> int:
-    """Milli-GPU that may become idle with a job."""
-    return _freed(work, work.seats, work.milli)
-
-
-def _freed(work: Work, seats: Iterable[Seat], milli: int) -> int:
-    """Whoever leaves a part of a GPU may leave the whole."""
-    return sum([1000 * len(seat.parts) for seat in seats]) + milli if work.form.parted else milli
+    """Milli-GPU that may become idle with a job: whoever leaves a part of a GPU may leave the whole."""
+    return sum(1000 * len(seat.parts) for seat in work.seats) + work.milli if work.form.parted else work.milli

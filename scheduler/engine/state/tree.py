@@ -6,16 +6,33 @@ per quota type where they are maps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import compress, repeat
+from operator import ne
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..model.values import ANY_TYPE, Quota, Scenario, Window
-from ..rules.fairshare import Siblings, divide, siblings
+from ..rules.fairshare import GPU, Siblings, divide, siblings
 
 NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
+NO_LIMITS = repeat(None)
 EVERY_TYPE = -1
 NOTHING_GONE: Mapping[int, int] = {}
+
+
+@dataclass(slots=True)
+class Group:
+    """The children of a node: what they state, and how they were divided among last."""
+
+    stated: Siblings
+    plain: bool  # whether each has a weight, and guarantees of whole GPUs
+    pool: int = -1
+    wants: Sequence[int] = ()
+    usage_weight: int = 0
+    parts: list[int] = field(default_factory=list)
 
 
 class Division:
@@ -36,9 +53,7 @@ class Division:
         self.usage = [0] * size
         self.weight = [0] * size
         self.priority = [0] * size
-        # By a node what its children state, and as of what they were divided among last, with the parts.
-        self.stated: dict[int, Siblings] = {}
-        self.parts: dict[int, tuple[tuple[object, ...], list[int]]] = {}
+        self.groups: dict[int, Group] = {}  # by the node above them
 
 
 class Layout:
@@ -123,17 +138,33 @@ class Tree(Layout):
             self.divisions = [Division(name, tuple(range(len(types))), sum(capacity), size)]
             self.division_of = [0] * len(types)
         # Use by type is kept beside the divisions only where it is another number.
-        several = len(types) > 1 and not self.by_type
-        self.used_by_type = [[0] * size if several else self.divisions[division].used for division in self.division_of]
+        self.used_by_type: list[list[int]] | None = None
         self.limit_total: list[int | None] = [None] * size
         self.limit_by_type: list[dict[int, int] | None] = [None] * size
+        if len(types) > 1 and not self.by_type:
+            self.used_by_type = [[0] * size for _ in types]
         self._amounts(scenario, windows)
         self.limited = bool(self.window_at) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        # Whether a limit could bind anywhere in a division: mostly there is none.
+        self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
         # Whether anyone's work is safe for a while after its start.
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
-        self._inner = [place for place, children in enumerate(self.children) if children]
+        # By division: the weight of usage and the requests as of which its shares were computed last.
+        self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
+        # What one division may have can hang on what is used in the others.
+        self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
         self.version = 0
+        self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
+
+    def clear(self, scenario: Scenario) -> None:
+        """Forget what was used and asked for, as before the first charge."""
+        size = len(self.names)
+        for division in self.divisions:
+            division.used, division.fixed, division.requested = [0] * size, [0] * size, [0] * size
+        if self.used_by_type is not None:
+            self.used_by_type = [[0] * size for _ in self.types]
+        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
 
     # Amounts
 
@@ -209,11 +240,13 @@ class Tree(Layout):
         path = self.path[leaf]
         for place in path:
             used[place] += milli
+        self.stirred.append(leaf)
         if fixed:
             for place in path:
                 division.fixed[place] += milli
-        by_type = self.used_by_type[quota_type]
-        if by_type is not used:
+            self.stirred.append(-path[-1])
+        if self.used_by_type is not None:
+            by_type = self.used_by_type[quota_type]
             for place in path:
                 by_type[place] += milli
         self.version += 1
@@ -237,7 +270,7 @@ class Tree(Layout):
         """What is used below a node of one type, or of every type."""
         if quota_type == EVERY_TYPE:
             return sum([division.used[place] for division in self.divisions])
-        return self.used_by_type[quota_type][place]
+        return (self.divisions[self.division_of[quota_type]].used if self.used_by_type is None else self.used_by_type[quota_type])[place]
 
     def limit_for(self, division: Division, place: int) -> int | None:
         """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
@@ -257,9 +290,16 @@ class Tree(Layout):
     # Shares
 
     def share(self) -> None:
-        """Compute every fair share."""
-        for division in self.divisions:
-            self._divide_all(division)
+        """Compute every fair share: from scratch, or where divisions are on their own of what is asked for otherwise than the last time."""
+        for index, division in enumerate(self.divisions):
+            before = self._shared[index]
+            if self._together or before is None or before[0] != self.usage_weight:
+                self._share_group(division, 0, division.capacity)
+            elif before[1] != division.requested:
+                self._share_again(division, before[1])
+            else:
+                continue
+            self._shared[index] = (self.usage_weight, list(division.requested))
         self.version += 1
 
     def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
@@ -267,21 +307,46 @@ class Tree(Layout):
         kept = division.fair, division.counts_on, self.usage_weight
         size = len(self.names)
         division.fair, division.counts_on, self.usage_weight = [0] * size, [0] * size, 0
-        self._divide_all(division)
+        self._share_group(division, 0, division.capacity)
         found = division.fair, division.counts_on
         division.fair, division.counts_on, self.usage_weight = kept
         return found
 
-    def _divide_all(self, division: Division) -> None:
-        for parent in self._inner:  # children stand behind their parents
-            self._divide(division, parent, division.fair[parent] if parent else division.capacity)
+    def _share_again(self, division: Division, before: list[int]) -> None:
+        """Divide anew among those of whom one asks for something else, and below whose share has changed."""
+        requested, fair, parents = division.requested, division.fair, self.parent
+        line = sorted({parents[place] for place in compress(range(len(requested)), map(ne, requested, before)) if place})
+        waiting = set(line)
+        while line:
+            parent = heappop(line)  # children stand behind their parents
+            changed = self._divide(division, parent, fair[parent] if parent else division.capacity)
+            for place in changed:
+                if place not in waiting and self.children[place]:
+                    waiting.add(place)
+                    heappush(line, place)
 
-    def _divide(self, division: Division, parent: int, pool: int) -> None:
-        """Divide a pool among the children of a node."""
-        members, requested, guaranteed = self.children[parent], division.requested, division.guaranteed
-        limits = [self.limit_for(division, place) for place in members]
-        wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
-        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=True):
+    def _share_group(self, division: Division, parent: int, pool: int) -> None:
+        groups = [(parent, pool)]
+        fair = division.fair
+        while groups:
+            parent, pool = groups.pop()
+            self._divide(division, parent, pool)
+            groups += [(place, fair[place]) for place in self.children[parent] if self.children[place]]
+
+    def _divide(self, division: Division, parent: int, pool: int) -> list[int]:
+        """Divide a pool among the children of a node. Returns those whose share is another one now."""
+        members = self.children[parent]
+        if not members:
+            return []
+        fair, requested, counted_on, guaranteed = division.fair, division.requested, division.counts_on, division.guaranteed
+        limits: Iterable[int | None] = NO_LIMITS
+        if self._unbound:
+            wants = [requested[place] for place in members]
+        else:
+            limits = [self.limit_for(division, place) for place in members]
+            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+        changed = []
+        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=False):
             promised = guaranteed[place]
             if promised is None:
                 counts_on = division.capacity if limit is None else min(INFINITE, limit)
@@ -289,18 +354,33 @@ class Tree(Layout):
                 counts_on = promised if promised > part else part
                 if limit is not None and limit < counts_on:
                     counts_on = limit
-            division.fair[place], division.counts_on[place] = part, counts_on
+            if part != fair[place]:
+                changed.append(place)
+            elif counts_on == counted_on[place]:
+                continue
+            fair[place], counted_on[place] = part, counts_on
+            self.stirred.append(place)
+        return changed
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
         """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
-        known, key = division.parts.get(parent), (pool, wants, self.usage_weight)
-        if known is None or known[0] != key:
-            if parent not in division.stated:
-                members, columns = self.children[parent], (division.weight, division.priority, division.usage, self.age)
-                stated = ([column[place] for place in members] for column in columns)
-                division.stated[parent] = siblings([division.guaranteed[place] for place in members], *stated)
-            known = division.parts[parent] = key, divide(pool, wants, division.stated[parent], self.usage_weight)
-        return known[1]
+        group = division.groups.get(parent)
+        if group is None:
+            group = division.groups[parent] = self._group(division, parent)
+        if group.pool == pool and group.wants == wants and group.usage_weight == self.usage_weight:
+            return group.parts
+        if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
+            return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
+        group.pool, group.wants, group.usage_weight = pool, wants, self.usage_weight
+        group.parts = divide(pool, wants, group.stated, self.usage_weight)
+        return group.parts
+
+    def _group(self, division: Division, parent: int) -> Group:
+        members = self.children[parent]
+        of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
+        promised = [division.guaranteed[place] for place in members]
+        plain = all(weight > 0 for weight in of[0]) and not any((amount or 0) % GPU for amount in promised)
+        return Group(siblings(promised, *of), plain)
 
     # Gates
 

@@ -5,7 +5,7 @@ gets something, his team uses more, and the order is another one.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..model.values import Job, Scenario
 from ..rules.invariants import check
@@ -99,5 +99,12 @@ def _first_unlike(names: tuple[str, ...], one: tuple[int, ...], other: tuple[int
 
 
 def _side(cycle: Cycle, division: Division, place: int, asked: int) -> Side:
-    numbers: dict[str, Any] = {name: getattr(division, name)[place] for name in ("used", "fair", "guaranteed", "counts_on", "priority")}
-    return Side(quota=cycle.tree.names[place], asked=asked, **numbers)
+    return Side(
+        cycle.tree.names[place],
+        division.used[place],
+        asked,
+        division.fair[place],
+        division.guaranteed[place],
+        division.counts_on[place],
+        division.priority[place],
+    )

@@ -1,7 +1,8 @@
 """Who waits while a plan is made, by leaf and in the order of each queue."""
 
+from bisect import insort
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..model.reasons import Reason
 from ..rules.impossible import Verdict, Verdicts
@@ -9,6 +10,8 @@ from ..rules.order import JobOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
+from .queues import Queues
+from .stirring import Sift, Stirred
 from .tree import Division
 from .work import Work
 
@@ -22,14 +25,23 @@ class Waiting:
         self.order = JobOrder(cluster.windows)
         self.verdicts = Verdicts(cluster)
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
-        self.again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
-        self._all: ByLeaf | None = None  # who waits now in each leaf in which anybody does, once that was asked
+        self.served_in_line = False  # whether in the last walk nobody was served behind somebody who was not
+        self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
+        self._again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
+        self._here: ByLeaf = {}  # of which wait now, as far as that was asked since it last changed
+        self._all: ByLeaf | None = None  # the same of all leaves in which anybody waits
         self._stirred: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
         self._read = 0  # how much of the cluster's journal it knows
-        first = cluster.first_state
-        self.queues = first.queues
+        first, kept = cluster.first_state, cluster.kept
+        if not first.goes_on:
+            kept.who_waits = Queues()
+        self.queues = kept.who_waits
         # By a job's place, why it waits for nothing that a pass could give.
-        self.static = self.queues.change(self, first.since.gone, first.since.come if first.turn else cluster.works)
+        self.static = self.queues.change(self, first.since.gone, first.since.come if first.goes_on else cluster.works)
+
+    def rest(self, changed: Iterable[Work]) -> None:
+        """Those who have changed wait again as when the plan began."""
+        self.queues.rest(changed, self._again.values())
 
     def __contains__(self, work: Work) -> bool:
         """Whether its minimum has no place."""
@@ -40,12 +52,14 @@ class Waiting:
         return work.degraded and work.order not in self.cluster.lessons.giving
 
     def __iter__(self) -> Iterator[Work]:
+        self._ask_again()
         for leaf in sorted(self.queues.by_leaf):
             for work in self.queues.by_leaf[leaf]:
                 if work in self:
                     yield work
 
     def anybody(self) -> bool:
+        self._ask_again()
         return any(not work.seats or work.degraded for queue in self.queues.by_leaf.values() for work in queue)  # mostly the first one
 
     def any_overdue(self) -> bool:
@@ -56,38 +70,66 @@ class Waiting:
 
     # Who was put out
 
-    def take_up(self) -> bool:
-        """Jobs that this plan has put out wait like everyone else, and may find another place in it, but only where they could start: there may be
-        types without room for them, or limits below what they had.
+    def _ask_again(self) -> None:
+        """Jobs that this plan has put out wait like everyone else, and may find another place in it."""
+        if not self.cluster.put_out:
+            return
+        known, static, by_leaf = self._again, self.static, self.queues.by_leaf
+        put_out = {
+            work.order: work
+            for work in self.cluster.put_out
+            if work.evicted and not work.seats and not work.stale and work.order not in known and work.order not in static
+        }
+        self.cluster.put_out.clear()
+        known.update(put_out)
+        here: ByLeaf = {}
+        home, mine = -1, []
+        for work in put_out.values():
+            if not work.stood_before:
+                continue  # below its minimum it has waited all along
+            if work.home != home:  # neighbours are often of one leaf
+                home = work.home
+                mine = here.setdefault(home, [])
+            mine.append(work)
+        self._all = None
+        for leaf, works in here.items():
+            queue = by_leaf[leaf] = [*by_leaf.get(leaf, ())]  # a walk may still go along the old one
+            self._here.pop(leaf, None)
+            if len(works) > 16:
+                queue += works
+                self.order.sort(queue)
+            else:
+                for work in works:
+                    insort(queue, work, key=self.order.rank)
+
+    def asking_again(self) -> Iterable[Work]:
+        """Who was put out at some time in this plan, and waited like everyone else then."""
+        return self._again.values()
+
+    def judge(self) -> bool:
+        """Whoever lost his place asks again only where he could start: there may be types without room for him, or limits below what he had.
 
         Returns whether that changed what anybody asks for.
         """
-        static, by_leaf = self.static, self.queues.by_leaf
-        out = [work for work in dict.fromkeys(self.cluster.put_out) if work.evicted and not work.seats]
-        self.cluster.put_out.clear()
+        judged = self._judged
+        out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
+        judged.update([work.order for work in out])
         verdicts: dict[tuple[int, Form], Verdict] = {}
-        here: defaultdict[int, list[Work]] = defaultdict(list)
+        home, form = -1, None
+        for work in out:
+            if work.form is not form or work.home != home:  # neighbours are often alike
+                home, form = work.home, work.form
+                if (home, form) not in verdicts:
+                    verdicts[home, form] = self.verdicts.of(work)
+        if all(not blocked and types == form.types for (_, form), (blocked, types) in verdicts.items()):
+            return False  # mostly they may ask for what they had
         others = False
         for work in out:
-            if work.order in self.again or work.order in static:
-                continue
-            known = verdicts.get((work.home, work.form))
-            if known is None:
-                known = verdicts[work.home, work.form] = self.verdicts.of(work)
-            blocked, types = known
+            blocked, types = verdicts[work.home, work.form]
+            if blocked:
+                self.static[work.order] = blocked
             if types != work.types:
                 work.types, others = types, True
-            if blocked:
-                static[work.order] = blocked
-            elif not work.stale:
-                self.again[work.order] = work
-                if work.stood_before:  # below its minimum it has waited all along
-                    here[work.home].append(work)
-        for leaf, works in here.items():
-            before = by_leaf.get(leaf, [])  # a walk may still go along it
-            queue = by_leaf[leaf] = [*before, *works]
-            self.order.put_in_order(queue, len(before))
-        self._all = None
         return others
 
     # By leaf
@@ -95,17 +137,23 @@ class Waiting:
     def in_leaf(self, leaf: int) -> list[Work]:
         """Who waits in a leaf, in its order: with no place, or with fewer workers than its minimum."""
         self._follow()
-        queue = self.queues.by_leaf.get(leaf, [])
-        if leaf in self._stirred:  # of the others nobody has got or lost anything
-            out = {work for work in self._stirred[leaf] if work not in self}
-            queue = [work for work in queue if work not in out]
-        return queue
+        known = self._here.get(leaf)
+        if known is None:
+            known = self.queues.by_leaf.get(leaf, [])
+            if leaf in self._stirred:  # of the others nobody has got or lost anything
+                out = {work for work in self._stirred[leaf] if work not in self}
+                known = [work for work in known if work not in out]
+            self._here[leaf] = known
+        return known
 
     def by_leaf(self) -> ByLeaf:
         """The same of every leaf in which anybody waits."""
+        self._ask_again()
         self._follow()
         if self._all is None:
-            self._all = {leaf: waiting for leaf in self.queues.by_leaf if (waiting := self.in_leaf(leaf))}
+            stirred, of = self._stirred, self.in_leaf
+            queues = self.queues.by_leaf.items()
+            self._all = {leaf: waiting for leaf, queue in queues if queue and (waiting := of(leaf) if leaf in stirred else queue)}
         return self._all
 
     def _follow(self) -> None:
@@ -113,16 +161,49 @@ class Waiting:
         if len(journal) > self._read:
             self._all = None
             for work in journal[self._read :]:
+                self._here.pop(work.home, None)
                 self._stirred[work.home][work] = None
             self._read = len(journal)
 
     def shapes(self) -> dict[int, Form | None]:
         """The shapes of all that wait, each with a form; with none for those who wait for a part of their workers."""
         shapes: dict[int, Form | None] = {shape: form for (shape, _), (form, count) in self.queues.alike.items() if count}
-        shapes.update((work.form.shape, work.form) for work in self.again.values())
+        shapes.update((work.form.shape, work.form) for work in self._again.values())
         if any(work.degraded for work in self.queues.open):
             shapes[-1] = None
         return shapes
+
+    @property
+    def is_by_leaf(self) -> bool:
+        """Whether the numbers of a leaf and its path tell all about its queue: one division, and no window."""
+        return len(self.tree.divisions) == 1 and not self.tree.by_type and not self.cluster.windows.lasting
+
+    # What goes on from plan to plan
+
+    def stirred(self, reader: Stirred) -> set[int]:
+        """The nodes of the tree that a reader has to look at again. What this plan has stirred is never known for long."""
+        self._ask_again()
+        self._follow()
+        return reader.take().union(self._stirred)
+
+    def sifted(self, name: str, through: Callable[[int, list[Work]], list[Work]], given: object) -> ByLeaf:
+        """By leaf what a sieve lets through; of many queues only those are looked at of which anything has changed."""
+        if not self.is_by_leaf:
+            return {leaf: chosen for leaf, queue in self.by_leaf().items() if (chosen := through(leaf, queue))}
+        sift = self.cluster.kept.sifts.get(name)
+        if sift is None:
+            sift = self.cluster.kept.sifts[name] = Sift(self.tree)
+        leaves: Iterable[int] = self.stirred(sift.stirred)
+        if sift.as_of != given:
+            sift.as_of, leaves = given, [*self.queues.by_leaf]
+        for leaf in leaves:
+            queue = self.in_leaf(leaf) if leaf in self.queues.by_leaf else []
+            chosen = through(leaf, queue) if queue else []
+            if chosen:
+                sift.found[leaf] = chosen
+            else:
+                sift.found.pop(leaf, None)
+        return sift.found
 
     # By quota type
 

@@ -54,14 +54,14 @@ class Wakes:
     @classmethod
     def of(cls, cycle: Cycle) -> "Wakes":
         """What the plan before has found, without the jobs that have gone since; or nothing."""
-        first, wakes = cycle.cluster.first_state, cycle.cluster.first_state.wakes
-        if wakes is None or wakes.turn + 1 != first.turn or wakes.settings != cycle.settings:
-            wakes = first.wakes = cls(cycle.settings, _may_wake(cycle))
+        first, kept, wakes = cycle.cluster.first_state, cycle.cluster.kept, cycle.cluster.kept.wakes
+        if wakes is None or not first.goes_on or wakes.turn + 1 != kept.turn or wakes.settings != cycle.settings:
+            wakes = kept.wakes = cls(cycle.settings, _may_wake(cycle))
         for work in first.since.gone:
             for known in (wakes._times, wakes._untimed, wakes._ends):
                 known.pop(work, None)
         wakes._untimed.update(dict.fromkeys(first.since.come))
-        wakes.turn = first.turn
+        wakes.turn = kept.turn
         return wakes
 
     def times(self, cycle: Cycle, touched: Container[Work]) -> dict[Work, tuple[int, ...]]:

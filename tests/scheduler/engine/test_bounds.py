@@ -1,22 +1,27 @@
 """The cheap bounds that spare searches, against the searches they spare: what a bound rules out, no search may find."""
 
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.model.values import Preemptible
+from scheduler.engine.passes import consolidate
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.order import QueueOrder
-from scheduler.engine.search.evicting import hopeful_domains, targets
+from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import category, search
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Lowest, Standing
 from scheduler.engine.state.work import Work
+from scheduler.simulation.world import World
 from tests.scheduler.twin.strategies import scenario_random
 
 
@@ -45,7 +50,8 @@ def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: in
             hopeful = hopeful_domains(cycle, work, quota_type, ranked, off)
             if hopeful is None:
                 continue
-            for domain, target in enumerate(targets(cycle, work, quota_type, off=off)):
+            counted = not cycle.units().parted
+            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted, off=off)):
                 if domain in hopeful:
                     continue
                 found = search(cycle.cluster, ranked, lambda unit, _: unit.leaf, target, cycle.units())
@@ -90,7 +96,7 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
         except (TakenBack, TakenInVain):
             break
     kept = cycle.units()
-    standing = Standing(cycle.cluster.works, cycle.cluster.journal)
+    standing = Standing(cycle.cluster)
     anew = type(kept)(cycle.cluster, standing)
 
     def told(units: Any) -> list[Any]:
@@ -98,6 +104,7 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
 
     assert told(kept.below(0)) == told(anew.below(0))
     assert told(kept.surplus) == told(anew.surplus)
+    assert kept.parted == anew.parted
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
             assert cycle.standing.lowest(place) == standing.lowest(place) == lowest_of(anew.of_leaf(place))
@@ -124,3 +131,27 @@ def on_node_of(units: list[Unit]) -> dict[int, list[int]]:
                 gpus, workers = on_node.get(seat.node, [0, 0])
                 on_node[seat.node] = [gpus + seat.mask.bit_count() + len(seat.parts), workers + 1]
     return on_node
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nobody_is_moved_where_a_bound_saw_no_room(monkeypatch: pytest.MonkeyPatch, seed: int):
+    bound, carry_out = consolidate._leave_room, consolidate._carry_out
+    hopeless: dict[tuple[int, ...], bool] = {}
+    seen: list[bool] = []
+
+    def noted(cycle: Cycle, target: Target, moved: list[Work]) -> bool:
+        no_room = hopeless[(target.low, *(one.order for one in moved))] = not bound(cycle, target, moved)
+        seen.append(no_room)
+        return True
+
+    def tried(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:
+        done = carry_out(cycle, work, quota_type, target, moved)
+        assert not (hopeless.pop((target.low, *(one.order for one in moved)), False) and done)
+        return done
+
+    monkeypatch.setattr(consolidate, "_leave_room", noted)
+    monkeypatch.setattr(consolidate, "_carry_out", tried)
+    scenario = parse(cases.simulated(seed, 900))
+    World(replace(scenario, settings=replace(scenario.settings, forecast="none"))).run()
+    assert True in seen
+    assert False in seen

@@ -1,7 +1,6 @@
 """What is followed job by job and leaf by leaf is what would be found by looking at everything."""
 
 import random
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,10 +12,8 @@ from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.first_state import FirstState
-from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Standing
-from tests.scheduler.engine.scenes import at, node, quota, running, scene
 from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -80,7 +77,7 @@ def test_what_stands_below_a_leaf_is_followed(seed: int, size: str):
     cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
     leaves = [place for place in range(1, len(cycle.tree.names)) if not cycle.tree.children[place]]
     for _ in range(6):
-        anew, units = Standing(cycle.cluster.works, cycle.cluster.journal), Units(cycle.cluster, Standing(cycle.cluster.works, cycle.cluster.journal))
+        anew, units = Standing(cycle.cluster), Units(cycle.cluster, Standing(cycle.cluster))
         for leaf in leaves:
             assert cycle.standing.lowest(leaf) == anew.lowest(leaf) == lowest_of(units.of_leaf(leaf))
             for form in cycle.cluster.forms.values():
@@ -97,7 +94,7 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
     tree, some = cycle.tree, cycle.units()
     leaves = [place for place in range(1, len(tree.names)) if not tree.children[place]]
     for _ in range(6):
-        everyone = Units(cycle.cluster, Standing(cycle.cluster.works, cycle.cluster.journal))
+        everyone = Units(cycle.cluster, Standing(cycle.cluster))
         for leaf in chance.sample(leaves, len(leaves) // 2 + 1):
             assert [unit.key for unit in some.of_leaf(leaf)] == [unit.key for unit in everyone.of_leaf(leaf)]
             for work in {unit.work for unit in some.of_leaf(leaf)}:
@@ -116,15 +113,3 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
         known = [unit for unit in kept if some._is_known(unit.work)]
         assert cycle.units() is some
         assert all(unit in some.of_leaf(unit.leaf) for unit in known)
-
-
-def test_who_gave_way_when_it_was_asked_who_ends_is_forgotten_when_he_has_gone():
-    in_gap, ends = running("in-gap", [at("n1", 0)], limit_s=None, backfilled=True), running("ends", [at("n1", 1)], limit_s=3600)
-    scenario, kept = parse(scene([node("n1")], [quota("q", 8)], [in_gap, ends])), Kept()
-    cycle = Cycle(scenario, kept)
-    (gone,) = [work for work in cycle.cluster.works if work.job.name == "in-gap"]
-    cycle.cluster.unseat(gone, gone.seats, A_WHY, None)
-    assert cycle.cluster.first_state.anyone_ends
-    kept.keep(cycle)
-    state = Cycle(replace(scenario, jobs=tuple(job for job in scenario.jobs if job.name == "ends")), kept).cluster.first_state
-    assert (state.turn, state.anyone_ends) == (1, True)

@@ -17,8 +17,8 @@ from scheduler.engine.place.placement import Placer
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
-from scheduler.engine.search.evicting import place_in, release, targets
-from scheduler.engine.search.victims import Counter, fewest
+from scheduler.engine.search.evicting import place_in, release, room_without
+from scheduler.engine.search.victims import fewest
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
@@ -76,16 +76,7 @@ def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, d
         for quota_type in work.types:
             others = [unit for unit in units if unit.work is not work]
             gone = data.draw(st.lists(st.sampled_from(others), unique_by=id, max_size=12)) if others else []
-            along = [one for unit in gone if not unit.surplus for one in cycle.units().units_of(unit.work.order)]
-            gone = [*dict.fromkeys([*gone, *along])]
-            (target,) = targets(cycle, work, quota_type)
-            counter = Counter(cycle.cluster, replace(target, short=()))
-            for unit in gone:
-                counter.change(unit, 1)
-            for unit in gone[::2]:  # and back again
-                counter.change(unit, -1)
-                counter.change(unit, 1)
-            counted = counter.enough
+            counted = room_without(cycle, gone, work, quota_type, 0, cycle.grid.size) >= work.form.all_least
             with cycle.cluster.attempt():
                 release(cycle, gone, reason("reclaim", "a trial"), None)
                 tried = place_in(cycle, work, quota_type, 0, cycle.grid.size) is not None
@@ -102,9 +93,9 @@ def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int
             for view in cycle.views():
                 for left in (0, 2):
                     placer = Placer(cycle.cluster, work, quota_type, view, budget=dict.fromkeys(cycle.grid.pool_of, left))
-                    for place, role in enumerate(work.kind.roles):
+                    for role in work.kind.roles:
                         if role.parted:
-                            bits = placer.eligible(place).bits
+                            bits = placer.eligible(role).bits
                             assert placer.parts.best(role, bits) == at_every_node(placer.parts, role, bits, cycle.grid.size)
 
 
@@ -183,7 +174,7 @@ def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
             RUNS[name](cycle)
         except (TakenBack, TakenInVain):
             break
-    anew = Standing(cycle.cluster.works, cycle.cluster.journal)
+    anew = Standing(cycle.cluster)
     for leaf, kind, level in asked:
         assert cycle.standing.lowest(leaf) == anew.lowest(leaf)
         assert cycle.standing.freeable_below(leaf, kind, level) == anew.freeable_below(leaf, kind, level)
