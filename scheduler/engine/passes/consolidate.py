@@ -7,7 +7,6 @@ from math import comb
 
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
-from ..place.capacity import plain
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
@@ -77,7 +76,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     refused = closed_gate(cycle, work, work.charged_leaf if work.seats else work.home, quota_type, milli)
     if refused is not None:
         return refused
-    counted = plain(cycle.cluster, work.kind) and not work.seats
+    counted = work.form.plain and not work.seats
     plans = (_counted if counted else _tried)(cycle, work, quota_type)
     loses = False
     for (_, lost, _, _, _, moved), target in plans:

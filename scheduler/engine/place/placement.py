@@ -4,7 +4,7 @@ A placement is all or nothing: what was taken for the first workers is given bac
 nodes are looked at last, and only for a job that tolerates them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -45,30 +45,19 @@ class Placer:
         self.banned = banned
         self.spare = spare
         self.suspect = False  # whether suspect nodes serve, too
-        self._eligible: dict[tuple[int, bool], Eligible] = {}
         self.spread = cluster.settings.placement == "spread"
         self.parts = Parts(cluster, work, view, budget or {})
 
-    def eligible(self, role: Role) -> Eligible:
-        key = (id(role), self.suspect)
-        known = self._eligible.get(key)
-        if known is None:
-            known = self.grid.eligible(self.kind, role, self.quota_type, suspect=self.suspect, spare=self.spare)
-            self._eligible[key] = known
-        return known
+    def eligible(self, place: int) -> Eligible:
+        """The nodes on which workers of a role may stand."""
+        return self.work.form.eligible(self.grid, place, self.quota_type, suspect=self.suspect, spare=self.spare)
 
-    def place(self, wants: Wants) -> Seats | None:
-        """Take places for all the workers wanted, or none and nothing taken."""
-        return self._healthy_first(lambda: self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats), wants)
-
-    def place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
-        """The same inside one slice of the fleet."""
-        return self._healthy_first(lambda: [(low, high)], wants)
-
-    def _healthy_first(self, slices: Callable[[], Iterable[Slice]], wants: Wants) -> Seats | None:
+    def place(self, wants: Wants, within: Slice | None = None) -> Seats | None:
+        """Take places for all the workers wanted, or none and nothing taken: as topology asks, or inside one slice of the fleet."""
         for suspect in (False, True)[: 1 + self.kind.tolerates_suspect]:
             self.suspect = suspect
-            for low, high in slices():
+            slices = self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats) if within is None else [within]
+            for low, high in slices:
                 mark = self.parts.mark()
                 seats = self._place_in(wants, low, high)
                 if seats is not None:
@@ -139,7 +128,7 @@ class Placer:
         everyone = np.zeros(self.grid.size, dtype=np.int64)
         for place, ranks in wants:
             role = self.kind.roles[place]
-            eligible = self.eligible(role)
+            eligible = self.eligible(place)
             everyone |= eligible.array
             if role.parted:
                 continue
@@ -180,10 +169,10 @@ class Placer:
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
         if role.parted:
-            return self.parts.fill(place, role, ranks, self.eligible(role).bits & ~self.banned & span_bits(low, high))
+            return self.parts.fill(place, role, ranks, self.eligible(place).bits & ~self.banned & span_bits(low, high))
         if 0 < role.gpus < tp_group:
             return self._fill_groups(place, role, ranks, low, high, tp_group)
-        bits = self.eligible(role).bits & ~self.banned
+        bits = self.eligible(place).bits & ~self.banned
         if low or high < self.grid.size:
             bits &= span_bits(low, high)
         chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
@@ -256,7 +245,7 @@ class Placer:
         if pin is not None:
             first, end = islands.slice_of(islands.domain_of(pin.node))
             low, high = max(low, first), min(high, end)  # an island may reach beyond the domain in which the gang stands
-        bits = self.eligible(role).bits & ~self.banned & span_bits(low, high)
+        bits = self.eligible(place).bits & ~self.banned & span_bits(low, high)
         best: tuple[int, int, int, int] | None = None
         needed = len(ranks)
         for domain in range(islands.domain_of(low), islands.domain_of(max(low, high - 1)) + 1):

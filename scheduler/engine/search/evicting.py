@@ -199,7 +199,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
     sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
     if off:
-        slots = cycle.capacity(soon).slots(role, eligible) * outside(off, grid.size)
+        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible) * outside(off, grid.size)
         sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 
@@ -225,17 +225,12 @@ def given_back(for_job: str | None) -> Reason:
 
 
 def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
-    soon, whole = cycle.fleet.soon, low == 0 and high == cycle.grid.size
+    """Take places for what is missing of a job in a slice of what is idle or being freed; None and nothing taken."""
+    within = None if low == 0 and high == cycle.grid.size else (low, high)
     if is_alone(cycle, work):
-        return fit_one(cycle, work, quota_type, soon, banned if whole else banned | ~span_bits(low, high))
-    placer = Placer(cycle.cluster, work, quota_type, soon, spare=bool(work.seats), banned=banned)
-    if whole:
-        return placer.place(work.missing())
-    mark = cycle.fleet.mark()
-    seats = placer.place_in(work.missing(), low, high)
-    if seats is None:
-        cycle.fleet.undo(mark)
-    return seats
+        return fit_one(cycle, work, quota_type, cycle.fleet.soon, banned if within is None else banned | ~span_bits(low, high))
+    placer = Placer(cycle.cluster, work, quota_type, cycle.fleet.soon, spare=bool(work.seats), banned=banned)
+    return placer.place(work.missing(), within)
 
 
 def delaying_none(

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ..model.values import Preemptible, Settings
-from ..place.capacity import widest
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.cluster import Cluster
@@ -270,7 +269,7 @@ class Prospects(ABC):
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
         """The soonest by whole GPUs, off some nodes and from a moment on: when the last of its roles could start, each looked at alone."""
-        width = widest(self.cycle.cluster, work.kind)
+        width = work.form.width
         level = self.cycle.grid.levels[width] if width >= 0 else None
         last = Date(0, [], ())
         for place, ranks in work.missing():

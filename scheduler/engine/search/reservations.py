@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible
-from ..place.capacity import widest
 from ..reading.checkers import spell_instant
 from ..rules.gates import Hold
 from ..rules.times import overdue
@@ -260,7 +259,7 @@ def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, 
     for node, count in freed:
         counts[node] += count
     slots = counts // gpus * work.eligible(cycle.grid, roles[place], quota_type).array
-    width = widest(cycle.cluster, work.kind)
+    width = work.form.width
     return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
 
