@@ -59,7 +59,7 @@ def room_of(scenario: Scenario) -> Room:
             if may[node]:
                 splits.append(SplitGpu(node, _left(split, grid.nodes[node].gpu_type), _instances(split, grid.nodes[node].gpu_type)))
     levels = {level.name: np.repeat(np.arange(len(level)), level.sizes) for level in grid.levels}
-    host = view.host_np()
+    host = view.host_np
     return Room(
         [node.quota_type for node in grid.nodes],
         grid.pool_of,

@@ -269,7 +269,7 @@ class Anew:
         """Make whole GPUs of split ones."""
         joined = [(key, view.splits[key]) for key in keys]
         for key in keys:
-            for each in self.cycle.fleet.both():
+            for each in self.cycle.fleet.views():
                 known = each.splits.get(key)
                 if known is not None and known.empty:
                     self.cycle.fleet.set_split(each, key, None)
@@ -283,6 +283,6 @@ class Anew:
             if not fleet.soon.free[node] >> gpu & 1:
                 self.cycle.cluster.split_anew(self.work, key)
                 continue
-            for each in fleet.both():
+            for each in fleet.views():
                 if each.free[node] >> gpu & 1:
                     fleet.set_split(each, key, split)

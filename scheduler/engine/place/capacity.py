@@ -54,7 +54,7 @@ class Capacity:
         key = (role.gpus, role.cpu_milli, role.host_memory_mib, id(eligible), level)
         known = self._sums.get(key)
         if known is None:
-            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
+            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
             known = self._sums[key] = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
         return known
 

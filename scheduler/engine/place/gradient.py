@@ -226,7 +226,7 @@ class Gradient:
         column = self.columns(view).column(ask)
         gain = np.where(allowed > 0, column.gain, WORSE)
         if memory_mib:
-            gain = np.where(view.host_np()[1] >= memory_mib, gain, WORSE)
+            gain = np.where(view.host_np[1] >= memory_mib, gain, WORSE)
         if int(gain.max(initial=WORSE)) == WORSE:
             return None
         node = int(np.argmax(gain // STEP))

@@ -121,7 +121,7 @@ class Parts:
         assert board is not None
         profile = board.profile(part.profile)
         assert profile is not None
-        for view in self.fleet.both():
+        for view in self.fleet.views():
             split = view.splits.get(key)
             if split is not None and part.start not in room_for(board, split.instances, profile):
                 self.fleet.set_split(view, key, split._replace(instances=tuple(sorted(set(split.taken)))))

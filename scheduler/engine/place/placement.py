@@ -132,7 +132,7 @@ class Placer:
             everyone |= eligible.array
             if role.parted:
                 continue
-            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
+            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
             good &= level.sums(slots) >= len(ranks)
         candidates = np.flatnonzero(good)
         if not len(candidates):

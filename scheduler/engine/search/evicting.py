@@ -199,7 +199,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
     sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
     if off:
-        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible) * outside(off, grid.size)
+        slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * outside(off, grid.size)
         sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
 

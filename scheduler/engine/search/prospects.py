@@ -237,7 +237,7 @@ class Prospects(ABC):
             return False
         role = form.kind.roles[0]
         eligible = work.eligible(self.cycle.grid, role, quota_type)
-        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible)
+        slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
         return int(slots.sum()) < role.least
 
     def only_gpus_count(self, form: Form) -> bool:

@@ -16,13 +16,22 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.blocks import Block, Blocks, largest, usual_blocks
 from ..place.gradient import Gradient, demand_of
-from .fleet import Attempt, Seat
+from .fleet import Seat
 from .kept import Kept
 from .tree import WINDOW_MARK
 from .work import Work
 
 # What a change of a job is undone to.
-_undoable = attrgetter("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
+UNDOABLE = ("seats", "milli", "quota_type", "charged_leaf", "evicted", "moved", "backfilled", "why", "for_job", "stale")
+_undoable = attrgetter(*UNDOABLE)
+
+
+@dataclass(slots=True)
+class Attempt:
+    kept: bool = False
+
+    def keep(self) -> None:
+        self.kept = True
 
 
 @dataclass(slots=True)
@@ -43,7 +52,7 @@ class Cluster:
         self.scenario, self.settings, self.now = scenario, scenario.settings, scenario.now
         self.grid, self.forms, self.windows = first.grid, first.forms, first.windows
         self.fleet, self.tree, self.works = first.fleet, first.tree, first.works
-        self.log: list[tuple[Any, ...]] = []
+        self.log: list[tuple[Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
         self.moves_left = 1 << 30 if self.settings.max_moves is None else self.settings.max_moves
@@ -97,35 +106,8 @@ class Cluster:
     def undo(self, mark: tuple[int, int]) -> None:
         self.fleet.undo(mark[0])
         while len(self.log) > mark[1]:
-            entry = self.log.pop()
-            if entry[0] == "charge":
-                self.tree.charge(entry[1], entry[2], -entry[3], entry[4])
-            elif entry[0] == "moves":
-                self.moves_left += entry[1]
-            elif entry[0] == "geometry":
-                if entry[2] is None:
-                    del self.geometry[entry[1]]
-                else:
-                    self.geometry[entry[1]] = entry[2]
-            elif entry[0] == "out":
-                for work in reversed(entry[1]):
-                    self._put_back(work)
-            else:
-                work = entry[1]
-                self.journal.append(work)
-                (
-                    work.seats,
-                    work.milli,
-                    work.quota_type,
-                    work.charged_leaf,
-                    work.evicted,
-                    work.moved,
-                    work.backfilled,
-                    work.why,
-                    work.for_job,
-                    work.stale,
-                ) = entry[2]
-                work.look_for_gaps()
+            back, given = self.log.pop()
+            back(*given)
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
@@ -142,10 +124,16 @@ class Cluster:
         if self.before_changes is not None:
             self.before_changes()
         self.journal.append(work)
-        self.log.append(("work", work, _undoable(work)))
+        self.log.append((self._put_back, (work, _undoable(work))))
+
+    def _put_back(self, work: Work, values: Sequence[object]) -> None:
+        self.journal.append(work)
+        for name, value in zip(UNDOABLE, values, strict=True):
+            setattr(work, name, value)
+        work.look_for_gaps()
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
-        self.log.append(("charge", leaf, quota_type, milli, fixed))
+        self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
         self.tree.charge(leaf, quota_type, milli, fixed)
 
     def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason, *, taken: bool = True) -> None:
@@ -218,7 +206,7 @@ class Cluster:
                     self.unseat(work, work.seats, why, for_job)
         if not untouched:
             return
-        self.log.append(("out", untouched))
+        self.log.append((self._put_all_back, (untouched,)))
         one, milli = untouched[0], 0
         leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.form.fixed
         for work in untouched:
@@ -240,18 +228,19 @@ class Cluster:
         for (leaf, quota_type, fixed), milli in charges.items():
             self._charge(leaf, quota_type, -milli, fixed)
 
-    def _put_back(self, work: Work) -> None:
-        """As before the first time that this plan put it out."""
-        self.journal.append(work)
-        work.seats = work.first_seats
-        work.milli = sum([seat.milli for seat in work.seats])
-        work.backfilled = work.job.run.backfilled
-        work.evicted = False
-        work.why = work.for_job = None
-        work.look_for_gaps()
+    def _put_all_back(self, works: Sequence[Work]) -> None:
+        """As before this plan first put them out."""
+        for work in reversed(works):
+            self.journal.append(work)
+            work.seats = work.first_seats
+            work.milli = sum([seat.milli for seat in work.seats])
+            work.backfilled = work.job.run.backfilled
+            work.evicted = False
+            work.why = work.for_job = None
+            work.look_for_gaps()
 
     def spend_moves(self, count: int) -> None:
-        self.log.append(("moves", count))
+        self.log.append((setattr, (self, "moves_left", self.moves_left)))
         self.moves_left -= count
 
     def in_a_circle(self, work: Work, seats: Sequence[Seat]) -> bool:
@@ -285,7 +274,8 @@ class Cluster:
         return False
 
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
-        self.log.append(("geometry", key, self.geometry.get(key)))
+        known = self.geometry.get(key)
+        self.log.append((self.geometry.pop, (key,)) if known is None else (self.geometry.__setitem__, (key, known)))
         self.geometry[key] = work
 
 

@@ -11,24 +11,15 @@ from .work import Work
 MANY = 256  # jobs that are compared in one step: those that are equal in all that they state are as good as the same
 
 
-def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...] = ()) -> tuple[int, int]:
-    """How many jobs two lists have in common at their beginning and, behind what differs, at their end; `one` begins with `beginning`."""
-    most = min(len(one), len(other))
-    first = len(beginning) if begins_with(other, beginning) else 0
+def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job]) -> tuple[int, int]:
+    """How many jobs two lists have in common at their beginning and, behind what differs, at their end."""
+    most, first = min(len(one), len(other)), 0
     while first + MANY <= most and one[first : first + MANY] == other[first : first + MANY]:
         first += MANY
     first += next(compress(count(), map(is_not, one[first:], other[first:])), most - first)
     rest = most - first
     last = next(compress(count(), map(is_not, reversed(one), reversed(other))), rest)
     return first, min(rest, last)
-
-
-def begins_with(jobs: Sequence[Job], beginning: tuple[Job, ...]) -> bool:
-    """Whether a list begins with these. Whatever is not greater than a longer tuple and has no order among its items is its beginning."""
-    try:
-        return len(beginning) <= len(jobs) and beginning <= jobs  # type: ignore[operator]
-    except TypeError:
-        return False  # two items differ
 
 
 class Difference(NamedTuple):
@@ -43,11 +34,9 @@ class Difference(NamedTuple):
     in_place: bool = True  # whether who came stands where somebody went, and nobody else has moved
 
 
-def compared(
-    works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], beginning: tuple[Job, ...], new: Callable[[Job, int], Work]
-) -> Difference:
+def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], new: Callable[[Job, int], Work]) -> Difference:
     """The difference between the jobs of which these are the works and others; `new` makes the works of those who came, each at its place."""
-    first, last = alike_at_both_ends(one, other, beginning)
+    first, last = alike_at_both_ends(one, other)
     before = works[first : len(works) - last]
     jobs = other[first : len(other) - last]
     known = dict(zip(map(id, one[first : len(one) - last]), before, strict=True))

@@ -1,15 +1,16 @@
 """Who stands where as a plan begins, and who leaves. At the end of a plan it is so again, and the next one goes on from it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from itertools import compress, count, islice
+from itertools import islice
 
 from ..model.mig import board_of
 from ..model.values import QUEUED, Job, Kind, Placed, Scenario
 from ..rules.claims import claims
 from ..rules.windows import Windows
-from .difference import MANY, Difference, compared
+from .difference import Difference, compared
 from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, new_seat
-from .form import Form, Forms
+from .form import Forms
 from .grid import Grid
 from .tree import Tree
 from .work import Work
@@ -28,7 +29,6 @@ class FirstState:
         self.timed: list[Work] | None = []  # jobs with times of their own, or more to them than running; where all were taken up anew
         self.goes_on = False  # from the state of the plan before
         self.since = Difference()  # what came and went since then
-        self._beginning: tuple[Job, ...] = ()  # of the list of jobs, about as far as the last two have them in common
         self._ending: dict[Work, None] | None = None  # who stands and will leave some time or give way, once that was asked
         self.fleet.hold_geometry()
         held = self._seat_all(self.timed)
@@ -38,71 +38,52 @@ class FirstState:
         self.by_places = not instances and not any(seat.parts for seat in leaving)
         self.fleet.settle(leaving)
         if windows.lasting:
-            held = self._charged_to_windows()
-        for fixed, by_type in enumerate(held):
-            for quota_type, by_leaf in enumerate(by_type):
-                for leaf in compress(count(), by_leaf):
-                    tree.charge(leaf, quota_type, by_leaf[leaf], bool(fixed))
+            for work, leaf in claims(self).items():
+                held[work.home, work.quota_type, work.form.fixed] -= work.milli
+                held[leaf, work.quota_type, work.form.fixed] += work.milli
+                work.charged_leaf = leaf
+        for (leaf, quota_type, fixed), milli in held.items():
+            tree.charge(leaf, quota_type, milli, fixed)
 
     # Made anew
 
-    def _seat_all(self, timed: list[Work]) -> list[list[list[int]]]:
-        """Returns the milli-GPU that are held: by whether they are fixed, by quota type and by leaf."""
+    def _seat_all(self, timed: list[Work]) -> dict[tuple[int, int, bool], int]:
+        """Returns the milli-GPU that are held, by leaf, quota type and whether they are fixed."""
         fleet, position, forms, works = self.fleet, self.tree.position, self.forms, self.works
         index, type_of = self.grid.index, self.grid.type_of
-        free, cpus, memory = fleet.now.free, fleet.now.cpus, fleet.now.memory
-        held = self._nothing_held()
+        held: defaultdict[tuple[int, int, bool], int] = defaultdict(int)
+        whole: list[Seat] = []
         kind: Kind | None = None
-        last: Form | None = None  # of those that have one worker and run
         for order, job in enumerate(self.scenario.jobs):
             if job.kind is not kind:  # neighbours are often alike
                 kind = job.kind
                 form = forms.get(id(kind)) or forms.of(kind)
-            home = position[job.quota]
-            run = job.run
-            if run is QUEUED:
-                works.append(Work(job, order, home, form))
-                continue
-            workers, each = run.workers, form.each
-            if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:
-                # The most usual by far: one worker with whole GPUs.
-                if form is not last:
-                    last, several, sums = form, form.all_least > 1, held[form.fixed]
-                    milli, of_host, of_memory = each
-                worker = workers[0]
-                node, gpus = index[worker.node], worker.gpus
-                quota_type = type_of[node]
-                seat = new_seat((0, worker.index, node, gpus, of_host, of_memory, milli, NO_PARTS))
-                work = Work(job, order, home, form, (seat,), milli, quota_type)
-                free[node] &= ~gpus
-                if of_host or of_memory:
-                    cpus[node] -= of_host
-                    memory[node] -= of_memory
-                sums[quota_type][home] += milli
-                work.degraded = several
+                each, several, fixed = form.each, form.all_least > 1, form.fixed
+            run, home = job.run, position[job.quota]
+            workers = run.workers
+            if each is not None and len(workers) == 1 and run.state == "running" and not run.leaving:  # the most usual by far
+                worker, (milli, of_host, of_memory) = workers[0], each
+                node = index[worker.node]
+                seats = (new_seat((0, worker.index, node, worker.gpus, of_host, of_memory, milli, NO_PARTS)),)
+                whole += seats
+                work = Work(job, order, home, form, seats, seats, milli, type_of[node], several)
                 if several or run.until is not None or run.reclaimed is not None:
                     timed.append(work)
             else:
                 work = Work(job, order, home, form)
-                timed.append(work)
-                self._seat(work)
-                if work.seats:
-                    (fleet.promise if run.state == "reserved" or run.leaving else fleet.hold)(work.seats)
-                    held[form.fixed][work.quota_type][home] += work.milli
+                if run is not QUEUED:
+                    timed.append(work)
+                    self._seat(work)
+                    if run.state == "reserved" or run.leaving:
+                        fleet.promise(work.seats)
+                    elif form.parted:
+                        fleet.put(fleet.now, work.seats)
+                    else:
+                        whole += work.seats
             works.append(work)
-        return held
-
-    def _nothing_held(self) -> list[list[list[int]]]:
-        return [[[0] * len(self.tree.names) for _ in self.grid.types] for _ in (False, True)]
-
-    def _charged_to_windows(self) -> list[list[list[int]]]:
-        """The same once windows of classes are charged with what is theirs."""
-        for work, leaf in claims(self).items():
-            work.charged_leaf = leaf
-        held = self._nothing_held()
-        for work in self.works:
             if work.seats:
-                held[work.form.fixed][work.quota_type][work.charged_leaf] += work.milli
+                held[home, work.quota_type, fixed] += work.milli
+        fleet.hold(whole)
         return held
 
     def _seat(self, work: Work) -> None:
@@ -153,9 +134,7 @@ class FirstState:
         def new(job: Job, order: int) -> Work:
             return Work(job, order, position[job.quota], forms.of(job.kind))
 
-        between = compared(self.works, mine.jobs, scenario.jobs, self._beginning, new)
-        if not 0 <= between.first - len(self._beginning) < MANY:
-            self._beginning = scenario.jobs[: between.first]
+        between = compared(self.works, mine.jobs, scenario.jobs, new)
         return between if all(map(_is_by_places, between.come)) else None
 
     def go_on(self, scenario: Scenario, windows: Windows) -> bool:

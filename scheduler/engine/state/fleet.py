@@ -6,16 +6,15 @@ Within a view a node's idle GPUs are a bit mask, and nodes with equally many idl
 tightest node that suffices is the lowest set bit of the first bucket that has one.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..model.mig import Instance, board_of, layout_faults
-from .grid import Eligible, Grid, Ints
+from .grid import Grid, Ints, bit_set, ints
 
 
 class Part(NamedTuple):
@@ -79,11 +78,6 @@ def lowest(mask: int, count: int) -> int:
     return result
 
 
-def bit_set(flags: npt.NDArray[np.bool_]) -> int:
-    """The places that are set, as one number."""
-    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
-
-
 def _sharers_of(mode: str, trust: str) -> int:
     """A number for who may share a GPU; that of others may be the same, so it only rules out."""
     return hash((mode, trust))
@@ -98,53 +92,34 @@ class View:
         # What found no room, and as of which length of the log; until room is given there is none, and it goes on from plan to plan.
         self.refused: dict[object, int] = {}
         self.free = list(grid.usable)
-        self.count = list(grid.usable_count)
-        self.idle = grid.gpus  # of all nodes together
         self.cpus = [node.cpu_milli for node in grid.nodes]
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
-        self.buckets: list[int] | None = None
-        self.count_np = np.array(self.count, dtype=np.int64)
-        self._host_np: tuple[Ints, Ints] | None = None
-        self.host_changed: set[int] = set()
         self.version = 0
-        self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
-        self.columns: object = None  # what he has made of it
-        self._largest = (-1, 0)  # as of which version
         self._left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
         self._sharers: Ints = np.zeros_like(self._left)  # by whom: `_sharers_of`
+        self.recount()
 
     def recount(self) -> None:
-        """Derive the counts from the masks, after these were written to directly."""
+        """Derive the rest from what is free of GPUs and hosts, after that was written to directly."""
         self.count = [mask.bit_count() for mask in self.free]
-        self.idle = sum(self.count)
-        self.count_np = np.array(self.count, dtype=np.int64)
-        self.buckets = None
-        self._host_np = None
-        self.notes = self.columns = None
-        self._largest = (-1, 0)
+        self.idle = sum(self.count)  # of all nodes together
+        self.count_np = ints(self.count)
+        self.host_np = ints(self.cpus), ints(self.memory)
+        self.buckets: list[int] | None = None
+        self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
+        self.columns: object = None  # what he has made of it
         self._left[:] = 0
         for key, split in self.splits.items():
             self._note_left(key, split)
 
     def copy(self) -> "View":
-        other = View.__new__(View)
-        other.grid, other._log = self.grid, self._log
-        other.refused = dict(self.refused)
-        other.free = list(self.free)
-        other.count = list(self.count)
-        other.idle = self.idle
-        other.cpus = list(self.cpus)
-        other.memory = list(self.memory)
-        other.splits = dict(self.splits)
-        other.buckets = list(self.buckets) if self.buckets is not None else None
-        other.count_np = self.count_np.copy()
-        other._host_np = None if self._host_np is None else (self._host_np[0].copy(), self._host_np[1].copy())
-        other.host_changed = set(self.host_changed)
-        other.version = self.version
+        other = copy(self)
+        for name in ("refused", "free", "count", "cpus", "memory", "splits", "count_np", "_left", "_sharers"):
+            setattr(other, name, getattr(self, name).copy())
+        other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
+        other.buckets = self.buckets and self.buckets.copy()
         other.notes = other.columns = None
-        other._largest = self._largest
-        other._left, other._sharers = self._left.copy(), self._sharers.copy()
         return other
 
     def refuse(self, asked: object) -> None:
@@ -169,16 +144,27 @@ class View:
     @property
     def largest(self) -> int:
         """The most idle GPUs of a node."""
-        version, count = self._largest
-        if version != self.version:
-            count = 0
-            if self.idle:
-                buckets = self.by_count()
-                count = len(buckets) - 1
-                while count and not buckets[count]:
-                    count -= 1
-            self._largest = (self.version, count)
-        return count
+        return max((count for count, nodes in enumerate(self.by_count()) if nodes), default=0)
+
+    # Changing
+
+    def change(self, node: int, bits: int, cpus: int, memory: int) -> None:
+        """Of these GPUs those that were idle are not any more, and the others are; and so much more of the host is left."""
+        if bits:
+            mask = self.free[node] = self.free[node] ^ bits
+            old, count = self.count[node], mask.bit_count()
+            self.count[node] = self.count_np[node] = count
+            self.idle += count - old
+            if self.buckets is not None:
+                self.buckets[old] ^= 1 << node
+                self.buckets[count] ^= 1 << node
+        if cpus or memory:
+            self.cpus[node] += cpus
+            self.memory[node] += memory
+            self.host_np[0][node], self.host_np[1][node] = self.cpus[node], self.memory[node]
+        self.version += 1
+        if self.notes is not None:
+            self.notes.append(node)
 
     def put_split(self, key: tuple[int, int], split: Split | None) -> None:
         if split is None:
@@ -186,15 +172,15 @@ class View:
         else:
             self.splits[key] = split
         self._note_left(key, split)
-        self.version += 1
-        if self.notes is not None:
-            self.notes.append(key[0])
+        self.change(key[0], 0, 0, 0)
 
     def _note_left(self, key: tuple[int, int], split: Split | None) -> None:
         if split is None or split.mode == "mig":
             self._left[key] = 0
         else:
             self._left[key], self._sharers[key] = 1000 - split.used, _sharers_of(split.mode, split.trust)
+
+    # Room
 
     def joinable(self, share: int, mode: str | None = None, trust: str = "") -> int:
         """The nodes on which a shared GPU has so many milli-GPU left, for a mode and domain of trust if given: a bit set that may hold others."""
@@ -210,80 +196,26 @@ class View:
         buckets = self.by_count()
         return sum([buckets[count].bit_count() * (count // gpus) for count in range(gpus, len(buckets))])
 
-    def set_free(self, node: int, mask: int) -> None:
-        self.free[node] = mask
-        count = mask.bit_count()
-        old = self.count[node]
-        if count != old:
-            self.count[node] = count
-            self.count_np[node] = count
-            self.idle += count - old
-            if self.buckets is not None:
-                bit = 1 << node
-                self.buckets[old] ^= bit
-                self.buckets[count] ^= bit
-        self.version += 1
-        if self.notes is not None:
-            self.notes.append(node)
-
-    def add_host(self, node: int, cpus: int, memory: int) -> None:
-        self.cpus[node] += cpus
-        self.memory[node] += memory
-        self.version += 1
-        if self.notes is not None:
-            self.notes.append(node)
-        if self._host_np is not None:
-            self.host_changed.add(node)
-
-    def host_np(self) -> tuple[Ints, Ints]:
-        if self._host_np is None:
-            self._host_np = (np.array(self.cpus, dtype=np.int64), np.array(self.memory, dtype=np.int64))
-        elif self.host_changed:
-            for node in self.host_changed:
-                self._host_np[0][node] = self.cpus[node]
-                self._host_np[1][node] = self.memory[node]
-        self.host_changed = set()
-        return self._host_np
-
     def hosts(self, cpus: int, memory: int) -> int:
         """The nodes that have so much left of their processors and memory, as a bit set."""
         nodes = (1 << self.grid.size) - 1
-        if cpus or memory:
-            for left, asked in zip(self.host_np(), (cpus, memory), strict=True):
-                nodes &= bit_set(left >= asked) if asked else -1
+        for left, asked in zip(self.host_np, (cpus, memory), strict=True):
+            nodes &= bit_set(left >= asked) if asked else -1
         return nodes
 
-    def slots(self, gpus: int, cpus: int, memory: int, eligible: Eligible) -> Ints:
-        """How many workers of a shape each node has room for; a bound of 10**6 where the shape needs nothing."""
-        if gpus > 1:
-            result = self.count_np // gpus
-        elif gpus == 1:
-            result = self.count_np
-        else:
-            result = np.full(self.grid.size, 10**6, dtype=np.int64)
-        if cpus or memory:
-            cpu_np, memory_np = self.host_np()
-            if cpus:
-                result = np.minimum(result, cpu_np // cpus)
-            if memory:
-                result = np.minimum(result, memory_np // memory)
-            result = np.maximum(result, 0)
-        return result * eligible.array
+    def slots(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int = 0, high: int | None = None) -> Ints:
+        """How many workers of a shape each node of a slice has room for; a bound of 10**6 where the shape needs nothing."""
+        span = slice(low, high)
+        free = self.count_np[span]
+        result = free // gpus if gpus else np.full(len(free), 10**6, dtype=np.int64)
+        for left, asked in zip(self.host_np, (cpus, memory), strict=True):
+            if asked:
+                result = np.minimum(result, np.maximum(left[span], 0) // asked)
+        return result * allowed[span]
 
     def slots_in(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int, high: int) -> int:
         """How many workers of a shape fit into a slice of the fleet."""
-        if gpus > self.largest:
-            return 0
-        span = slice(low, high)
-        result = self.count_np[span] // gpus if gpus else np.full(high - low, 10**6, dtype=np.int64)
-        if cpus or memory:
-            cpu_np, memory_np = self.host_np()
-            if cpus:
-                result = np.minimum(result, cpu_np[span] // cpus)
-            if memory:
-                result = np.minimum(result, memory_np[span] // memory)
-            result = np.maximum(result, 0)
-        return int((result * allowed[span]).sum())
+        return int(self.slots(gpus, cpus, memory, allowed, low, high).sum()) if gpus <= self.largest else 0
 
     def room_on(self, node: int, gpus: int, cpus: int, memory: int) -> int:
         """How many workers of a shape one node has room for."""
@@ -300,10 +232,13 @@ class Fleet:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.log: list[tuple[Any, ...]] = []
-        self.now = View(grid, self.log)
-        self.soon = self.now
+        self.log: list[tuple[View, Callable[..., None], tuple[Any, ...]]] = []  # what undoes a change, and in which view
+        self._alike = 0  # so much of the log is from before the views became two, and is about both
+        self.now = self.soon = View(grid, self.log)
         self.idle_at_start: list[int] = []
+
+    def views(self) -> tuple[View, ...]:
+        return (self.now,) if self.soon is self.now else (self.now, self.soon)
 
     # Building
 
@@ -320,20 +255,13 @@ class Fleet:
                     self.now.splits[place, gpu] = Split("mig", instances=tuple(sorted(instances)))
             self.now.free[place] &= ~node.split
 
-    def hold(self, seats: Sequence[Seat]) -> None:
-        """Note places that are held when the plan begins; `settle` must follow before anything else is read."""
-        now = self.now
-        free, cpus, memory = now.free, now.cpus, now.memory
-        for seat in seats:
-            node = seat.node
-            if seat.parts:
-                for part in seat.parts:
-                    now.splits[node, part.gpu] = joined(now.splits.get((node, part.gpu)), part)
-                    free[node] &= ~(1 << part.gpu)
-            else:
-                free[node] &= ~seat.mask
-            cpus[node] -= seat.cpus
-            memory[node] -= seat.memory
+    def hold(self, seats: Iterable[Seat]) -> None:
+        """Note whole GPUs that are held when the plan begins; `settle` must follow before anything else is read."""
+        free, cpus, memory = self.now.free, self.now.cpus, self.now.memory
+        for _, _, node, mask, of_host, of_memory, _, _ in seats:
+            free[node] &= ~mask
+            cpus[node] -= of_host
+            memory[node] -= of_memory
 
     def promise(self, seats: Sequence[Seat]) -> None:
         """Note places that were promised to somebody who is not there yet: what stands in their way on a board is to be split anew."""
@@ -351,7 +279,7 @@ class Fleet:
                 else:
                     beside = tuple(one for one in split.instances if not self._overlap(seat.node, one, Instance(part.start, part.profile)))
                     splits[key] = split._replace(instances=beside)
-        self.hold(seats)
+        self.put(self.now, seats)
 
     def _overlap(self, node: int, one: Instance, other: Instance) -> bool:
         """Whether two instances of a board want the same memory; the same instance does not stand in its own way."""
@@ -359,7 +287,7 @@ class Fleet:
         assert board is not None, "a part of a board that can't be split was refused at the door"
         return one != other and bool(layout_faults(board, (one, other)))
 
-    def lift(self, seats: Sequence[Seat]) -> None:
+    def lift(self, seats: Iterable[Seat]) -> None:
         """Whole GPUs and shares that were held when an earlier plan began are not any more; `begin` must follow."""
         soon, usable = self.soon, self.grid.usable
         soon.refused.clear()
@@ -368,19 +296,15 @@ class Fleet:
                 split = left(soon.splits[node, part.gpu], part)
                 soon.put_split((node, part.gpu), split)
                 mask |= 0 if split else 1 << part.gpu
-            soon.set_free(node, soon.free[node] | (mask & usable[node]))
-            if cpus or memory:
-                soon.add_host(node, cpus, memory)
+            soon.change(node, mask & usable[node] & ~soon.free[node], cpus, memory)
 
-    def put(self, view: View, seats: Sequence[Seat]) -> None:
-        """Whole GPUs and shares are held that were idle when an earlier plan began; `begin` must follow."""
+    def put(self, view: View, seats: Iterable[Seat]) -> None:
+        """Places are held when the plan begins; `begin` or `settle` must follow."""
         for _, _, node, mask, cpus, memory, _, parts in seats:
             for part in parts:
                 view.put_split((node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
                 mask |= 1 << part.gpu
-            view.set_free(node, view.free[node] & ~mask)
-            if cpus or memory:
-                view.add_host(node, -cpus, -memory)
+            view.change(node, mask & view.free[node], -cpus, -memory)
 
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
@@ -390,28 +314,23 @@ class Fleet:
             self.put(self.now, leaving)
         self.idle_at_start = list(self.now.free)
         self.log.clear()
+        self._alike = 0
 
     def settle(self, leaving: Sequence[Seat] = ()) -> None:
         """Everything held is noted: count what is idle, and free in `soon` what is leaving."""
-        self.now.recount()
-        if leaving:
-            held_soon = self.now.copy()
-            self.hold(leaving)
-            self.now.recount()
-            self.soon = held_soon
-            # Who leaves keeps the geometry: an emptied MIG instance can be used again as it is.
-            for seat in leaving:
-                for part in seat.parts:
-                    if part.mode == "mig":
-                        self._leave_empty(seat.node, part)
-        self.idle_at_start = list(self.now.free)
-        self.log.clear()
+        self.soon.recount()
+        self.begin(leaving)
+        # Who leaves keeps the geometry: an emptied MIG instance can be used again as it is.
+        for seat in leaving:
+            for part in seat.parts:
+                if part.mode == "mig":
+                    self._leave_empty(seat.node, part)
 
     def _leave_empty(self, node: int, part: Part) -> None:
         """An instance whose tenant is leaving can be used again, unless its place was promised to somebody already."""
-        soon, key = self.soon, (node, part.gpu)
+        soon, key, bit = self.soon, (node, part.gpu), 1 << part.gpu
         split = soon.splits.get(key)
-        if split is None and not soon.free[node] >> part.gpu & 1:
+        if split is None and not soon.free[node] & bit:
             return  # promised whole
         if split is not None and split.mode != "mig":
             return
@@ -419,11 +338,11 @@ class Fleet:
         if split is not None and any(self._overlap(node, mine, one) for one in split.taken):
             return
         soon.splits[key] = left(joined(split, part), part) or Split("mig")
-        soon.set_free(node, soon.free[node] & ~(1 << part.gpu))
+        soon.change(node, soon.free[node] & bit, 0, 0)
 
     def part_ways(self) -> None:
         if self.soon is self.now:
-            self.soon = self.now.copy()
+            self.soon, self._alike = self.now.copy(), len(self.log)
 
     # Changing
 
@@ -433,69 +352,42 @@ class Fleet:
     def undo(self, mark: int) -> None:
         log = self.log
         while len(log) > mark:
-            entry = log.pop()
-            if len(entry) == 3:
-                for view in (self.now, self.soon) if entry[0] is None else (entry[0],):
-                    view.put_split(entry[1], entry[2])
-            else:
-                node, now_bits, soon_bits, now_cpus, now_memory, soon_cpus, soon_memory = entry
-                self._flip(node, now_bits, soon_bits, -now_cpus, -now_memory, -soon_cpus, -soon_memory)
-        self.now.unrefuse(mark)
-        if self.soon is not self.now:
-            self.soon.unrefuse(mark)
-
-    @contextmanager
-    def attempt(self) -> Iterator["Attempt"]:
-        """Changes that are undone on the way out unless kept."""
-        attempt = Attempt()
-        mark = self.mark()
-        try:
-            yield attempt
-        finally:
-            if not attempt.kept:
-                self.undo(mark)
+            view, back, given = log.pop()
+            for each in (view,) if len(log) >= self._alike else self.views():
+                back(each, *given)
+        self._alike = min(self._alike, mark)
+        for each in self.views():
+            each.unrefuse(mark)
 
     def take(self, seat: Seat) -> None:
         _, _, node, mask, cpus, memory, _, parts = seat
-        if parts:
-            self._take_parts(seat)
-        if mask or cpus or memory:
-            self._do(node, mask & self.now.free[node], mask & self.soon.free[node], -cpus, -memory, -cpus, -memory)
+        if parts and self.soon is not self.now:
+            self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
+        for view in self.views():
+            for part in parts:
+                self.set_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
+            self._change(view, node, mask & view.free[node], -cpus, -memory)
 
     def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
         """The same of whole GPUs, for who makes the seat later."""
-        now, soon = self.now, self.soon
-        in_now, in_soon = mask & now.free[node], mask & soon.free[node]
-        self.log.append((node, in_now, in_soon, -cpus, -memory, -cpus, -memory))
-        if in_now:
-            now.set_free(node, now.free[node] ^ in_now)
-        if soon is not now and in_soon:
-            soon.set_free(node, soon.free[node] ^ in_soon)
-        if cpus or memory:
-            now.add_host(node, -cpus, -memory)
-            if soon is not now:
-                soon.add_host(node, -cpus, -memory)
+        for view in self.views():
+            self._change(view, node, mask & view.free[node], -cpus, -memory)
 
     def release(self, seat: Seat, *, fresh: bool) -> None:
         """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""
-        if fresh:
-            self.now.refused.clear()
-        else:
+        if not fresh:
             self.part_ways()
-        self.soon.refused.clear()
-        node, mask = seat.node, seat.mask & self.grid.usable[seat.node]
-        if seat.parts:
-            self._leave_parts(seat, fresh=fresh)
-        if fresh:
-            idle = mask & self.idle_at_start[node]
-            self._do(node, idle, mask, seat.cpus, seat.memory, seat.cpus, seat.memory)
-        else:
-            self._do(node, 0, mask, 0, 0, seat.cpus, seat.memory)
+        _, _, node, mask, cpus, memory, _, parts = seat
+        mask &= self.grid.usable[node]
+        for view in self.views() if fresh else (self.soon,):
+            view.refused.clear()
+            for part in parts:
+                if (split := view.splits.get((node, part.gpu))) is not None:
+                    self.set_split(view, (node, part.gpu), left(split, part))
+            self._change(view, node, mask if view is self.soon else mask & self.idle_at_start[node], cpus, memory)
 
-    def free_all(self, seats: Sequence[Seat]) -> None:
+    def free_all(self, seats: Iterable[Seat]) -> None:
         """Let places of whole GPUs become free that were held when the plan began: one step per node."""
-        if not seats:
-            return
         self.part_ways()
         self.soon.refused.clear()
         here: dict[int, list[int]] = {}
@@ -507,105 +399,22 @@ class Fleet:
                 known[0] |= mask
                 known[1] += cpus
                 known[2] += memory
-        soon, usable, log = self.soon, self.grid.usable, self.log
         for node, (mask, cpus, memory) in here.items():
-            freed = mask & usable[node]
-            log.append((node, 0, freed, 0, 0, cpus, memory))
-            if freed:
-                soon.set_free(node, soon.free[node] ^ freed)
-            if cpus or memory:
-                soon.add_host(node, cpus, memory)
+            self._change(self.soon, node, mask & self.grid.usable[node], cpus, memory)
 
-    def _do(self, *entry: int) -> None:
-        self.log.append(entry)
-        self._flip(*entry)
-
-    def _flip(self, node: int, now_bits: int, soon_bits: int, now_cpus: int, now_memory: int, soon_cpus: int, soon_memory: int) -> None:
-        now, soon = self.now, self.soon
-        if now_bits:
-            now.set_free(node, now.free[node] ^ now_bits)
-        if now_cpus or now_memory:  # spelt out: nothing is called more often
-            now.cpus[node] += now_cpus
-            now.memory[node] += now_memory
-            now.version += 1
-            if now.notes is not None:
-                now.notes.append(node)
-            if now._host_np is not None:
-                now.host_changed.add(node)
-        if soon is not now:
-            if soon_bits:
-                soon.set_free(node, soon.free[node] ^ soon_bits)
-            if soon_cpus or soon_memory:
-                soon.add_host(node, soon_cpus, soon_memory)
-
-    # Split GPUs
-
-    def both(self) -> tuple[View, View]:
-        """The two views as two objects: an entry of the log about a split names its view."""
-        self.part_ways()
-        return self.now, self.soon
+    def _change(self, view: View, node: int, bits: int, cpus: int, memory: int) -> None:
+        self.log.append((view, View.change, (node, bits, -cpus, -memory)))
+        view.change(node, bits, cpus, memory)
 
     def set_split(self, view: View, key: tuple[int, int], split: Split | None) -> None:
         """Change what a GPU is split into, in one view; a GPU that is split is not idle, one that is whole again is."""
-        old = view.splits.get(key)
-        self.part_ways()  # an entry names its view, so the views must not become two behind its back
-        self.log.append((view, key, old))
+        self.log.append((view, View.put_split, (key, view.splits.get(key))))
         view.put_split(key, split)
         if split is None:
             view.refused.clear()
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
-            bit &= self.grid.usable[node]
-            if view is self.now:
-                self._do(node, bit, 0, 0, 0, 0, 0)
-            else:
-                self._do(node, 0, bit, 0, 0, 0, 0)
-
-    def _split_alike(self, key: tuple[int, int], split: Split | None) -> None:
-        """The same while both views are one; should they part, the entry is about both."""
-        now, (node, gpu) = self.now, key
-        self.log.append((None, key, now.splits.get(key)))
-        now.put_split(key, split)
-        bit = 1 << gpu
-        if bool(now.free[node] & bit) != (split is None):
-            bit &= self.grid.usable[node]
-            self._do(node, bit, bit, 0, 0, 0, 0)
-
-    def _take_parts(self, seat: Seat) -> None:
-        if self.soon is self.now:
-            for part in seat.parts:
-                key = (seat.node, part.gpu)
-                self._split_alike(key, joined(self.now.splits.get(key), part))
-            return
-        self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
-        for view in self.both():
-            for part in seat.parts:
-                key = (seat.node, part.gpu)
-                self.set_split(view, key, joined(view.splits.get(key), part))
-
-    def _leave_parts(self, seat: Seat, *, fresh: bool) -> None:
-        if fresh and self.soon is self.now:
-            for part in seat.parts:
-                key = (seat.node, part.gpu)
-                if (split := self.now.splits.get(key)) is not None:
-                    self._split_alike(key, left(split, part))
-            return
-        for view in self.both() if fresh else self.both()[1:]:
-            for part in seat.parts:
-                key = (seat.node, part.gpu)
-                split = view.splits.get(key)
-                if split is not None:
-                    self.set_split(view, key, left(split, part))
-
-
-class Attempt:
-    __slots__ = ("kept",)
-
-    def __init__(self) -> None:
-        self.kept = False
-
-    def keep(self) -> None:
-        self.kept = True
+            self._change(view, node, bit & self.grid.usable[node], 0, 0)
 
 
 def joined(split: Split | None, part: Part) -> Split:

@@ -12,29 +12,6 @@ _PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.A
 
 
 class Form:
-    __slots__ = (
-        "_eligible",
-        "_least",
-        "_request",
-        "all_least",
-        "block",
-        "each",
-        "elastic",
-        "fixed",
-        "grid",
-        "kind",
-        "level",
-        "lowest",
-        "parted",
-        "plain",
-        "protected",
-        "shape",
-        "sole",
-        "types",
-        "wants",
-        "width",
-    )
-
     def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
         self.kind = kind
         self.grid = grid

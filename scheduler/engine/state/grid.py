@@ -236,8 +236,12 @@ class Eligible:
         self.array[places] = 1
         self.flags = self.array.astype(np.uint8).tobytes()  # one byte per node, read one at a time
         self.full = len(places) == size
-        packed = np.packbits(self.array.astype(np.uint8), bitorder="little").tobytes()
-        self.bits = int.from_bytes(packed, "little")
+        self.bits = bit_set(self.array > 0)
+
+
+def bit_set(flags: npt.NDArray[np.bool_]) -> int:
+    """The places that are set, as one number."""
+    return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
 def span_bits(low: int, high: int) -> int:

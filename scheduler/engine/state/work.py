@@ -1,6 +1,7 @@
 """One job while a plan is made: where it stands, what it asks for, and what became of it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..model.reasons import Reason
 from ..model.values import Job, Kind, Preemptible, Role
@@ -9,52 +10,35 @@ from .form import Form, Wants
 from .grid import Eligible, Grid
 
 
+@dataclass(slots=True, eq=False)
 class Work:
     """One job while a plan is made."""
 
-    __slots__ = (
-        "backfilled",
-        "charged_leaf",
-        "degraded",
-        "evicted",
-        "firm",
-        "first_seats",
-        "for_job",
-        "form",
-        "home",
-        "job",
-        "kind",
-        "milli",
-        "moved",
-        "order",
-        "quota_type",
-        "seats",
-        "sequence",
-        "stale",
-        "types",
-        "why",
-    )
+    job: Job
+    order: int  # place by (submitted, name): the end of every ordering
+    home: int
+    form: Form
+    kind: Kind = field(init=False)
+    charged_leaf: int = field(init=False)
+    types: tuple[int, ...] = field(init=False)
+    backfilled: bool = field(init=False)
+    seats: tuple[Seat, ...] = ()
+    first_seats: tuple[Seat, ...] = ()
+    milli: int = 0
+    quota_type: int = -1
+    degraded: bool = False
+    evicted: bool = False  # by this plan
+    moved: bool = False
+    firm: bool = False  # its place in this plan is as good as one that it had before
+    stale: bool = False
+    why: Reason | None = None
+    for_job: str | None = None
+    sequence: int = 0  # when it was last given a place, among all of this plan
 
-    def __init__(self, job: Job, order: int, home: int, form: Form, seats: tuple[Seat, ...] = (), milli: int = 0, quota_type: int = -1) -> None:
-        self.job = job
-        self.form = form
-        self.kind: Kind = form.kind
-        self.order = order  # place by (submitted, name): the end of every ordering
-        self.home = home
-        self.charged_leaf = home
-        self.seats = self.first_seats = seats
-        self.milli = milli
-        self.quota_type = quota_type
-        self.types: tuple[int, ...] = form.types
-        self.degraded = False
-        self.evicted = False  # by this plan
-        self.moved = False
-        self.firm = False  # its place in this plan is as good as one that it had before
-        self.stale = False
-        self.backfilled = job.run.backfilled
-        self.why: Reason | None = None
-        self.for_job: str | None = None
-        self.sequence = 0  # when it was last given a place, among all of this plan
+    def __post_init__(self) -> None:
+        self.kind, self.types = self.form.kind, self.form.types
+        self.charged_leaf = self.home
+        self.backfilled = self.job.run.backfilled
 
     def stand_at(self, seats: tuple[Seat, ...], type_of: Sequence[int]) -> None:
         """It stands there as the plan begins."""

@@ -366,12 +366,11 @@ def test_guarantees_by_type_ask_anew_what_an_instance_is_charged_in_each() -> No
     assert shares[1] == [0.125, 0.25]
 
 
-def test_lists_of_jobs_are_alike_at_their_beginning_and_end_whatever_of_it_was_known() -> None:
+def test_lists_of_jobs_are_alike_at_their_beginning_and_end() -> None:
     jobs = parse(scene([node("n1")], [quota("q", 8)], [job(f"job-{number:04}") for number in range(700)])).jobs
     other = parse(scene([node("n1")], [quota("q", 8)], [job(f"other-{number}") for number in range(3)])).jobs
     for first in (0, 1, 255, 256, 300, 699, 700):
-        for known in (0, 1, 256, 600):
-            changed = (*jobs[:first], *other, *jobs[first + 1 :])
-            assert alike_at_both_ends(jobs, changed, jobs[:known]) == (first, max(0, 699 - first)), (first, known)
-    assert alike_at_both_ends(jobs, jobs[:10], jobs[:600]) == (10, 0)
-    assert alike_at_both_ends(jobs, jobs, jobs) == (700, 0)
+        changed = (*jobs[:first], *other, *jobs[first + 1 :])
+        assert alike_at_both_ends(jobs, changed) == (first, max(0, 699 - first)), first
+    assert alike_at_both_ends(jobs, jobs[:10]) == (10, 0)
+    assert alike_at_both_ends(jobs, jobs) == (700, 0)
