@@ -69,7 +69,7 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = claimant(cycle, work, quota_type)
     if leaf is None:
         return NOTHING
-    told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.kind.class_rank, work.charged_leaf)
+    told = ("told", leaf, quota_type, work.form.shape, work.form.fixed, work.form.level, work.charged_leaf)
     known = told_before(cycle, told, work)
     if known is not None:
         return known

@@ -62,3 +62,14 @@ def test_where_the_least_that_makes_room_is_not_enough_for_the_guarantee_others_
         one["started"] = one["submitted"]
 
     assert actions(plan_of(scenario)) == {"r0": "evict", "mine": "start"}
+
+
+def test_who_ranks_too_low_for_surplus_of_its_own_queue_is_not_told_what_it_would_cost() -> None:
+    """What surplus of e would lose is worth neither of them; `low` may not take it, and finds others."""
+    held = [running("e", [at("n0", gpu) for gpu in range(3)], "a", least=1, most=3, started=-100_000, priority=5)]
+    held += [running(f"b{gpu:02d}", [at("n0", gpu)], "b", started=-50) for gpu in range(3, 16)]
+    asking = [job("high", "a", 4, priority=10), job("low", "a", 4)]
+    passes = ["allocate", "backfill", "shrink", "reclaim"]
+    plan = plan_of(scene([node("n0", 16)], [quota("a"), quota("b")], [*held, *asking], settings={"worth": {"batch": 1000}, "passes": passes}))
+
+    assert actions(plan)["low"] == "start"
