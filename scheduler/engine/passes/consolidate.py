@@ -11,7 +11,7 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
 from ..rules.times import overdue
-from ..search.clearable import Need, Weight, weight_of
+from ..search.clearable import Need, weight_of
 from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
@@ -46,7 +46,8 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if not work.seats and _alike(cycle, work, quota_type) in cycle.refused:
         return False
-    if work.form.parted or _moves_for(cycle, work) <= 0 or _just_put_out(cycle, work):
+    # Whom a plan of this very moment has put out changes no places: that would be a circle in one plan or in two.
+    if work.form.parted or _moves_for(cycle, work) <= 0 or (work.job.run.last_evicted or 0) >= cycle.now:
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True
@@ -58,12 +59,6 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
 def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
     """Jobs of one shape that stay equally long are in the way of the same windows and reservations."""
     return ("consolidate", work.form.shape, quota_type, cycle.book.length(work), *cycle.stay(work))
-
-
-def _just_put_out(cycle: Cycle, work: Work) -> bool:
-    """Whether a plan of this very moment has put it out: then two jobs would change places, which is a circle in one plan or in two."""
-    evicted = work.job.run.last_evicted
-    return evicted is not None and evicted >= cycle.now
 
 
 def _moves_for(cycle: Cycle, work: Work) -> int:
@@ -133,7 +128,7 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
 
 def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
     """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
-    weights = [_weight(cycle, one) for one in jobs]
+    weights = [weight_of(one, cycle.now) for one in jobs]
     lost = sum([weight.lost for weight in weights])
     return len(jobs), lost, sorted([weight.age for weight in weights]), [weight.name for weight in weights], low, jobs
 
@@ -197,12 +192,6 @@ def _cheapest(cycle: Cycle, target: Target, short: int, most: int) -> list[Work]
         return None
     moved = {one.order: one for node in nodes for one in clearable.works[node]}
     return [moved[order] for order in sorted(moved)]
-
-
-def _weight(cycle: Cycle, one: Work) -> Weight:
-    key = ("weight", one.order)
-    known: Weight | None = cycle.memo(key)
-    return cycle.remember(key, weight_of(one, cycle.now)) if known is None else known
 
 
 def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved: list[Work]) -> bool:

@@ -15,7 +15,7 @@ from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
 from ..search.evicting import release, some_of
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, Target, least_sets
+from ..search.victims import Found, Target, least_sets, no_larger
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
@@ -58,8 +58,10 @@ def _grow(cycle: Cycle, division: Division) -> None:
     in_turn = True  # nobody who comes first has to wait for the next plan
     while (best := order.best()) is not None:
         leaf = best.charged_leaf
-        if gave_way(cycle, best):
-            in_turn, cycle.continues = False, True  # he takes others' surplus in the next plan, and would take it from those who got it now
+        # Who was shrunk for somebody, or will be, does not grow in the same plan. He takes others' surplus in the next one, and would take it from
+        # those who got it now.
+        if best.order in cycle.gave_way or best.order in cycle.cluster.lessons.giving or best.gave_back:
+            in_turn, cycle.continues = False, True
             order.drop(leaf)
             continue
         if not grow_once(cycle, best, in_turn=in_turn) or next_step(best) is None or best.charged_leaf != leaf:
@@ -84,21 +86,19 @@ def next_step(work: Work) -> Step | None:
     return None
 
 
-def gave_way(cycle: Cycle, work: Work) -> bool:
-    """Whether it was shrunk for somebody, or will be: then it does not grow in the same plan."""
-    return work.order in cycle.gave_way or work.order in cycle.cluster.lessons.giving or work.gave_back
-
-
 def grow_once(cycle: Cycle, work: Work, *, in_turn: bool) -> bool:
     """One step. Who is not in turn gets what nobody could take back from him, at nobody's cost."""
     step = next_step(work)
     assert step is not None
     growth = Growth(cycle, work, step)
-    if in_turn and cycle.gave_way and not growth.stays_within_share() and growth.could_be_taken_back():
-        cycle.continues = True
-        return False
     if not in_turn:
         return growth.stays_within_share() and growth.into_idle()
+    if cycle.gave_way and not growth.stays_within_share():
+        # The queue of somebody who gave way in the plan, and is within its share by now, comes first in the next one.
+        leaves, division = {cycle.cluster.works[order].charged_leaf for order in cycle.gave_way}, growth.division
+        if any(division.used[leaf] < division.fair[leaf] for leaf in leaves):
+            cycle.continues = True
+            return False
     return growth.into_idle() or growth.by_reclaim()
 
 
@@ -111,36 +111,28 @@ class Growth:
         self.wants: Wants = (step,)
         self.leaf = work.charged_leaf
         self.quota_type = work.quota_type
+        self.division = cycle.tree.divisions[cycle.tree.division_of[work.quota_type]]
         self.milli = self.asked = work.form.wants_milli(self.wants, work.quota_type)
         if work.charged_leaf != work.home and cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
             # Beyond the window of its class all of it is charged to its own leaf.
             self.leaf, self.asked = work.home, work.milli + self.milli
 
     def stays_within_share(self) -> bool:
-        division = self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
+        division = self.division
         return all(division.used[place] + self.asked <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
-
-    def could_be_taken_back(self) -> bool:
-        """Whether the queue of somebody who gave way in the plan is within its share by now: it comes first, in the next plan."""
-        works, division = self.cycle.cluster.works, self.cycle.tree.divisions[self.cycle.tree.division_of[self.quota_type]]
-        leaves = {works[order].charged_leaf for order in self.cycle.gave_way}
-        return any(division.used[leaf] < division.fair[leaf] for leaf in leaves)
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
-        return any(self._into(view) for view in self.cycle.views())
-
-    def _into(self, view: View) -> bool:
-        with self.cycle.cluster.attempt() as attempt:
-            seats = self._place(view)
-            if seats is None:
-                return False
-            work = self.work
-            # Who was started, moved or made whole in this plan is told of that first.
-            self._seat(seats, reason("grow", "idle, and no waiting minimum can use it") if work.why is None else work.why)
-            attempt.keep()
-        self.cycle.changed()
-        return True
+        for view in self.cycle.views():
+            with self.cycle.cluster.attempt() as attempt:
+                seats = self._place(view)
+                if seats is not None:
+                    # Who was started, moved or made whole in this plan is told of that first.
+                    self._seat(seats, self.work.why or reason("grow", "idle, and no waiting minimum can use it"))
+                    attempt.keep()
+                    self.cycle.changed()
+                    return True
+        return False
 
     def _place(self, view: View) -> tuple[Seat, ...] | None:
         """Take places for the step where gates and windows allow it, off the places that are kept for a minimum."""
@@ -167,8 +159,7 @@ class Growth:
 
     def by_reclaim(self) -> bool:
         """Take the surplus of other queues; the leaf stays within its fair share."""
-        cycle, work = self.cycle, self.work
-        division = cycle.tree.divisions[cycle.tree.division_of[self.quota_type]]
+        cycle, work, division = self.cycle, self.work, self.division
         within = self.milli and self.leaf == work.charged_leaf and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
@@ -182,22 +173,18 @@ class Growth:
             return False
         large = max(8000, 2 * self.milli)
         ranked = rules.units(ANY_SIZE, surplus_only=True)
-        small = [pair for pair in ranked if pair[1].milli <= large]
-        if self._take(small, rules):
-            return True
-        return len(small) < len(ranked) and self._take(rules.units(large, surplus_only=True), rules)
-
-    def _take(self, ranked: Ranked, rules: Reclaim) -> bool:
-        if not ranked:
-            return False
-        cycle = self.cycle
+        small = no_larger(ranked, large)
         target = Target(0, cycle.grid.size, fits=self._fits, growth=True)
-        return any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, ranked, rules, target, cycle.units()))
+        for some in (small, rules.units(large, surplus_only=True) if len(small) < len(ranked) else ()):
+            if some and any(self._carry_out(found, rules) for found in least_sets(cycle.cluster, some, rules, target, cycle.units())):
+                return True
+        return False
 
     def _carry_out(self, found: Found, rules: Reclaim) -> bool:
         cycle = self.cycle
         found.units = self._highest(found.units)
-        if not self._fits(found.units) or self._refused(found, rules):
+        # The whole of it may be unfair, or be turned round by the order of queues, or cost too much.
+        if not self._fits(found.units) or rules.guard(found) is not None or not self._served_first(found):
             return False
         names = {unit.work.job.name for unit in found.units}
         with cycle.cluster.attempt() as attempt:
@@ -231,14 +218,9 @@ class Growth:
             release(self.cycle, units, reason("reclaim", "a trial"), None)
             return self._place(self.cycle.fleet.soon) is not None
 
-    def _refused(self, found: Found, rules: Reclaim) -> bool:
-        """Whether the whole of it is unfair, or would be turned round by the order of queues, or costs too much."""
-        return rules.guard(found) is not None or not self._served_first(found)
-
     def _served_first(self, found: Found) -> bool:
         """With the surplus gone, the order of queues serves this step before every one that was taken, for this step or another of this plan."""
-        tree = self.cycle.tree
-        division = tree.divisions[tree.division_of[self.quota_type]]
+        tree, division = self.cycle.tree, self.division
 
         def key(place: int, milli: int) -> tuple[int, ...]:
             gone = sum(unit.milli for unit in found.units if tree.below(place, unit.leaf))
@@ -260,23 +242,18 @@ class Growth:
 
     def _wanted_by_a_minimum(self) -> bool:
         """Whether somebody's minimum could start on what was freed: that comes before anyone's surplus."""
-        cycle = self.cycle
+        cycle, quota_type, soon = self.cycle, self.quota_type, self.cycle.fleet.soon
         asked: set[tuple[int, int]] = set()
         for work in cycle.waiting:
             key = (work.home, work.form.shape)
-            if self.quota_type not in work.open_types or (key in asked and not work.seats):
+            if quota_type not in work.open_types or (key in asked and not work.seats):
                 continue
             asked.add(key)
-            if self._could_start(work):
-                return True
+            milli, leaves = work.missing_milli(quota_type), cycle.cluster.leaves_of(work, quota_type)
+            if not work.seats and not cycle.capacity(soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+                continue
+            if any(closed_gate(cycle, work, leaf, quota_type, milli) is None for leaf in leaves):
+                with cycle.cluster.attempt():
+                    if fit(cycle, work, quota_type, soon) is not None:
+                        return True
         return False
-
-    def _could_start(self, work: Work) -> bool:
-        cycle = self.cycle
-        milli = work.missing_milli(self.quota_type)
-        if not work.seats and not cycle.capacity(cycle.fleet.soon).could_fit(work.form, self.quota_type, suspect=work.kind.tolerates_suspect):
-            return False
-        if all(closed_gate(cycle, work, leaf, self.quota_type, milli) is not None for leaf in cycle.cluster.leaves_of(work, self.quota_type)):
-            return False
-        with cycle.cluster.attempt():
-            return fit(cycle, work, self.quota_type, cycle.fleet.soon) is not None

@@ -72,12 +72,6 @@ def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def limited(cycle: Cycle, quota_type: int) -> Reason:
     """That the hour's splits of all pools of a type are used up, and when the first of them has one again."""
-    key = ("splits used up", quota_type)
-    known: Reason | None = cycle.memo(key)
-    return cycle.remember(key, _limited(cycle, quota_type)) if known is None else known
-
-
-def _limited(cycle: Cycle, quota_type: int) -> Reason:
     grid, most = cycle.grid, cycle.settings.repartition_per_hour
     here = {pool for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
     made = {pool: times for pool, times in _split_within_the_hour(cycle).items() if pool in here}
@@ -134,7 +128,8 @@ class Anew:
                 if isinstance(found, Reason):
                     refused = found
                     continue
-                self._seat(*found, reason("repartition", "a GPU is repartitioned for it"))
+                seats, leaf = found
+                self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, reason("repartition", "a GPU is repartitioned for it"))
                 attempt.keep()
             self.cycle.changed()
             return None
@@ -143,36 +138,30 @@ class Anew:
     # Evicting who is in the way
 
     def over_evictable(self) -> Reason | None:
-        for rights in self._rights():
-            ranked, self.claim = rights.units(self.large), rights.leaf
-            if self._take_least(ranked, rights) or (has_fresh(ranked) and self._take_least(as_if_running(ranked), rights)):
-                return None
-        return NO_SPLIT
-
-    def _take_least(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
-        """Take from those that are not large, else from all."""
-        small = no_larger(ranked, self.large)
-        return any(self._take(each, rights) is None for each in ((small, ranked) if len(small) < len(ranked) else (ranked,)) if each)
-
-    def _rights(self) -> Iterator[Reclaim | Inside]:
-        """By which rules running work may be taken for the job."""
+        """By the rules by which running work may be taken for the job: from those that are not large, else from all."""
         cycle, work = self.cycle, self.work
         leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
+        rules: list[Reclaim | Inside] = []
         if leaf is not None:
-            yield from Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
+            rules += Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
         if "preempt" in cycle.settings.passes:
-            yield Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli)
+            rules.append(Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli))
+        for rights in rules:
+            ranked, self.claim = rights.units(self.large), rights.leaf
+            for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
+                small = no_larger(among, self.large)
+                for some in (small, among) if len(small) < len(among) else (among,):
+                    if some and self._take(some, rights):
+                        return None
+        return NO_SPLIT
 
-    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> Reason | None:
-        """Evict the least that makes room together with instances split anew. None: done."""
+    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
+        """Evict the least that makes room together with instances split anew."""
         cycle = self.cycle
         found: list[Found] = []
         for target in targets(cycle, self.work, self.quota_type, counted=False):
             found += least_sets(cycle.cluster, ranked, rights, self._judged(target), cycle.units())
-        for one in sorted(found, key=Found.rank):
-            if rights.guard(one) is None and self._carry_out(one, rights):
-                return None
-        return NO_SPLIT
+        return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
 
     def _judged(self, target: Target) -> Target:
         outside = self._outside(target.low, target.high)
@@ -199,7 +188,9 @@ class Anew:
             placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
-            self._seat(*placed, reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}"))
+            seats, leaf = placed
+            told = reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}")
+            cycle.cluster.seat(self.work, seats, self.quota_type, leaf, told)
             attempt.keep()
         cycle.changed()
         cycle.displaced.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
@@ -225,9 +216,6 @@ class Anew:
             return NO_SPLIT
         crowded = delays(cycle.book, work, self.quota_type, self.milli, seats)
         return held_back(cycle.book, crowded) if crowded else (seats, leaf)
-
-    def _seat(self, seats: tuple[Seat, ...], leaf: int, why: Reason) -> None:
-        self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, why)
 
     def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
         if self.work.kind.sharing == "mig":
