@@ -1,7 +1,7 @@
 """What a plan does, from what differs between its first state and its last; who has to leave first, and for whom."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -19,15 +19,16 @@ from ..state.work import Work
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
     roles, nodes = work.kind.roles, grid.nodes
-    if work.form.parted:
-        return tuple([_stand_of_parts(seat, roles[seat.role].name, nodes[seat.node].name) for seat in work.seats])
-    return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask) for seat in work.seats])
-
-
-def _stand_of_parts(seat: Seat, role: str, node: str) -> Stand:
-    if seat.parts and seat.parts[0].mode == "mig":
-        return Stand(role, seat.rank, node, on_gpus(seat), mig=tuple(sorted((part.gpu, part.profile, part.start) for part in seat.parts)))
-    return Stand(role, seat.rank, node, on_gpus(seat), share_milli=seat.parts[0].milli if seat.parts else None)
+    if not work.form.parted:
+        return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask) for seat in work.seats])
+    found = []
+    for seat in work.seats:
+        part = seat.parts[0] if seat.parts else None
+        split = part is not None and part.mode == "mig"
+        instances = tuple(sorted((one.gpu, one.profile, one.start) for one in seat.parts)) if split else ()
+        share = None if part is None or split else part.milli
+        found.append(Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, on_gpus(seat), share_milli=share, mig=instances))
+    return tuple(found)
 
 
 def action_of(work: Work) -> str | None:
@@ -66,7 +67,8 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
         return [_decision(served, action, work) for action, work in changed if action in actions]
 
     # Who is moved with more than he had comes behind those who left it to him.
-    moved = [_decision(served, "move", work) for work in sorted((work for action, work in changed if action == "move"), key=_gains)]
+    moves = sorted((work for action, work in changed if action == "move"), key=lambda work: work.milli > sum(seat.milli for seat in work.first_seats))
+    moved = [_decision(served, "move", work) for work in moves]
     leaving = [*(_decision(served, "evict", work) for work in gone), *those("evict"), *those("shrink"), *moved]
     return in_order([*leaving, *_splits(cycle, owners, stood), *those("start", "repair"), *those("grow")])
 
@@ -84,32 +86,18 @@ def _decision(served: "Served", action: str, work: Work) -> Decision:
     return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
 
 
-def _gains(work: Work) -> bool:
-    return work.milli > sum(seat.milli for seat in work.first_seats)
-
-
 def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:
-    """The GPUs that are split anew, in the order of those who stand there then."""
+    """The GPUs that are split anew, in the order of those who stand there then: who asked for one may have given its place to another since."""
     splits = []
-    for key, asked in cycle.cluster.geometry.items():
-        split = cycle.fleet.soon.splits.get(key)
-        holder = _there(key, asked, stood)
+    for (place, gpu), asked in cycle.cluster.geometry.items():
+        there = [work for work in (asked, *stood) if any(seat.node == place and on_gpus(seat) >> gpu & 1 for seat in work.seats)]
+        holder = asked if asked in there else min(there, key=attrgetter("sequence"), default=asked)
+        split, node = cycle.fleet.soon.splits.get((place, gpu)), cycle.grid.nodes[place].name
+        why = reason("repartition", f"GPU {gpu} of {node} is repartitioned for {holder.job.name}")
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
-        node = cycle.grid.nodes[key[0]].name
-        why = reason("repartition", f"GPU {key[1]} of {node} is repartitioned for {holder.job.name}")
-        decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(*key), node=node, gpu=key[1], instances=instances)
-        splits.append((holder.sequence, key, decision))
+        decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(place, gpu), node=node, gpu=gpu, instances=instances)
+        splits.append((holder.sequence, (place, gpu), decision))
     return [decision for _, _, decision in sorted(splits)]
-
-
-def _there(key: tuple[int, int], asked: Work, stood: Iterable[Work]) -> Work:
-    """For whom a GPU is split anew: who asked for it may have given its place to another since."""
-    node, gpu = key
-
-    def is_there(work: Work) -> bool:
-        return any(seat.node == node and on_gpus(seat) >> gpu & 1 for seat in work.seats)
-
-    return asked if is_there(asked) else min(filter(is_there, stood), key=attrgetter("sequence"), default=asked)
 
 
 def in_order(decisions: Sequence[Decision]) -> list[Decision]:
@@ -220,7 +208,7 @@ class Owners:
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:
         """Who has to leave a GPU before it can be split anew."""
-        return self._names(self.leaving({node: 1 << gpu}, ()))
+        return self.leaving({node: 1 << gpu}, ())
 
     def before(self, work: Work) -> tuple[str, ...]:
         """Who has to leave before a job can stand where it stands now: GPUs that were not idle, or a host that has no room before."""
@@ -236,20 +224,17 @@ class Owners:
             elif not seat.parts and not mask & ~idle[node]:
                 continue
             wanted[node] = wanted.get(node, 0) | mask
-        return self._names(self.leaving(wanted, crowded) - {work.order})
+        return self.leaving(wanted, crowded, but=work)
 
-    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int]) -> set[int]:
-        """Who leaves any of these GPUs, or a crowded node."""
-        return {order for node, mask in wanted.items() for held, order in self._by_node.get(node, ()) if held & mask or node in crowded}
-
-    def _names(self, orders: Iterable[int]) -> tuple[str, ...]:
-        works = self.cycle.cluster.works
-        return tuple([works[order].job.name for order in sorted(orders)])
+    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int], but: Work | None = None) -> tuple[str, ...]:
+        """Who leaves any of these GPUs, or a crowded node, in their order."""
+        by_node, works = self._by_node, self.cycle.cluster.works
+        orders = {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}
+        return tuple([works[order].job.name for order in sorted(orders) if works[order] is not but])
 
 
 def reserved(cycle: Cycle) -> list[Decision]:
-    """The places that are kept."""
-    # Who has not left its place yet is kept none.
+    """The places that are kept; none for who has not left his place yet."""
     return [_reservation(cycle, entry) for entry in cycle.book.entries if not entry.work.first_seats or entry.work.degraded]
 
 
