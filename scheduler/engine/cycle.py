@@ -38,7 +38,7 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    return _planned(_without_later(scenario), kept, conclude, tells=True)
+    return _planned(_without_later(scenario), kept, conclude)
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
@@ -46,7 +46,7 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
-    return _planned(scenario, kept, partial(carry_on, before=before), tells=False)
+    return _planned(scenario, kept, partial(carry_on, before=before))
 
 
 def _without_later(scenario: Scenario) -> Scenario:
@@ -58,8 +58,8 @@ def _without_later(scenario: Scenario) -> Scenario:
     return replace(scenario, jobs=tuple(later))
 
 
-def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *, tells: bool) -> T:
-    cycle = settled(scenario, kept, tells=tells)
+def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:
+    cycle = settled(scenario, kept)
     made = end(cycle)
     if kept is not None:
         kept.keep(cycle)
@@ -69,10 +69,9 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T], *
     return made
 
 
-def settled(scenario: Scenario, kept: Kept | None = None, *, tells: bool = True) -> Cycle:
+def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
     cycle = Cycle(scenario, kept)
-    cycle.tells = tells
     runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
     _settle(cycle, runs)
     if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:

@@ -30,13 +30,7 @@ Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 def run(cycle: Cycle) -> None:
     idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
     if idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
-        # Who is held back is told so whatever he asks for.
-        walk(cycle, may_consolidate, consolidate, None if cycle.tells else partial(no_more, idle))
-
-
-def no_more(idle: int, leaf: int, queue: list[Work]) -> list[Work]:
-    """Those that ask for no more than all that is idle."""
-    return [work for work in queue if work.form.lowest <= idle or work.seats]
+        walk(cycle, may_consolidate, consolidate)
 
 
 def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:

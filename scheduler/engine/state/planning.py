@@ -35,7 +35,6 @@ class Cycle:
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
-        self.tells = True  # whether all of it is told in the end, and so what is kept for whom
         self.turn = IN_ORDER
         self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one
