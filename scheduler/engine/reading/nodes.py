@@ -85,25 +85,19 @@ def node_codec(topology: Topology, now: int) -> Codec:
         "health": Field("health", one_of("healthy", "suspect", "draining", "down"), "healthy"),
         "unhealthy_gpus": Field("unhealthy", MASK, 0),
         "spare": Field("spare", FLAG, False),
-        "cpus": Field("cpu_milli", PROCESSORS, UNSTATED_CPU_MILLI),
-        "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB),
+        "cpus": Field("cpu_milli", PROCESSORS, UNSTATED_CPU_MILLI, seldom=True),
+        "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB, seldom=True),
         "labels": Field("labels", table_of(TEXT), ()),
         "attributes": Field("attributes", table_of(MILLIONTHS), ()),
         "mig": Field("boards", listed(SPLIT_GPU), ()),
-        "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), ()),
+        "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), (), seldom=True),
     }
     codec = record(fields, lambda **values: _node(topology, **values))
 
     def write(node: Node) -> dict[str, Any]:
-        left_out = {
-            "cpus": node.cpu_milli == UNSTATED_CPU_MILLI,
-            "host_memory_gb": node.host_memory_mib == UNSTATED_MEMORY_MIB,
-            "repartitioned": not node.repartitioned,
-        }
-        document = {key: value for key, value in codec.write(node).items() if not left_out.get(key)}
         split = {gpu: [{"profile": one.profile, "start": one.start} for one in node.mig if one.gpu == gpu] for gpu in bits_of(node.split)}
-        document["mig"] = [{"gpu": gpu, "instances": instances} for gpu, instances in split.items()]
-        return document | {"cluster": node.path[0], "path": dict(zip(topology.levels, node.path[1:], strict=True))}
+        mig = [{"gpu": gpu, "instances": instances} for gpu, instances in split.items()]
+        return codec.write(node) | {"cluster": node.path[0], "path": dict(zip(topology.levels, node.path[1:], strict=True)), "mig": mig}
 
     return Codec(codec.read, write)
 

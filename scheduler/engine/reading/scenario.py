@@ -142,11 +142,11 @@ def demand_codec(topology: Topology) -> Codec:
     fields = {
         "share": Field("share", MILLIONTHS),
         "gpus": Field("gpus", optional(whole(0, MOST_GPUS)), None),
-        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
+        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None, seldom=True),
         "workers": Field("workers", whole(1, 100_000), 1),
         "required": Field("required", optional(TEXT), None),
-        "cpus": Field("cpu_milli", PROCESSORS, 0),
-        "gpu_types": Field("gpu_types", optional(TEXTS), None),
+        "cpus": Field("cpu_milli", PROCESSORS, 0, seldom=True),
+        "gpu_types": Field("gpu_types", optional(TEXTS, ()), (), seldom=True),
     }
 
     def make(**values: Any) -> Demand:
@@ -154,16 +154,10 @@ def demand_codec(topology: Topology) -> Codec:
             raise Bad(f"is not a level; levels are {', '.join(topology.all_levels)}", "required")
         if (values["gpus"] is None) == (values["share_milli"] is None):
             raise Bad("must ask for exactly one of gpus, gpu_share")
-        return Demand(**values | {"gpus": values["gpus"] or 0, "gpu_types": tuple(sorted(set(values["gpu_types"] or ())))})
+        return Demand(**values | {"gpus": values["gpus"] or 0, "gpu_types": tuple(sorted(set(values["gpu_types"])))})
 
     def write(part: Demand) -> dict[str, Any]:
-        left_out = {
-            "gpus": part.share_milli is not None,
-            "gpu_share": part.share_milli is None,
-            "cpus": not part.cpu_milli,
-            "gpu_types": not part.gpu_types,
-        }
-        return {key: value for key, value in codec.write(part).items() if not left_out.get(key)}
+        return {key: value for key, value in codec.write(part).items() if key != "gpus" or part.share_milli is None}
 
     codec = record(fields, make)
     return Codec(codec.read, write)

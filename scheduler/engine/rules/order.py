@@ -1,9 +1,8 @@
-"""Who is served next: in one queue, and among queues by a heap per inner node of the tree, in which only the path of what changed gets a new key."""
+"""Who is served next: in one queue, and among queues by the least key below each node of the tree; only the path of what changed gets new keys."""
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
 
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -24,20 +23,12 @@ class JobOrder:
         return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
 
     def sort(self, queue: list[Work]) -> None:
-        """The same for a whole queue, without a tuple for each job where no window is owed."""
-        if self.owed:
-            queue.sort(key=self.rank)
-        else:
-            queue.sort(key=attrgetter("order"))
-            queue.sort(key=attrgetter("form.level"), reverse=True)
+        queue.sort(key=self.rank)
 
     def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
         """Those of them that come behind a job."""
-        if self.owed:
-            rank = self.rank(work)
-            return [one for one in others if self.rank(one) > rank]
-        level, place = work.form.level, work.order
-        return [one for one in others if one.form.level < level or (one.form.level == level and one.order > place)]
+        rank = self.rank(work)
+        return [one for one in others if self.rank(one) > rank]
 
     def above(self, queue: list[Work], level: tuple[int, int]) -> list[Work]:
         """Those of a queue above a class and number."""
