@@ -46,11 +46,6 @@ def divide(pool: int, wants: Sequence[int], stated: Siblings, usage_weight: int 
 def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: Siblings, shares: list[int], usage_weight: int) -> int:
     """Give the surplus to one priority class; returns what is left of it."""
     weight = stated.weight
-    if len(members) == 1 and not usage_weight:  # mostly: all of it is his
-        (place,) = members
-        given = min(rest, wants[place] - shares[place]) if weight[place] else 0
-        shares[place] += given
-        return rest - given
     lost: dict[int, int] = {}
     while members and rest > 0:
         strengths = [weight[place] for place in members]
@@ -77,14 +72,8 @@ def _divide_class(rest: int, members: list[int], wants: Sequence[int], stated: S
         if not contented:
             break
     # All remainders of the last round have one denominator, so the numerators compare.
-    if len(members) > 1:
-        members = sorted(members, key=lambda place: (-lost[place], stated.age[place]))
-    for place in members:
-        if rest <= 0:
-            break
-        if not weight[place]:
-            continue
-        given = min(GPU, wants[place] - shares[place], rest)
+    for place in sorted(members, key=lambda place: (-lost[place], stated.age[place])):
+        given = min(GPU, wants[place] - shares[place], rest) if weight[place] else 0
         shares[place] += given
         rest -= given
     return rest
