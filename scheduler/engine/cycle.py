@@ -106,45 +106,18 @@ def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
 
 def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
-    found_nothing: dict[Run, int] = {}
     while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
         try:
-            in_line = _run_all(cycle, runs, found_nothing)
+            for run in runs:
+                charge_claims(cycle)  # who may be taken from goes by who is charged where
+                run(cycle)
         except TakenBack:
-            found_nothing.clear()
             continue
-        if cycle.placed != before and in_line and next(sweeps) >= MOST_SWEEPS:
-            return
-        if cycle.placed != before and not in_line:
-            continue  # who was put out may find another place, and that comes before anyone's growth
-        if cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
-            found_nothing.clear()
+        # Who was put out may find another place, and that comes before anyone's growth.
+        if cycle.placed != before or cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
             continue
-        settled = cycle.placed
         if cycle.turn != FAIR and "grow" in cycle.settings.passes:
             grow.run(cycle)
-        if cycle.placed == settled:
+        if cycle.placed == before:
             return
-
-
-def _run_all(cycle: Cycle, runs: Sequence[Run], found_nothing: dict[Run, int]) -> bool:
-    """One sweep. Returns whether nobody was served but at the beginning of the walk along the queue: then another sweep would only repeat its end.
-
-    A pass that has changed nothing, and asked nothing about places that are kept, changes nothing again as long as nobody is served. Where
-    all is told in the end it runs anyway, for it says what it finds.
-    """
-    in_line = not cycle.tells
-    for run in runs:
-        placed = cycle.placed
-        charge_claims(cycle)  # who may be taken from goes by who is charged where
-        in_line = in_line and cycle.placed == placed
-        placed, cycle.book.looked_at = cycle.placed, False
-        if found_nothing.get(run) == placed:
-            continue
-        run(cycle)
-        if cycle.placed != placed:
-            in_line = in_line and run is backfill.run and cycle.waiting.served_in_line
-        elif not (cycle.tells or run is backfill.run or run is allocate.run or cycle.book.looked_at):
-            found_nothing[run] = placed
-    return in_line

@@ -33,7 +33,6 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
     cycle.book.clear()
     cycle.forget()
-    cycle.waiting.served_in_line = not [*cycle.waiting.asking_again()]
     if not cycle.waiting.anybody():
         return
     # Who has waited as long as his class may heads the reservations.
@@ -42,7 +41,6 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
         types = work.open_types
         if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
             _blocked(cycle, work, types, heads=True)
-    cycle.waiting.served_in_line &= not cycle.book.entries and len(cycle.tree.divisions) == 1
     for choice, division in cycle.waiting.rounds():
         Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
 
@@ -66,29 +64,15 @@ class Walk:
         self.by_right = cycle.turn == FAIR
 
     def run(self) -> None:
-        cycle = self.cycle
-        from_the_heads = self._all_hopeful()
-        order = QueueOrder(cycle.tree, self.division, cycle.waiting.by_leaf(), self.milli) if from_the_heads else self._order()
-        cycle.waiting.served_in_line &= from_the_heads
-        refused = False
+        cycle, order = self.cycle, self._order()
         if order.best() is None or self._over():
             return
         for work in in_turn(cycle, order, self.onward):
-            types, placed = cycle.waiting.tried_types(work, self.choice), cycle.placed
-            if not self._serve(work, types):
-                refused = True
-                if self.keep:
-                    _blocked(cycle, work, types)
-            cycle.waiting.served_in_line &= not refused or cycle.placed == placed
+            types = cycle.waiting.tried_types(work, self.choice)
+            if not self._serve(work, types) and self.keep:
+                _blocked(cycle, work, types)
             if self._over():
                 return
-
-    def _all_hopeful(self) -> bool:
-        """Whether every queue is to be looked at from its head: there is room in the book for whoever may be first."""
-        book = self.book
-        if not self.keep or self.by_right or not self.only_type or not self.cycle.waiting.is_by_leaf:
-            return False
-        return book.room_for_more(0) and not book.entries and not book.blocked_within
 
     def _order(self) -> QueueOrder:
         queues = self.cycle.waiting.of_round(self.division, self.choice, None)

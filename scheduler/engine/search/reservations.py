@@ -33,12 +33,10 @@ class Book(Prospects):
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
         self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the journal, and what may become idle without them
         self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
-        self.looked_at = False  # whether anybody has asked what is kept, since it was set
 
     @property
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
-        self.looked_at = True
         if self._asking:
             self.settle()
         return self._entries
@@ -46,7 +44,6 @@ class Book(Prospects):
     @property
     def holds(self) -> list[Hold]:
         """The gates that blocked jobs keep, in order."""
-        self.looked_at |= bool(self._holds)  # they only refuse: without any, a pass that found nothing finds nothing later either
         return self._holds
 
     @property
@@ -57,7 +54,6 @@ class Book(Prospects):
     @property
     def nodes(self) -> Collection[int]:
         """On which anything is kept."""
-        self.looked_at = True
         if self._asking:
             self.settle()
         return self._by_node

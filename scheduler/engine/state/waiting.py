@@ -25,7 +25,6 @@ class Waiting:
         self.order = JobOrder(cluster.windows)
         self.verdicts = Verdicts(cluster)
         self.notes: dict[int, dict[str, Reason]] = {}  # what the passes found in the way of a job
-        self.served_in_line = False  # whether in the last walk nobody was served behind somebody who was not
         self._judged: set[int] = set()  # jobs that lost their places, and of which is known where they ask again
         self._again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
         self._here: ByLeaf = {}  # of which wait now, as far as that was asked since it last changed
