@@ -28,6 +28,7 @@ from dashboards.gap.causes import Cause
 from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_turn
 from dashboards.health import defaults as health_defaults
+from dashboards.health.defaults import default_rules
 from dashboards.health.models import HealthBucket, HealthFinding, HealthFrame, HealthRule
 from dashboards.health.round import health_round
 from dashboards.health.stragglers import stragglers_round
@@ -259,7 +260,10 @@ def test_of_two_servers_the_newest_reading_counts_and_one_goes_on_where_the_othe
 def test_links_are_read_against_what_they_could_carry(real: tuple[Exporter, Prometheus], personas: Personas) -> None:
     """Network ports against the inventory's speed, retransmissions against what is sent, and PCIe against generation and width of the link."""
     exporter, server = real
-    HealthRule.objects.exclude(signal__in=("nic_lost", "retransmits", "pcie_saturated")).delete()
+    HealthRule.objects.all().delete()
+    for number, values in enumerate(default_rules()):
+        if values["signal"] in ("nic_lost", "retransmits", "pcie_saturated"):
+            HealthRule.objects.create(public_id=f"hr-{number}", **values)
     HealthRule.objects.filter(signal="pcie_saturated").update(threshold=10, clear_below=5)
     sick, well = fleet(2), builders.node(name="well", gpus=1)
     Gpu.objects.filter(node=well).update(uuid="GPU-7", pcie_generation=5, pcie_width=16)
