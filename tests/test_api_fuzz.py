@@ -107,7 +107,11 @@ UNSAID = [
     Unsaid("node_health", "begins", "A moment lies ahead."),
     Unsaid("nodes_drain_write", "nodes|begins|at|to|health", "Which nodes there are, what may be drained, and a moment lies ahead."),
     Unsaid("cluster_give_up_write", "confirm", "It is the name of the cluster once more."),
-    Unsaid("health_rule_.*", "clear_below|group|name", "A rule ends at or below its limit, only XIDs have kinds, and a name is printable."),
+    Unsaid(
+        "health_rule_.*",
+        "threshold|clear_below|group|name",
+        "Of each signal levels are kept from its own on, a rule ends at or below its limit, only XIDs have kinds, and a name is printable.",
+    ),
     Unsaid("alert_rule_.*", "clear_at|subject|name|floor|told|escalate_to|webhooks.*", "Its limits and recipients fit its figure, and are there."),
     Unsaid("quota_change_.*|quota_file_import", ".*", "What an edit may do depends on the tree as it is then."),
     Unsaid("reservation_.*|budget_.*", ".*", "Many rules between the values, and which nodes and types there are."),
