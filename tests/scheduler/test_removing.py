@@ -75,7 +75,7 @@ def test_its_nodes_are_no_capacity_any_more_and_what_ran_there_is_told(leaving, 
     assert not Placement.objects.filter(until__isnull=True).exists()
     reader = personas.client("viewer")
     page = reader.get(reverse("cluster", args=["hpc"])).content.decode()
-    assert "removed" in page
+    assert "removed" in page and "Its nodes left the fleet with it." in page
     assert reader.get(reverse("node", args=[leaving.nodes[0].public_id])).status_code == 200
     assert reader.get("/api/v1/clusters/hpc").json()["removed_at"] is not None
 
@@ -94,9 +94,10 @@ def test_it_stays_while_a_job_runs_there_leaves_or_was_promised_it(leaving, pers
 def test_it_is_refused_without_reason_name_or_right_and_twice(leaving, personas):
     access = personas.access("operator")
     leaving.over()
-    for wrong in ({"reason": " "}, {"confirm": "south"}):
-        with pytest.raises(ValidationError):
+    for wrong in ({"reason": " "}, {"confirm": "south"}, {"reason": "", "confirm": ""}):
+        with pytest.raises(ValidationError) as fault:
             leaving.remove(access, **wrong)
+        assert fault.value.message_dict.keys() == wrong.keys()
     with pytest.raises(PermissionDenied):
         leaving.remove(personas.access("team_lead"))
     leaving.remove(access)

@@ -11,7 +11,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Count, Q
 
@@ -27,7 +26,7 @@ from scheduler.jobs.stored import least_of, roles_of
 from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.nodes import Guest, job_guests
-from scheduler.services.hardware.hardware import check_reason
+from scheduler.services.hardware.hardware import check_confirmed
 from scheduler.services.jobs.prices import Repeated, repeated_work
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Ended, attempts_ended
@@ -96,11 +95,8 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
     """End all that runs there in the books: what it holds is free, and each job fails or waits again. Should the cluster come back after all, what
     still runs there of it is ended."""
     access.must_everywhere(Can.OPERATE)
-    check_reason(reason)
-    if after not in list(After):
-        raise ValidationError({"jobs": "Choose what becomes of the jobs: requeue or fail."})
-    if confirm.strip() != cluster.name:
-        raise ValidationError({"confirm": f"Type {cluster.name} to confirm."})
+    unknown = "" if after in list(After) else "Choose what becomes of the jobs: requeue or fail."
+    check_confirmed(cluster.name, confirm=confirm, reason=reason, jobs=unknown)
     if fault := why_not(cluster):
         raise Conflict(fault)
     news = News()

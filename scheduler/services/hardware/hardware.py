@@ -204,10 +204,24 @@ def unseen_or_conflict(device: Node | Gpu, seen: str | None) -> None:
 
 
 def check_reason(reason: str) -> None:
+    _raise({"reason": _reason_fault(reason)})
+
+
+def check_confirmed(name: str, *, confirm: str, reason: str, **others: str) -> None:
+    """What ends a cluster is confirmed by its name, with a reason. `others`: by field, what else is wrong, to be told in one round."""
+    _raise({"confirm": "" if confirm.strip() == name else f"Type {name} to confirm.", "reason": _reason_fault(reason), **others})
+
+
+def _reason_fault(reason: str) -> str:
     if not reason.strip():
-        raise ValidationError({"reason": "A reason is required for the record."})
-    if len(reason.strip()) > REASON_LENGTH:
-        raise ValidationError({"reason": f"The reason has {len(reason.strip())} characters; {REASON_LENGTH} are kept."})
+        return "A reason is required for the record."
+    length = len(reason.strip())
+    return f"The reason has {length} characters; {REASON_LENGTH} are kept." if length > REASON_LENGTH else ""
+
+
+def _raise(faults: Mapping[str, str]) -> None:
+    if found := {field: fault for field, fault in faults.items() if fault}:
+        raise ValidationError(found)
 
 
 def hardware_record(

@@ -6,7 +6,6 @@ Its row stays, as history, ledger and audit log name it. A cluster of that name 
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
@@ -29,7 +28,7 @@ from scheduler.models import (
 )
 from scheduler.selectors.holders import open_placements
 from scheduler.services.hardware.giving_up import fits_elsewhere
-from scheduler.services.hardware.hardware import check_reason
+from scheduler.services.hardware.hardware import check_confirmed
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
@@ -86,9 +85,7 @@ def _may_use(job: Job, types: set[str]) -> bool:
 def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: str, now: datetime) -> Leaves:
     """Take it out of the fleet. What Slurm runs there beside gpufleet's jobs goes on; nothing on its nodes or in its folders is touched."""
     access.must_everywhere(Can.OPERATE)
-    check_reason(reason)
-    if confirm.strip() != cluster.name:
-        raise ValidationError({"confirm": f"Type {cluster.name} to confirm."})
+    check_confirmed(cluster.name, confirm=confirm, reason=reason)
     with transaction.atomic():
         at = usage_moment(now=now)
         row = Cluster.objects.select_for_update().get(pk=cluster.pk)
