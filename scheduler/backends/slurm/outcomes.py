@@ -59,6 +59,8 @@ def outcome(
         return None, run.withdrawn, True
     if not run.stopping and not run.killed and _never_ran(run, part, job):
         return None, f"Slurm withdrew job {job.id} {f'while {nodes} started it' if job.nodes else 'before it had nodes'}.", True
+    if not run.stopping and not run.killed and _was_started_twice(run, part, job):
+        return None, f"Slurm had forgotten that it started job {job.id}, started it again, and {nodes} cancelled it.", True
     if name := _not_started(run, part, job):
         return None, f"Slurm could not start {name} of job {job.id} on {nodes}.", True
     if job.reason == "Prolog":
@@ -178,6 +180,15 @@ def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
     if not job.nodes or job.started_at is None or job.ended_at is None or job.ended_at - job.started_at <= AT_ITS_START:
         return True
     return not _has_begun(run, part)
+
+
+def _was_started_twice(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
+    """Whether a controller that was killed had forgotten a start and made it again, which the node refuses and cancels: by what the script left, it
+    had begun before Slurm says so."""
+    if job.state != "CANCELLED" or job.exit_code not in ENDED_BY_SLURM or job.started_at is None or job.ended_at is None:
+        return False
+    since = left_since(run, part)
+    return job.ended_at - job.started_at <= AT_ITS_START and since is not None and since < job.started_at
 
 
 def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

@@ -106,6 +106,27 @@ def test_an_end_is_the_jobs_own_where_its_script_says_so(tmp_path, left, state, 
     assert outcome(replace(run, killed=True), part, job, lambda _: again)[2] is (lost and state == "COMPLETED"), "what we ended was ended by us"
 
 
+@pytest.mark.parametrize(
+    ("began", "ran", "code", "lost"),
+    [(-2, 0, 143, True), (-2, 1, 137, True), (0, 0, 143, False), (-2, 30, 143, False), (-2, 0, 3, False)],
+    ids=["refused", "killed", "cancelled at its start", "cancelled later", "ended by itself"],
+)
+def test_a_second_start_that_its_node_refuses_ends_a_run_that_is_lost(tmp_path, began, ran, code, lost):
+    """A controller that was killed forgets that it started a job, and starts it again while it runs: the node launches no second copy and has all
+    of it cancelled. By what the script left it had begun before Slurm says so; who cancels a job that has run for a while meant it."""
+    run = Run("j-2.1", 1, now().isoformat(), folder=str(tmp_path))
+    part = {"number": 0, "id": 7, "nodes": ["gpu001"], "seats": [{"role": "worker", "index": 0}], "single": True}
+    started = now().replace(microsecond=0) - timedelta(minutes=1)
+    (tmp_path / "worker-0.log").touch()
+    (tmp_path / "worker-0.0.exit").write_text(f"{code} {int(started.timestamp()) + began}\n")
+    job = SlurmJob(7, "CANCELLED", "", "", ("gpu001",), {}, code, False, "", started, started + timedelta(seconds=ran))
+
+    told = outcome(run, part, job)
+
+    assert (told[0], told[2]) == ((None, True) if lost else (code, False)), told
+    assert outcome(replace(run, killed=True), part, job)[2] is False, "what we ended was ended by us"
+
+
 def test_what_slurm_ends_for_the_job_that_had_its_number_before_is_lost_and_what_ends_itself_is_not(site):
     """Its controller lost its state, and gave a number again under which an older job still ran somewhere."""
     for key, before in (("j-1.1", False), ("j-2.1", True)):
