@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import methodcaller
 from time import monotonic
 from types import MappingProxyType
 
@@ -355,7 +356,7 @@ def state_of(
         return lambda read: None if "reasons" not in read else float(bool(int(read["reasons"]) & mask))
 
     keys = ("temperature", "remap_failed", PROCESSES, SM_CLOCK)
-    columns = {key: column(lambda read, key=key: read.get(key)) for key in keys}  # type: ignore[misc]
+    columns = {key: column(methodcaller("get", key)) for key in keys}
     columns |= {"thermal": column(flag(THERMAL)), "power_brake": column(flag(BRAKE)), "pcie_lost": column(_pcie_lost)}
     columns |= {OCCUPANCY: column(_occupancy), PCIE: column(partial(_traffic, PCIE)), NVLINK: column(partial(_traffic, NVLINK))}
     columns[PCIE_SATURATED] = np.array([UNREAD if (told := _saturated(*row)) is None else told for row in rows], np.uint32)

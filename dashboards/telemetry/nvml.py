@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -122,7 +123,7 @@ def _shares(handle: object) -> list[tuple[int | None, float]]:
     most = _tried(lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
     slices: dict[int, int] = {}
     for index in range(most):
-        device = _tried(lambda index=index: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))  # type: ignore[misc]
+        device = _tried(partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))
         if device is not None:
             # Devices may be compute instances of the same GPU instance, of which there are counters.
             instance, facts = _instance(device)
@@ -139,7 +140,7 @@ def _handles() -> list[object]:
     """GPUs that answer. One that fell off the bus is left out, and so counts as unread."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = _tried(lambda index=index: pynvml.nvmlDeviceGetHandleByIndex(index))  # type: ignore[misc]
+        handle = _tried(partial(pynvml.nvmlDeviceGetHandleByIndex, index))
         if handle is not None:
             found.append(handle)
     return found
@@ -224,7 +225,7 @@ def _ecc(handle: object, kind: int) -> int | None:
 def _link_errors(handle: object) -> tuple[int, int] | tuple[None, None]:
     """CRC errors of all links together, and how many links that are; None where no link tells."""
     counts = [
-        _tried(lambda link=link: pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT))  # type: ignore[misc]
+        _tried(partial(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT))
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS)
     ]
     told = [count for count in counts if count is not None]
