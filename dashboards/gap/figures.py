@@ -103,14 +103,13 @@ def gap_report(access: Access, *, now: datetime, weeks: Weeks, gpu_type: str = "
     at, gap = newest
     rates = rates_visible(access, now=now)
     parts = _of_type(gap.sums, gpu_type)
-    by_week = [_week(one, gpu_type, Cause, lambda part: part.cause) for one in (weeks.this, weeks.last)]
+    this, last = (_week(one, gpu_type, Cause, lambda part: part.cause) for one in (weeks.this, weeks.last))
     milli = [sum(amount for part, amount in parts.items() if part.cause == cause) for cause in Cause]
     tenths = rounded(milli, TENTH)
     costs = [cost_of({part: amount for part, amount in parts.items() if part.cause == cause}, rates) for cause in Cause]
     hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
     causes = [
-        Row(cause, milli[number], tenths[number], hours[number], months[number], *(None if week is None else week[cause] for week in by_week))  # type: ignore[arg-type]
-        for number, cause in enumerate(Cause)
+        Row(cause, milli[number], tenths[number], hours[number], months[number], this[cause], last[cause]) for number, cause in enumerate(Cause)
     ]
     unpriced = sorted({part.gpu_type for part in parts} - set(rates)) if rates is not None else []
     return Report(at, causes, _sum(causes), _sum([row for row in causes if row.key != Cause.COMPUTING]), unpriced, weeks.until)
@@ -133,7 +132,7 @@ def gap_by(access: Access, dimension: Dimension, *, weeks: Weeks, gpu_type: str 
     for one in (weeks.this, weeks.last):
         for part in _of_type(one.sums, gpu_type):
             groups[named(part)].setdefault(part, 0)
-    by_week = [_week(_lost(one), gpu_type, sorted(groups), named) for one in (weeks.this, weeks.last)]
+    this, last = (_week(_lost(one), gpu_type, sorted(groups), named) for one in (weeks.this, weeks.last))
     found = []
     for key, mine in groups.items():
         causes = {cause: sum(amount for part, amount in mine.items() if part.cause == cause) for cause in Cause}
@@ -143,7 +142,6 @@ def gap_by(access: Access, dimension: Dimension, *, weeks: Weeks, gpu_type: str 
     tenths = rounded([row.milli for row in found], TENTH)
     costs = [row.hour_micros for row in found]
     hours, months = _in_units(costs, CENT), _in_units([None if cost is None else cost * HOURS_A_MONTH for cost in costs], UNIT)
-    this, last = ({row.key: None if week is None else week[row.key] for row in found} for week in by_week)
     return [
         Row(row.key, row.milli, tenths[number], hours[number], months[number], this[row.key], last[row.key], row.causes)
         for number, row in enumerate(found)
@@ -191,10 +189,10 @@ def cost_of(parts: Mapping[Part, int], rates: Mapping[str, int] | None) -> int |
     )
 
 
-def _week(gap: Gap, gpu_type: str, keys: Iterable[str], named: Callable[[Part], str]) -> dict[str, int] | None:
+def _week(gap: Gap, gpu_type: str, keys: Iterable[str], named: Callable[[Part], str]) -> Mapping[str, int | None]:
     """Milli-GPU by key on average, in tenths of GPUs that add up; None where there is no snapshot."""
     if not gap.snapshots:
-        return None
+        return dict.fromkeys(keys)
     found = dict.fromkeys(keys, 0)
     for part, amount in _of_type(gap.sums, gpu_type).items():
         found[named(part)] += amount

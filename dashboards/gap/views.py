@@ -14,7 +14,7 @@ from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Row, gap_by, gap_report, gap_weeks, sees_costs
+from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Dimension, Row, gap_by, gap_report, gap_weeks, sees_costs
 from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gap_days, gpus_behind, rows_presented
 from dashboards.gap.store import gap_course, span_for
 from dashboards.marks import fleet_marks
@@ -41,11 +41,11 @@ def gap_page(request: HttpRequest) -> HttpResponse:
     version = feed_revision()
     types = fleet_size()[2]
     gpu_type = asked if (asked := request.GET.get("type", "")) in types else ""
-    dimension = asked if (asked := request.GET.get("by", "")) in DIMENSIONS else "team"
+    dimension: Dimension = next((one for one in DIMENSIONS if one == request.GET.get("by")), "team")
     chosen = range_of(request.GET)
     weeks = gap_weeks(now=moment)
     report = gap_report(access, now=moment, weeks=weeks, gpu_type=gpu_type)
-    by = gap_by(access, dimension, weeks=weeks, gpu_type=gpu_type, now=moment)  # type: ignore[arg-type]
+    by = gap_by(access, dimension, weeks=weeks, gpu_type=gpu_type, now=moment)
     rows = [_by_row(row, dimension, gpu_type, weeks.until) for row in by]
     seen = [number for number, _ in enumerate(Cause) if any(row["cells"][number]["told"] for row in rows)]
     context = {

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import gap_by, gap_report, gap_weeks
+from dashboards.gap.figures import DIMENSIONS, gap_by, gap_report, gap_weeks
 from dashboards.gap.models import GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, pieces_newest, spans_sum
@@ -160,8 +160,8 @@ def test_printed_columns_add_up(personas: Personas, viewer: str) -> None:
     assert report.whole.milli == sum(row.milli for row in report.causes) == 11_000
     assert report.whole.tenths == sum(row.tenths for row in report.causes) == 110
     assert report.whole.hour_micros == (None if viewer == "viewer" else 0)
-    for dimension in ("team", "class", "type", "pool"):
-        rows = gap_by(access, dimension, weeks=gap_weeks(now=moment), now=moment)  # type: ignore[arg-type]
+    for dimension in DIMENSIONS:
+        rows = gap_by(access, dimension, weeks=gap_weeks(now=moment), now=moment)
         assert sum(row.milli for row in rows) == 11_000
         assert sum(row.tenths for row in rows) == 110
         assert all(sum((row.causes or {}).values()) == row.milli for row in rows)

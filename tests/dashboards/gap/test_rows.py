@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from django.test import Client
 
-from dashboards.gap.figures import CENT, HOURS_A_MONTH, gap_by, gap_weeks
+from dashboards.gap.figures import CENT, DIMENSIONS, HOURS_A_MONTH, gap_by, gap_weeks
 from dashboards.gap.rows import gap_behind
 from dashboards.gap.store import Gap, gap_newest, gap_turn, gaps_write, pieces_newest
 from dashboards.gap.views import LOST
@@ -68,9 +68,9 @@ def test_the_rows_behind_each_figure_add_up_to_it_exactly(personas: Personas, vi
     moment, access = now(), personas.access(viewer)
     gap_turn(now=moment)
     checked = 0
-    for gpu_type, dimension in itertools.product(("", "A100"), ("team", "class", "type", "pool")):
-        for row in gap_by(access, dimension, gpu_type=gpu_type, weeks=gap_weeks(now=moment), now=moment):  # type: ignore[arg-type]
-            chosen = {"type": [gpu_type] if gpu_type else [], dimension: [row.key]}
+    for gpu_type, dimension in itertools.product(("", "A100"), DIMENSIONS):
+        for row in gap_by(access, dimension, gpu_type=gpu_type, weeks=gap_weeks(now=moment), now=moment):
+            chosen: dict[str, list[str]] = {"type": [gpu_type] if gpu_type else [], dimension: [row.key]}
             for cause, milli in (row.causes or {}).items():
                 if milli:
                     assert gap_behind(access, {**chosen, "cause": [cause]}, now=moment).milli == milli
