@@ -42,13 +42,11 @@ class Event:
     also: frozenset[int] = frozenset()
 
 
-def event_tell(*, now: datetime, **facts: Any) -> int:
-    """Write the line and the messages in the caller's transaction. Returns how many messages that were."""
-    return events_tell([Event(**facts)], now=now)
-
-
 def events_tell(events: Sequence[Event], *, now: datetime) -> int:
-    """Write the lines and the messages of one moment: three queries, however many. Chats get one message that lists what else would be several."""
+    """Write the lines and the messages of one moment in the caller's transaction. Returns how many messages that were.
+
+    Three queries, however many. Chats get one message that lists what else would be several.
+    """
     if not events:
         return 0
     rows = [(now, one.kind, one.title[:200], one.text[:500], one.path, one.job, one.link, one.by[:160]) for one in events]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 
 from dashboards.health.models import Action, HealthFinding, HealthRule, Incident, IncidentStep
-from dashboards.telling import event_tell
+from dashboards.telling import Event, events_tell
 from gpufleet.core.ids import public_id
 from scheduler.models import IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Node, Placement
 from scheduler.models import Checkpoint as Saved
@@ -107,14 +107,14 @@ def incident_open(*, node: Node, title: str, at: datetime, rule: HealthRule | No
         gpus=gpus,
         worst=health or Health.SUSPECT,
     )
-    event_tell(
+    event = Event(
         kind=FleetEvent.INCIDENT_OPENED,
         title=f"{node.name}: {title}",
         text=f"An incident is open on {node.name} ({gpus} GPUs).",
         link=f"/incidents/{made.public_id}/",
         subject={"incident": made.public_id, "node": node.public_id},
-        now=at,
     )
+    events_tell([event], now=at)
     return made
 
 
@@ -159,14 +159,14 @@ def incident_close(*, incident: Incident, at: datetime, now: datetime) -> None:
     incident.save(update_fields=["closed_at", "out_milli_millis", "lost_milli_millis", "jobs"])
     HealthFinding.objects.filter(incident=incident, cleared_at__isnull=True).update(cleared_at=at)
     end = "was removed" if incident.node.removed_at is not None else "is healthy again"
-    event_tell(
+    event = Event(
         kind=FleetEvent.INCIDENT_CLOSED,
         title=f"{incident.node.name} {end}",
         text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU hours.",
         link=f"/incidents/{incident.public_id}/",
         subject={"incident": incident.public_id, "node": incident.node.public_id},
-        now=now,
     )
+    events_tell([event], now=now)
 
 
 def incidents_end(*, now: datetime) -> None:

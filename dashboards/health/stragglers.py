@@ -21,7 +21,7 @@ from dashboards.health.state import SIGNALS
 from dashboards.health.steps import KEPT, LOOK, looks_of
 from dashboards.signals import Floats, activity_window, nvlink_window
 from dashboards.telemetry.frames import MINUTE, SETTLE, minute_of
-from dashboards.telling import event_tell
+from dashboards.telling import Event, events_tell
 from gpufleet.core.ids import public_id
 from gpufleet.core.progress import turn_take
 from scheduler.models import HOLDING, Placement
@@ -197,7 +197,7 @@ def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> N
         cause=causes.get((gpu, node), "No fault of the hardware is known; look at its data and its neighbours."),
     )
     straggler = Straggler.objects.select_related("job__quota", "gpu", "node").get(pk=row.pk)
-    event_tell(
+    event = Event(
         kind=FleetEvent.STRAGGLER,
         title=f"Rank {row.rank} slows {straggler.job.name} down by {row.percent}%",
         text=f"GPU {straggler.gpu.index} of {straggler.node.name}. Likely cause: {row.cause}",
@@ -205,8 +205,8 @@ def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> N
         job=straggler.job.public_id,
         link="/incidents/",
         subject={"straggler": row.public_id, "rank": row.rank, "node": straggler.node.public_id, "percent": row.percent, "measure": one.measure},
-        now=now,
     )
+    events_tell([event], now=now)
 
 
 def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[int, int], str]:

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage
-from dashboards.telling import event_tell
+from dashboards.telling import Event, events_tell
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.faults import Conflict, text_faults
 from gpufleet.core.live.news import News
@@ -131,7 +131,7 @@ def _take(
     if episode.owner_id is not None:
         title = f"{_gpus(episode)} of {episode.job.name} {'are' if episode.idle_milli != 1000 else 'is'} idle"
         notices_say(kind=Kind.IDLE, words=[Word(episode.owner_id, title, said, episode.job.public_id)], now=now, news=news)
-    event_tell(
+    event = Event(
         kind=EVENTS[Stage(stage)],
         title=f"{episode.job.name}: {_gpus(episode)} idle",
         text=said,
@@ -139,9 +139,9 @@ def _take(
         job=episode.job.public_id,
         link=f"/idle/{episode.public_id}/",
         subject={"episode": episode.public_id, "owner": episode.owner.username if episode.owner else None, "idle_milli": episode.idle_milli},
-        now=now,
         by=actor.name,
     )
+    events_tell([event], now=now)
     news.publish()
 
 
