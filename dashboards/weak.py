@@ -7,11 +7,12 @@ is shown of such GPUs is marked, on pages, in files and in the API.
 from collections.abc import Collection
 
 import numpy as np
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import QuerySet
 from numpy.typing import NDArray
 
 from dashboards.models import TelemetryFrame
 from scheduler.models import Gpu
+from scheduler.selectors.clusters import has_gpus
 
 SM_ACTIVITY, DRIVER_UTILIZATION = "sm_activity", "driver_utilization"
 # How the source of a frame ends in which at least one GPU has the weaker signal (`nvml-driver`).
@@ -27,8 +28,7 @@ def weak_of(source: str, gpu_ids: bytes | memoryview, weak_ids: bytes | memoryvi
 
 def _frames() -> QuerySet[TelemetryFrame]:
     """Those with the weaker signal. The last one of a cluster whose GPUs are gone says nothing of the fleet."""
-    there = Gpu.objects.filter(node__cluster=OuterRef("cluster"), removed_at__isnull=True, node__removed_at__isnull=True)
-    return TelemetryFrame.objects.filter(Exists(there), source__endswith=WEAK_ENDING)
+    return TelemetryFrame.objects.filter(has_gpus(), source__endswith=WEAK_ENDING)
 
 
 def weak_gpus(clusters: Collection[int] | None = None) -> set[int]:

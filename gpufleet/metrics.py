@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from dashboards.alerts.figures import FIGURES, figures_now
+from dashboards.alerts.figures import COSTS, FIGURES, figures_now
 from dashboards.alerts.selectors import alerts_firing
 from dashboards.figures import figures_by_type
 from dashboards.selectors import fleet_read
@@ -116,7 +116,7 @@ class Fleet(Collector):
 
     def _watched(self) -> Iterator[Metric]:
         """What alert rules watch, by the same reading."""
-        hidden = set() if self.sees_costs else {key for key, figure in FIGURES.items() if figure.is_cost}
+        hidden = () if self.sees_costs else COSTS
         figures = figures_now(now=self.now, wanted=FIGURES.keys() - hidden)
         rows = [((("figure", key), ("of", of)), value) for key, values in sorted(figures.items()) for of, value in sorted(values.items())]
         yield gauge("gpufleet_figure", "Figures that alert rules watch, in their units; `of` is empty for the whole fleet.", *rows)

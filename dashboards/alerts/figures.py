@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Exists, OuterRef, Sum
+from django.db.models import Count, Sum
 
 from dashboards.figures import Figures, figures_by_type, gap_cost
 from dashboards.health.models import HealthFrame, Incident
@@ -24,6 +24,7 @@ from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book, rates_now
 from scheduler.jobs.stored import roles_of, takes_gpus
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobState, Node, Placement
+from scheduler.selectors.clusters import has_gpus
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
 
@@ -65,6 +66,7 @@ FIGURES: dict[str, Figure] = {
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
 }
+COSTS = tuple(key for key, figure in FIGURES.items() if figure.is_cost)
 
 Values = Mapping[str, float]
 Types = tuple[str, ...] | None
@@ -226,11 +228,10 @@ def _by_node(rows: Iterable[tuple[str, str]]) -> dict[str, float]:
 
 def _telemetry(now: datetime) -> dict[str, float]:
     """Of each cluster, and of each server that is to be read: others may still tell of its cluster while its own GPUs have no reading."""
-    there = Gpu.objects.filter(node__cluster=OuterRef("cluster"), removed_at__isnull=True, node__removed_at__isnull=True)
     newest: dict[str, datetime] = {}
     for frames in (TelemetryFrame, HealthFrame):
-        for name, at, has_gpus in frames.objects.annotate(there=Exists(there)).values_list("cluster__name", "at", "there"):
-            newest.setdefault(name, at if has_gpus else now)  # a cluster without GPUs has nothing to be read
+        for name, at, is_there in frames.objects.annotate(there=has_gpus()).values_list("cluster__name", "at", "there"):
+            newest.setdefault(name, at if is_there else now)  # a cluster without GPUs has nothing to be read
     read: dict[bool, dict[str, datetime]] = {True: {}, False: {}}  # what is not to be read any more is silent for no time: an alert about it ends
     for name, read_at, changed_at, enabled, removed_at in PrometheusServer.objects.values_list(*SERVER):
         is_read = enabled and removed_at is None

@@ -1,6 +1,6 @@
 """Who may act on alerts, silences and rules: operators, and on those of costs also people who see costs everywhere."""
 
-from dashboards.alerts.figures import FIGURES
+from dashboards.alerts.figures import COSTS, FIGURES
 from quotas.permissions import Access, Can
 
 # Of those who see costs everywhere each has one of these; a token that only reads has none.
@@ -9,13 +9,13 @@ ACTS = (Can.OPERATE, Can.MANAGE_COSTS, Can.EDIT_QUOTA, Can.MANAGE_PEOPLE)
 
 def may_act(access: Access, figure: str = "") -> bool:
     """On what is of a figure; without one, on what is of all of them."""
-    return access.can_everywhere(Can.OPERATE) or (_is_cost(figure) and _acts_on_costs(access))
+    return access.can_everywhere(Can.OPERATE) or (figure in COSTS and _acts_on_costs(access))
 
 
 def must_act(access: Access, figure: str = "") -> None:
     if may_act(access, figure):
         return
-    if _is_cost(figure):
+    if figure in COSTS:
         raise access.refusal(*(ACTS if access.can_everywhere(Can.SEE_COSTS) else (Can.SEE_COSTS,)))
     access.must_everywhere(Can.OPERATE)
 
@@ -28,7 +28,7 @@ def must_act_on_any(access: Access) -> None:
 def figures_offered(access: Access) -> list[str]:
     """What rules of these people may watch."""
     sees = access.can_everywhere(Can.SEE_COSTS)
-    return [key for key, figure in FIGURES.items() if may_act(access, key) and (sees or not figure.is_cost)]
+    return [key for key in FIGURES if may_act(access, key) and (sees or key not in COSTS)]
 
 
 def figure_faults(access: Access, figure: str) -> dict[str, list[str]]:
@@ -36,13 +36,9 @@ def figure_faults(access: Access, figure: str) -> dict[str, list[str]]:
     offered = figures_offered(access)
     if figure not in FIGURES or figure in offered:
         return {}
-    if FIGURES[figure].is_cost:
+    if figure in COSTS:
         return {"figure": ["You cannot view costs. Choose another figure."]}
     return {"figure": [f"You may only watch costs. Choose one of {', '.join(offered)}."]}
-
-
-def _is_cost(figure: str) -> bool:
-    return figure in FIGURES and FIGURES[figure].is_cost
 
 
 def _acts_on_costs(access: Access) -> bool:

@@ -4,11 +4,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 from urllib.parse import urlencode
 
 from django.db import transaction
 
-from dashboards.alerts.figures import FIGURES, WHOLE, figures_now
+from dashboards.alerts.figures import COSTS, FIGURES, WHOLE, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Silence
 from dashboards.telling import Event, events_tell
@@ -28,6 +29,7 @@ EACH = "*"
 MOST_SUBJECTS = 500
 NOTE_LENGTH = 300
 CHANGED = ("state", "since", "value", "worst", "calm_since", "silenced", "fired_at", "escalated_at", "resolved_at", "note")
+_changeable = attrgetter(*CHANGED)
 NEW = ("public_id", "rule_id", "subject", "state", "value", "worst", "since", "calm_since", "silenced", "fired_at", "escalated_at")
 
 
@@ -114,7 +116,7 @@ class Steps:
 
     def judge(self, rule: AlertRule, subject: str, value: float | None, alert: Alert | None) -> None:
         limits = limits_of(rule)
-        stored = None if alert is None else _kept(alert)
+        stored = None if alert is None else _changeable(alert)
         if alert is None:
             state = begun(limits, value, self.now) if value is not None else None
             if state is None:
@@ -136,7 +138,7 @@ class Steps:
                 self._tell(alert, FleetEvent.ALERT_FIRING, rule.told)
         else:
             self._go_on(alert, rule, state)
-        if stored is not None and _kept(alert) != stored:  # most alerts go on as they are, round after round
+        if stored is not None and _changeable(alert) != stored:  # most alerts go on as they are, round after round
             self._changed.append(alert)
 
     def _go_on(self, alert: Alert, rule: AlertRule, state: State) -> None:
@@ -174,11 +176,6 @@ class Steps:
         news = News()
         alerts_tell(self._told, now=self.now, news=news)
         news.publish()
-
-
-def _kept(alert: Alert) -> tuple[object, ...]:
-    """What a round may change of an alert that goes on."""
-    return alert.state, alert.since, alert.value, alert.worst, alert.calm_since, alert.silenced, alert.fired_at, alert.escalated_at
 
 
 def is_silenced(alert: Alert, silences: Sequence[Silence]) -> bool:
@@ -255,7 +252,7 @@ def _event(telling: Telling, also: frozenset[int]) -> Event:
 
 def report_of(alert: Alert) -> str:
     """The address of the team's cost lines of the month, where the figure is one of costs."""
-    if not FIGURES[alert.rule.figure].subjects or not FIGURES[alert.rule.figure].is_cost or not alert.subject:
+    if alert.rule.figure not in COSTS or not FIGURES[alert.rule.figure].subjects or not alert.subject:
         return ""
     said = {"month": f"{alert.since:%Y-%m}", "by": "team", "key": alert.subject}
     return f"/cost/lines/?{urlencode(said)}"

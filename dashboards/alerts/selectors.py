@@ -11,7 +11,7 @@ from django.db.models import Count, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import Http404
 
-from dashboards.alerts.figures import FIGURES
+from dashboards.alerts.figures import COSTS, FIGURES
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
 from quotas.permissions import Access, Can
 from scheduler.models import Delivery, Webhook
@@ -47,7 +47,7 @@ def told(figure: str, value: float) -> str:
 
 def _seen(access: Access, column: str = "") -> Q:
     """Rules of costs are only for those who may see them everywhere; what is of a team is for those who see it, or see its costs."""
-    hidden = [key for key, figure in FIGURES.items() if figure.is_cost] if not access.can_everywhere(Can.SEE_COSTS) else []
+    hidden = COSTS if not access.can_everywhere(Can.SEE_COSTS) else ()
     teams = [key for key, figure in FIGURES.items() if figure.subjects == "team"]
     prefix = f"{column}__" if column else ""
     shown = ~Q(**{f"{prefix}figure__in": hidden})
@@ -107,8 +107,7 @@ def activity_listed(access: Access) -> QuerySet[ActivityEntry]:
     found = ActivityEntry.objects.filter(Q(path="") | access.visible(Can.SEE, "path"))
     if access.can_everywhere(Can.SEE_COSTS):
         return found
-    costs = [key for key, figure in FIGURES.items() if figure.is_cost]
-    hidden = Alert.objects.filter(rule__figure__in=costs).exclude(pk__in=Alert.objects.filter(_seen(access, "rule")).values("pk"))
+    hidden = Alert.objects.filter(rule__figure__in=COSTS).exclude(pk__in=Alert.objects.filter(_seen(access, "rule")).values("pk"))
     return found.exclude(link__in=hidden.values_list(Concat(Value("/activity/alerts/"), "public_id", Value("/"))))
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.db.models import Case, Count, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
+from django.db.models import Case, Count, Exists, IntegerField, OuterRef, QuerySet, Subquery, Sum, Value, When
 from django.db.models.functions import Coalesce
 from django.http import Http404
 
@@ -132,6 +132,11 @@ def cluster_for(access: Access, name: str) -> Cluster:
     if found is None:
         raise Http404(f"There is no cluster {name}.")
     return found
+
+
+def has_gpus() -> Exists:
+    """Whether the cluster of a row has GPUs now; what was read of one whose GPUs are gone says nothing of the fleet."""
+    return Exists(Gpu.objects.filter(node__cluster=OuterRef("cluster"), removed_at__isnull=True, node__removed_at__isnull=True))
 
 
 def pool_for(access: Access, cluster: str, name: str) -> Pool:
