@@ -1,12 +1,13 @@
-"""Raw hardware state for tests: looks of a cluster, fifteen seconds apart."""
+"""Raw hardware state for tests: looks of a cluster, fifteen seconds apart; and rules about it."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
 
+from dashboards.health.models import HealthRule
 from dashboards.health.state import UNREAD, RawState, state_write
-from scheduler.models import Gpu
+from scheduler.models import Gpu, Node
 
 LOOK = timedelta(seconds=15)
 
@@ -36,3 +37,12 @@ def looks(gpus: Sequence[Gpu], figures: Mapping[str, Mapping[Gpu, int]], *, star
     while at <= end:
         look(gpus, figures, at=at)
         at += LOOK
+
+
+def rule(**fields):
+    facts = {"name": "Throttles", "signal": "thermal", "threshold": 60, "window_minutes": 5, "clear_below": 15, "clear_minutes": 10}
+    return HealthRule.objects.create(public_id=f"hr-{HealthRule.objects.count()}", **(facts | {"action": "suspect"} | fields))
+
+
+def health_of(node):
+    return Node.objects.get(pk=node.pk).health

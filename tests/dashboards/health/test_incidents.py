@@ -1,0 +1,164 @@
+"""Incidents: when they open and end, what they tell, and what they cost."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+
+from dashboards.alerts.models import AlertRule
+from dashboards.alerts.round import alerts_round
+from dashboards.health.incidents import calm_needed, incidents_follow
+from dashboards.health.models import HealthFinding, HealthSettings, Incident
+from dashboards.health.round import health_round
+from dashboards.models import ActivityEntry
+from scheduler.models import Attempt, Health, InventoryEvent, JobState, Node
+from scheduler.services.hardware.hardware import gpu_health_change, hardware_event, node_health_change
+from scheduler.services.loop.runs import Ended, attempts_ended
+from tests import builders
+from tests.builders import NOON
+from tests.dashboards.health_worlds import LOOK, health_of, look, looks, rule
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("gpu_is_sick", [False, True])
+def test_an_incident_of_a_node_that_stayed_healthy_ends_with_its_findings(fleet, personas: Personas, gpu_is_sick):
+    """So it is where rules change nothing; unless a GPU of the node is not healthy, which a person said."""
+    nodes, gpus = fleet
+    rule()
+    HealthSettings.objects.create(pk=1, acts=False)
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 2 * MINUTE)
+    health_round(now=NOON + 2 * MINUTE)
+    assert Incident.objects.get().closed_at is None
+    if gpu_is_sick:
+        gpu_health_change(access=personas.access("operator"), gpu=gpus[1], to=Health.SUSPECT, reason="Odd.", now=NOON + 2 * MINUTE)
+    for minute in range(3, 20):
+        look(gpus, {}, at=NOON + minute * MINUTE)
+        health_round(now=NOON + minute * MINUTE)
+
+    finding = HealthFinding.objects.get()
+    assert finding.cleared_at is not None and Incident.objects.get().closed_at is None
+    for minute in range(20, 25):
+        health_round(now=NOON + minute * MINUTE)
+    assert (Incident.objects.get().closed_at, health_of(nodes[0])) == (None if gpu_is_sick else finding.cleared_at + 5 * MINUTE, Health.HEALTHY)
+
+
+def test_a_flapping_gpu_of_a_node_that_stayed_healthy_has_no_incident_each_time(fleet):
+    """It must be calm for as long as a suspect, each time for longer."""
+    _, gpus = fleet
+    rule(clear_minutes=1)
+    HealthSettings.objects.create(pk=1, acts=False)
+    for number in range(4 * 60):
+        at = NOON + number * LOOK
+        look(gpus, {"thermal": {gpus[0]: 1}} if number % 50 < 6 else {}, at=at)
+        health_round(now=at)
+    assert (HealthFinding.objects.count(), Incident.objects.count()) == (5, 2)
+
+
+def test_the_incident_of_a_node_that_was_removed_ends(fleet, personas: Personas):
+    nodes, gpus = fleet
+    AlertRule.objects.all().delete()
+    AlertRule.objects.create(
+        public_id="ar-1", name="Incidents", figure="incidents", subject="*", threshold=1, clear_at=1, for_minutes=0, told=["operator"]
+    )
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    assert alerts_round(now=NOON + MINUTE).fired == 1
+    Node.objects.filter(pk=nodes[0].pk).update(removed_at=NOON + 2 * MINUTE)
+    looks(gpus[2:], {}, start=NOON + MINUTE + LOOK, end=NOON + 3 * MINUTE)
+
+    health_round(now=NOON + 3 * MINUTE)
+
+    assert Incident.objects.get().closed_at == NOON + 2 * MINUTE
+    assert HealthFinding.objects.get().cleared_at is not None
+    ended = ActivityEntry.objects.get(kind="incident.closed")
+    assert (ended.title, ended.at) == (f"{nodes[0].name} was removed", NOON + 3 * MINUTE)
+    assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
+
+
+def test_who_falls_ill_again_and_again_is_trusted_later_each_time():
+    assert [calm_needed(count) / MINUTE for count in (0, 1, 2, 3, 4, 99)] == [5, 5, 10, 20, 40, 320]
+
+
+def test_incidents_tell_of_hands_too_and_measure_what_they_cost(fleet, personas: Personas):
+    nodes, gpus = fleet
+    access = personas.access("operator")
+    job = builders.job(state=JobState.RUNNING, on=builders.quota(), gpus_milli=2000)
+    for gpu in gpus[:2]:
+        builders.placement(job, gpu, since=NOON - 60 * MINUTE)
+    Attempt.objects.filter(job=job).update(running_at=NOON - 60 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.DOWN, reason="Dark.", now=NOON)
+    attempts_ended(ends=[Ended(Attempt.objects.get(job=job).pk, None, "Node lost.", node_lost=True)], now=NOON + MINUTE)
+    health_round(now=NOON + 30 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.BURN_IN, reason="Back.", now=NOON + 40 * MINUTE)
+    node_health_change(access=access, node=nodes[0], to=Health.HEALTHY, reason="Fine.", now=NOON + 60 * MINUTE)
+    health_round(now=NOON + 61 * MINUTE)
+
+    incident = Incident.objects.get()
+    assert (incident.title, incident.by_rule, incident.worst) == ("Dark.", False, "down")
+    assert incident.closed_at == NOON + 60 * MINUTE
+    assert incident.out_milli_millis == 2000 * 60 * 60_000
+    assert (incident.jobs, incident.lost_milli_millis) == (1, 2000 * 61 * 60_000)
+    page = personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode()
+    assert page.count("Dark.") == 1 and job.name in page
+    assert job.name not in personas.client("viewer").get(f"/incidents/{incident.public_id}/").content.decode()
+
+
+def test_an_event_that_comes_to_light_after_a_later_one_has_its_incident_too(fleet, personas: Personas):
+    """Keys are given in order, and transactions do not end in it: a drain of many nodes ends after that of one that began later."""
+    nodes, _ = fleet
+    access = personas.access("operator")
+    for number, node in enumerate(nodes[:3]):
+        node_health_change(access=access, node=node, to=Health.DOWN, reason=f"Dark {number}.", now=NOON + number * MINUTE)
+    rows = list(InventoryEvent.objects.filter(kind="health").order_by("pk"))
+    InventoryEvent.objects.filter(pk__in=[row.pk for row in rows[:2]]).delete()
+    with transaction.atomic():
+        assert incidents_follow() == 1
+    for row in rows[:2]:
+        row.save(force_insert=True)
+
+    with transaction.atomic():
+        assert (incidents_follow(), incidents_follow()) == (2, 0)
+
+    assert list(Incident.objects.order_by("node").values_list("title", "node")) == [(f"Dark {n}.", nodes[n].pk) for n in range(3)]
+
+
+def test_what_made_no_step_ends_no_incident_that_was_opened_after_it(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule()
+    access = personas.access("operator")
+    with transaction.atomic():
+        for to, minute in ((Health.DOWN, 0), (Health.SUSPECT, 1), (Health.HEALTHY, 2)):
+            node_health_change(access=access, node=nodes[1], to=to, reason="By hand.", now=NOON + minute * MINUTE)
+        healths = {"before": {"health": "suspect"}, "after": {"health": "healthy"}}
+        hardware_event(actor=access.actor, node=nodes[0], gpu=None, kind="health", cause="Old.", now=NOON, **healths)
+        node_health_change(access=access, node=nodes[2], to=Health.DOWN, reason="Dark.", now=NOON + 3 * MINUTE)
+        incidents_follow()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON + 3 * MINUTE, end=NOON + 5 * MINUTE)
+
+    for minute in (5, 6):
+        health_round(now=NOON + minute * MINUTE)
+
+    assert set(Incident.objects.filter(closed_at=None).values_list("node", flat=True)) == {nodes[0].pk, nodes[2].pk}
+    assert Incident.objects.get(node=nodes[1]).closed_at == NOON + 2 * MINUTE
+
+
+def test_the_page_of_an_incident_names_its_rule_once_and_leads_to_the_drain(fleet, personas: Personas):
+    nodes, gpus = fleet
+    rule()
+    looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 3 * MINUTE)
+    health_round(now=NOON + 3 * MINUTE)
+    incident = Incident.objects.get()
+
+    pages = [personas.client(name).get(f"/incidents/{incident.public_id}/").content.decode() for name in ("operator", "viewer")]
+
+    drain = f"/nodes/{nodes[0].public_id}/health/?to=draining"
+    assert [drain in page for page in pages] == [True, False]
+    for page in pages:
+        shown = page[page.index("<main") :]
+        assert (shown.count("Throttles"), shown.count(incident.title.rstrip(".")), shown.count("The rule held.")) == (1, 1, 1)
+    Incident.objects.update(closed_at=NOON + 5 * MINUTE)
+    assert drain not in personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode(), "it is over"
