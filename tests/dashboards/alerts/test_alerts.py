@@ -46,6 +46,13 @@ def pool(personas: Personas):
     return [builders.node(gpus=1, pool=builders.pool()) for _ in range(4)]
 
 
+def silenced_rule(personas: Personas, **fields):
+    """Silenced for an hour from noon; a webhook of the top hears all of its alerts."""
+    one = rule(**fields)
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
+    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+
+
 def used_up(node: QuotaNode) -> Budget:
     """A budget of which nothing is left."""
     budget = Budget.objects.create(public_id=f"b-{node.pk}", name="Month", quota=node, unit="gpu_hours", amount=1000, period="month")
@@ -130,9 +137,7 @@ def test_a_silence_lists_the_alert_and_tells_nobody(pool, personas: Personas):
 
 
 def test_an_alert_that_outlasts_its_silence_is_told_when_that_ends(pool, personas: Personas):
-    one = rule(for_minutes=0, escalate_minutes=30, escalate_to=["superuser"])
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
-    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    silenced_rule(personas, for_minutes=0, escalate_minutes=30, escalate_to=["superuser"])
     sick(pool[:2])
     for minutes in (0, 59):
         alerts_round(now=NOON + minutes * MINUTE)
@@ -150,9 +155,7 @@ def test_an_alert_that_outlasts_its_silence_is_told_when_that_ends(pool, persona
 
 
 def test_an_alert_that_is_about_to_end_with_its_silence_is_told_only_if_it_comes_back(pool, personas: Personas):
-    one = rule(for_minutes=10)
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"])
-    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    silenced_rule(personas, for_minutes=10)
     sick(pool[:2])
     for minutes in (0, 10):
         alerts_round(now=NOON + minutes * MINUTE)
@@ -169,9 +172,7 @@ def test_an_alert_that_is_about_to_end_with_its_silence_is_told_only_if_it_comes
 
 def test_nobody_hears_that_nobody_acknowledged_what_nobody_was_told_of(pool, personas: Personas):
     """Its silence ends while the figure is back within its limit, long after it fired."""
-    one = rule(for_minutes=10, escalate_minutes=15, escalate_to=["superuser"])
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
-    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
+    silenced_rule(personas, for_minutes=10, escalate_minutes=15, escalate_to=["superuser"])
     sick(pool[:2])
     for minutes in (0, 10):
         alerts_round(now=NOON + minutes * MINUTE)
