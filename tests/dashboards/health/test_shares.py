@@ -89,3 +89,16 @@ def test_a_node_that_a_person_took_out_is_not_in_the_rules_share(fleet, personas
     health_round(now=NOON + 2 * MINUTE)
 
     assert [health_of(node) for node in nodes[:2]] == [Health.DOWN, Health.DRAINED]
+
+
+def test_a_node_that_must_go_out_does_so_beyond_the_half_that_suspects_have_closed(fleet):
+    nodes, gpus = fleet
+    rule(signal="temperature", threshold=80, clear_below=80, name="Warm")
+    rule(signal="ecc_uncorrected", threshold=1, clear_below=1, action="drain", name="ECC")
+    HealthSettings.objects.create(pk=1, most_percent=10, patience_minutes=30)
+    looks(gpus, {"temperature": dict.fromkeys(gpus, 85)}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+    look(gpus, {"ecc_uncorrected": dict.fromkeys(gpus[-4:], 3)}, at=NOON + MINUTE + LOOK)
+    health_round(now=NOON + MINUTE + LOOK)
+
+    assert [health_of(node) for node in nodes] == [*[Health.SUSPECT] * 5, *[Health.HEALTHY] * 3, Health.DRAINED, Health.HEALTHY]
