@@ -6,6 +6,7 @@ from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
+from quotas.models import LedgerClock
 from scheduler.backends.registry import backend_for, backends_all
 from scheduler.models import Cluster, Gpu, InventoryEvent, JobState, Node, OutsideJob, Placement, PlannedHealth, SlurmCluster
 from scheduler.selectors.clusters import clusters_listed
@@ -13,6 +14,7 @@ from scheduler.services.hardware.imports import import_apply, import_preview
 from scheduler.services.hardware.removing import cluster_remove
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.loop.usage import silence_follow
 from tests import builders
 from tests.builders import NOON
 from tests.invariants import fleet_faults
@@ -89,6 +91,18 @@ def test_it_stays_while_a_job_runs_there_leaves_or_was_promised_it(leaving, pers
     with pytest.raises(Conflict, match="give them up first"):
         leaving.remove(access)
     assert not Node.objects.filter(removed_at__isnull=False).exists()
+
+
+def test_one_that_did_not_answer_does_not_stay_unseen_in_the_ledger(leaving, personas):
+    """Its runs, once it is added again, would never be decided anew."""
+    leaving.over()
+    Cluster.objects.filter(pk=leaving.cluster.pk).update(silent_since=leaving.loop.now)
+    silence_follow(at=leaving.loop.now)
+    assert LedgerClock.objects.get().unseen == ["hpc"]
+
+    leaving.remove(personas.access("operator"))
+
+    assert LedgerClock.objects.get().unseen == []
 
 
 def test_it_is_refused_without_reason_name_or_right_and_twice(leaving, personas):

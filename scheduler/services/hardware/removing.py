@@ -30,7 +30,7 @@ from scheduler.selectors.holders import open_placements
 from scheduler.services.hardware.giving_up import fits_elsewhere
 from scheduler.services.hardware.hardware import check_confirmed
 from scheduler.services.loop.lease import lease_want
-from scheduler.services.loop.usage import timeline_follow, usage_moment
+from scheduler.services.loop.usage import silence_follow, timeline_follow, usage_moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
         SlurmCluster.objects.filter(cluster=row).update(import_minutes=0, import_waits=None)
         row.removed_at, row.silent_since = at, None
         row.save(update_fields=["removed_at", "silent_since"])
+        silence_follow(at=at)
         audit_record(
             actor=access.actor,
             action="cluster.remove",

@@ -19,7 +19,7 @@ from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import Seconds
-from quotas.services.ledger import LATE, ledger_unseen
+from quotas.services.ledger import LATE
 from scheduler.backends.base import Backend, BackendError, BackendSilent, FolderSilent, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
 from scheduler.backends.registry import Backends, Silence
 from scheduler.loop.measures import CALL, CALL_FAULTS
@@ -30,7 +30,7 @@ from scheduler.services.loop.holds import WHOLE_MILLI
 from scheduler.services.loop.lease import Fenced, lease_want
 from scheduler.services.loop.measuring import tally
 from scheduler.services.loop.runs import WHOLE_SECONDS, Ended, attempts_ended, attempts_seen, workers_left, workers_lost, workers_up
-from scheduler.services.loop.usage import usage_follow, usage_moment
+from scheduler.services.loop.usage import silence_follow, usage_follow, usage_moment
 
 log = logging.getLogger(__name__)
 
@@ -216,8 +216,7 @@ def _follow_silence(
         for cluster in sorted(gone):
             Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster].since)
         Cluster.objects.filter(pk__in=back).update(silent_since=None)
-        silent_now = Cluster.objects.filter(silent_since__isnull=False).values_list("name", flat=True)
-        ledger_unseen(clusters=list(silent_now), at=moment)
+        silence_follow(at=moment)
         # What was put off because of the silence is sent now.
         Order.objects.filter(cluster__in=back, done_at__isnull=True, tries__gt=0, due_at__gt=now).update(due_at=now)
         nodes = Node.objects.filter(cluster__in=gone | back, removed_at__isnull=True).order_by("pk").values_list("pk", flat=True)

@@ -20,9 +20,9 @@ from gpufleet.core.prepared import Prepared, PreparedUpdate, together
 from quotas.chargeback.months import ledger_changed
 from quotas.models import LedgerClock, LedgerEntry, Phase
 from quotas.services.budgets import budgets_unsettle
-from quotas.services.ledger import LATE, Held, by_moment, ledger_follow, ledger_moment, ledger_redecide
+from quotas.services.ledger import LATE, Held, by_moment, ledger_follow, ledger_moment, ledger_redecide, ledger_unseen
 from scheduler.jobs.stored import least_of, role_named, roles_of
-from scheduler.models import USES, Attempt, CapacityEntry, Gpu, Health, Job, JobState, Placement, PromisedSeat, UsageStep
+from scheduler.models import USES, Attempt, CapacityEntry, Cluster, Gpu, Health, Job, JobState, Placement, PromisedSeat, UsageStep
 
 EVERY_TYPE = "*"
 COLUMNS = tuple(f"{use}_milli" for use in USES)
@@ -85,6 +85,11 @@ def usage_changed(*, since: datetime, now: datetime) -> None:
     """What adds up the ledger and keeps the sum adds it up again from this moment on. Past usage (`past`) stays: it decays, and nobody pays by it."""
     ledger_changed(since=since, now=now)
     budgets_unsettle(since=since)
+
+
+def silence_follow(*, at: datetime) -> None:
+    """Tell the ledger which clusters do not answer, after that has changed of any."""
+    ledger_unseen(clusters=list(Cluster.objects.filter(silent_since__isnull=False).values_list("name", flat=True)), at=at)
 
 
 def phase_of(
