@@ -198,7 +198,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         ]
         return "\n".join(lines) + "\n"
     lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)))
-    lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *_TELL_ALL] if saves(order) else ["trap : USR1"]
+    lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *TELL_ALL] if saves(order) else ["trap : USR1"]
     lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
         rank = ranks[seat.role, seat.index]
@@ -210,11 +210,11 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
     return "\n".join([*lines, *_WAIT]) + "\n"
 
 
-# A step beside those of the workers, on each node.
-_TELL_ALL = (
+# A step beside those of the workers, on each node. A shell of its own starts it: the number of a worker is read from `$!` after its start.
+TELL_ALL = (
     "gf_tell_all() {",
-    '  "$gf_srun" --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 --gres=none --output=none \\',
-    '    /bin/bash -p -c "$gf_tell_tasks" gpufleet "$gf_scontrol" >/dev/null 2>&1 &',
+    '  ( "$gf_srun" --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 \\',
+    '    --mem=0 --gres=none --output=none /bin/bash -p -c "$gf_tell_tasks" gpufleet "$gf_scontrol" >/dev/null 2>&1 & )',
     "}",
     "trap gf_tell_all USR1",
 )

@@ -13,7 +13,7 @@ import yaml
 
 from scheduler.backends.base import StartOrder, WorkerSeat
 from scheduler.backends.slurm.client import SlurmNode, as_account
-from scheduler.backends.slurm.script import Places, parts_of, script_of
+from scheduler.backends.slurm.script import TELL_ALL, Places, parts_of, script_of
 from scheduler.hardware.slurm import KnownType, document_of
 from tests.scheduler.backends.scenes import start_order
 from tests.servers import wait_until
@@ -121,3 +121,13 @@ def test_a_script_that_slurm_starts_again_runs_nothing_where_it_has_completed(tm
 
     assert again.codes() == (0, "0")
     assert not again.is_up()
+
+
+def test_a_script_that_is_signalled_while_it_starts_a_worker_waits_for_that_worker() -> None:
+    """Its number is read from `$!` by the next command, and a signal may come in between."""
+    told = "\n".join(TELL_ALL)
+    script = f"gf_srun=/bin/true\n{told}\n/bin/sleep 0.1 & echo $!; kill -USR1 $$; echo $!; wait"
+
+    started, waited = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, timeout=30, check=True).stdout.split()
+
+    assert waited == started
