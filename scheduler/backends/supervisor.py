@@ -73,20 +73,26 @@ def catches(pid: int, number: int) -> bool:
 
 def topmost_catching(pid: int, number: int) -> list[int]:
     """The process itself if it has said what it does on a signal, else the first below it that have: as the ranks below a torchrun, which has not."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-    found, asked = [], [pid]
+    found, asked, below = [], [pid], None
     while asked:
         one = asked.pop()
         if catches(one, number):
             found.append(one)
         else:
-            asked += children.get(one, ())
+            below = below or children()
+            asked += below.pop(one, ())
     return found
+
+
+def children() -> dict[int, list[int]]:
+    """All processes, by the one that is above them."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                below.setdefault(int(fields[1]), []).append(int(entry.name))
+    return below
 
 
 def end_user(uid: int) -> None:
@@ -100,17 +106,12 @@ def end_user(uid: int) -> None:
 
 def descendants(top: int) -> list[int]:
     """All processes below one."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                below.setdefault(int(fields[1]), []).append(int(entry.name))
+    below = children()
     found, open_ones = [], [top]
     while open_ones:
-        children = below.pop(open_ones.pop(), [])
-        found += children
-        open_ones += children
+        own = below.pop(open_ones.pop(), [])
+        found += own
+        open_ones += own
     return found
 
 
