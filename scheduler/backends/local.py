@@ -321,10 +321,14 @@ class LocalBackend:
             for process in state.get("processes", ()):
                 if supervisor.started_ticks(process["pid"]) != process["ticks"]:
                     continue
-                told = supervisor.topmost_catching(process["pid"], number) if number == USR1 else [process["pid"]]
-                for pid in told:
+                if number != USR1:
                     with contextlib.suppress(ProcessLookupError):
-                        (os.kill if number == USR1 else os.killpg)(pid, number)
+                        os.killpg(process["pid"], number)
+                        sent += 1
+                    continue
+                for pid in supervisor.topmost_catching(process["pid"], number):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):  # one below may be another user's: sudo
+                        os.kill(pid, number)
                         sent += 1
             if number == KILL:
                 supervisor.end_marked(f"{MARK}={spot}")

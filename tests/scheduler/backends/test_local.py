@@ -414,6 +414,24 @@ def test_the_ranks_below_a_launcher_are_asked_to_save_and_not_the_launcher(backe
     assert look(backend).state == RunState.RUNNING
 
 
+def test_one_below_a_launcher_that_is_another_user_s_is_asked_to_leave_all_the_same(backend: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As sudo, which knows USR1 and is root's: a console that is not may not signal it."""
+    kill = os.kill
+
+    def refuses(pid: int, number: int) -> None:
+        if number == signal.SIGUSR1:
+            raise PermissionError
+        kill(pid, number)
+
+    command = f"[sys.executable, '-u', '-c', {textwrap.dedent(SAVES)!r}]"
+    backend.start(order(f"import subprocess, sys; subprocess.run({command})", grace_seconds=600), now=now())
+    running(backend, "up")
+    monkeypatch.setattr(os, "kill", refuses)
+    backend.signal(key="j-1.1", sequence=2, signal=Signal.TERMINATE, now=now())
+
+    assert ended(backend).exit_code == 128 + signal.SIGTERM
+
+
 def test_who_knows_nothing_of_usr1_is_not_killed_by_it(backend: LocalBackend) -> None:
     backend.start(order("import time; print('up'); time.sleep(60)"), now=now())
     running(backend, "up")
