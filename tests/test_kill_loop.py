@@ -134,7 +134,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
-from tests.scheduler.backends.test_local import order
+from tests.scheduler.backends.local_machine import order
 backend = LocalBackend(Path({folder!r}), Rules(same_user=True))
 backend.start(order("import time; print('up'); time.sleep(300)", workers=2), now=datetime.now(UTC))
 print("started", flush=True)

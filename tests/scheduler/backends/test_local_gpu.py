@@ -14,8 +14,8 @@ from gpufleet.core.times import now
 from scheduler.backends.base import WorkerSeat
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
+from tests.scheduler.backends.local_machine import log, running
 from tests.scheduler.backends.scenes import start_order
-from tests.scheduler.backends.test_local import log, running
 
 # CUDA's own driver library without PyTorch: a context and 256 MiB on every device that is visible.
 HOLD = """
