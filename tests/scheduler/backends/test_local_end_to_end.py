@@ -237,7 +237,8 @@ def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_
     gang = Gang(console, lambda job: tmp_path / "checkpoints" / job.public_id / "1", least=2, most=3, gpus=1, guaranteed=3)
 
     try:
-        grown_shrunk_and_repaired(gang, most=3, lose=lambda node, _: Node.objects.filter(pk=node.pk).update(health=Health.DOWN))
+        attempt = grown_shrunk_and_repaired(gang, most=3, lose=lambda node, _: Node.objects.filter(pk=node.pk).update(health=Health.DOWN))
+        assert attempt.outcome == "completed"
     finally:
         console.end()
 
@@ -264,6 +265,6 @@ def test_a_worker_whose_node_is_down_leaves_though_its_gang_goes_on_without_it(t
             return gang.history()[-1]["members"] == left and not Path(f"/proc/{first[gone]}").exists()
 
         wait_until(has_left, seconds=60, what="it to leave, and the others to train on")
-        gang.finish()
+        assert gang.finish().outcome == "completed"
     finally:
         console.end()

@@ -119,6 +119,7 @@ def test_single_processes_on_unequal_nodes_are_each_signalled(site):
     site.backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
 
     wait_until(lambda: all("saved" in site.log(index) for index in (0, 1)), what="both to save")
+    assert [worker.state for worker in site.until(RunState.RUNNING).workers] == [RunState.RUNNING] * 2
 
 
 @pytest.mark.parametrize(("workers", "per"), [(1, "worker"), (2, "worker"), (2, "gpu")])

@@ -209,7 +209,7 @@ def test_a_gang_is_grown_shrunk_and_repaired_in_place_while_its_healthy_workers_
         wait_until(lambda: slurm_nodes_reconcile(now=now()), seconds=30, what="the loss of its node to be known")
 
     try:
-        grown_shrunk_and_repaired(gang, most=3, lose=lose)
+        assert grown_shrunk_and_repaired(gang, most=3, lose=lose).outcome == "completed"
     finally:
         for name in gone:
             console.slurm.start_node(name)

@@ -179,7 +179,7 @@ def test_torch_s_agents_train_on_while_workers_come_and_go(where: str, request: 
     grown = gang.until(3, what="it to grow again")
     assert moved.items() <= grown.items()
     gang.saved(gang.steps()[-1])
-    gang.finish()
+    assert gang.finish().outcome == "completed"
 
 
 @pytest.mark.parametrize("where", ["on_this_machine", pytest.param("on_slurm", marks=pytest.mark.slurm)])
