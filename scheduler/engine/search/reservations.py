@@ -79,7 +79,6 @@ class Book(Prospects):
 
     def _settle_up_to(self, work: Work) -> None:
         """Work out what is kept before a job asks, or has asked: what is kept behind it does not bind it."""
-        self.looked_at = True
         asking, rank = self._asking, self.cycle.waiting.order.rank
         if not asking:
             return

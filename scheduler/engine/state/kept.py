@@ -19,7 +19,7 @@ leaves a share of a GPU or a window is stated, the first state is made anew, and
 made anew.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..model.values import Demand, Node, Quota, Scenario, Topology, Window
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .planning import Cycle
     from .queues import Queues
     from .standing import Standing
-    from .stirring import Sift, Stirred
 
 
 class Kept:
@@ -59,7 +58,6 @@ class Kept:
         self.prospect: Prospect | None = None
         self.first: First | None = None
         self.standing: Standing | None = None
-        self.sifts: dict[str, Sift] = {}
         self._first_state: FirstState | None = None
 
     def first_state(self, scenario: Scenario) -> FirstState:
@@ -80,12 +78,6 @@ class Kept:
     def forget(self) -> None:
         """The first state is made anew, and what was derived from the one before is worth nothing."""
         self.prospect = self.first = self.standing = None
-        self.sifts = {}
-
-    def readers(self) -> "Iterator[Stirred]":
-        """Who looks only at what has changed."""
-        for sift in self.sifts.values():
-            yield sift.stirred
 
     def _tree_of(self, scenario: Scenario, grid: Grid, windows: Sequence[Window]) -> Tree:
         """The tree with nothing charged to it yet."""

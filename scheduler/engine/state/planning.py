@@ -78,11 +78,6 @@ class Cycle:
             kept.prospect.changed.update(dict.fromkeys(changed, True))
         if kept.standing is not None:
             kept.standing.rest(changed)
-        self.tree.stirred += [work.home for work in changed]
-        for reader in kept.readers():
-            reader.catch_up()
-            reader.begin()
-        self.tree.stirred.clear()
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:
         """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""

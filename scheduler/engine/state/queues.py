@@ -97,7 +97,6 @@ class Queues:
             self.by_leaf.setdefault(work.home, []).append(work)
         for leaf, many in before.items():
             self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
-            waiting.cluster.tree.stirred.append(leaf)
         for work, told in self.blocked.items():
             static[work.order] = told or waiting.verdicts.of(work)[0]
         return static
@@ -162,7 +161,6 @@ class Queues:
         if work.first_seats:
             if work.degraded:
                 self.by_leaf[work.home].remove(work)
-                waiting.cluster.tree.stirred.append(work.home)
         elif work.state == "stopping":
             if work.asks_again:
                 self._ask(waiting, work, -1)
@@ -175,7 +173,6 @@ class Queues:
             self._want(waiting, work, -1)
             self.count(work, -1)
             self.by_leaf[work.home].remove(work)
-            waiting.cluster.tree.stirred.append(work.home)
 
     def _ask(self, waiting: Surroundings, work: Work, times: int) -> None:
         asked, division_of = self.asked, waiting.cluster.tree.division_of

@@ -155,7 +155,6 @@ class Tree(Layout):
         # What one division may have can hang on what is used in the others.
         self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
         self.version = 0
-        self.stirred: list[int] = []  # nodes whose numbers have changed, in order; below zero: fixed work below a node of the top
 
     def clear(self, scenario: Scenario) -> None:
         """Forget what was used and asked for, as before the first charge."""
@@ -240,11 +239,9 @@ class Tree(Layout):
         path = self.path[leaf]
         for place in path:
             used[place] += milli
-        self.stirred.append(leaf)
         if fixed:
             for place in path:
                 division.fixed[place] += milli
-            self.stirred.append(-path[-1])
         if self.used_by_type is not None:
             by_type = self.used_by_type[quota_type]
             for place in path:
@@ -356,10 +353,7 @@ class Tree(Layout):
                     counts_on = limit
             if part != fair[place]:
                 changed.append(place)
-            elif counts_on == counted_on[place]:
-                continue
             fair[place], counted_on[place] = part, counts_on
-            self.stirred.append(place)
         return changed
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:

@@ -11,7 +11,6 @@ from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
 from .queues import Queues
-from .stirring import Sift, Stirred
 from .tree import Division
 from .work import Work
 
@@ -171,38 +170,6 @@ class Waiting:
         if any(work.degraded for work in self.queues.open):
             shapes[-1] = None
         return shapes
-
-    @property
-    def is_by_leaf(self) -> bool:
-        """Whether the numbers of a leaf and its path tell all about its queue: one division, and no window."""
-        return len(self.tree.divisions) == 1 and not self.tree.by_type and not self.cluster.windows.lasting
-
-    # What goes on from plan to plan
-
-    def stirred(self, reader: Stirred) -> set[int]:
-        """The nodes of the tree that a reader has to look at again. What this plan has stirred is never known for long."""
-        self._ask_again()
-        self._follow()
-        return reader.take().union(self._stirred)
-
-    def sifted(self, name: str, through: Callable[[int, list[Work]], list[Work]], given: object) -> ByLeaf:
-        """By leaf what a sieve lets through; of many queues only those are looked at of which anything has changed."""
-        if not self.is_by_leaf:
-            return {leaf: chosen for leaf, queue in self.by_leaf().items() if (chosen := through(leaf, queue))}
-        sift = self.cluster.kept.sifts.get(name)
-        if sift is None:
-            sift = self.cluster.kept.sifts[name] = Sift(self.tree)
-        leaves: Iterable[int] = self.stirred(sift.stirred)
-        if sift.as_of != given:
-            sift.as_of, leaves = given, [*self.queues.by_leaf]
-        for leaf in leaves:
-            queue = self.in_leaf(leaf) if leaf in self.queues.by_leaf else []
-            chosen = through(leaf, queue) if queue else []
-            if chosen:
-                sift.found[leaf] = chosen
-            else:
-                sift.found.pop(leaf, None)
-        return sift.found
 
     # By quota type
 
