@@ -59,7 +59,7 @@ class Walk:
         self.unfit: list[set[object]] = [set() for _ in types]  # `_alike` by quota type: nothing is freed in this pass, so it stays so
         self.promising: list[set[object]] = [set() for _ in types]
         self.only_type = len(types) == 1
-        self.views = cycle.views()
+        self.views = cycle.fleet.views()
         self.shapes: dict[int, Form | None] | None = None
         self.by_right = cycle.turn == FAIR
 
@@ -75,7 +75,7 @@ class Walk:
                 return
 
     def _order(self) -> QueueOrder:
-        queues = self.cycle.waiting.of_round(self.division, self.choice, None)
+        queues = self.cycle.waiting.of_round(self.division, self.choice)
         for leaf in list(queues):
             if at := self.onward(queues[leaf], 0):
                 queues[leaf] = queues[leaf][at:]
@@ -245,7 +245,7 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
 
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
     if not cycle.cluster.windows.lasting:
-        leaf = work.charged_leaf if work.seats else work.home
+        leaf = work.leaf
         refused = closed_gate(cycle, work, leaf, quota_type, milli)
         return (work.home, refused) if refused is not None else (leaf, None)
     first: Reason | None = None
@@ -258,7 +258,7 @@ def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tupl
 
 
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:
-    for view in cycle.views():
+    for view in cycle.fleet.views():
         mark = cycle.cluster.mark() if work.evicted else None  # nobody else can stand in a circle
         seats = fit(cycle, work, quota_type, view, banned)
         if seats is not None:
@@ -356,7 +356,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     """
     book, tree = cycle.book, cycle.tree
     milli = work.missing_milli(quota_type)
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     division = tree.divisions[tree.division_of[quota_type]]
     stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
     # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.

@@ -28,8 +28,7 @@ Plan = tuple[int, int, list[int], list[str], int, list[Work]]
 
 
 def run(cycle: Cycle) -> None:
-    idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
-    if idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
+    if cycle.fleet.soon.idle and (cycle.cluster.moves_left > 0 or cycle.waiting.any_overdue()):
         walk(cycle, may_consolidate, consolidate)
 
 
@@ -47,7 +46,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return True
     if "reclaim" not in cycle.settings.passes:
         return False  # by its rules work within its guarantees moves others, whether or not it is preemptible itself
-    return cycle.tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, milli)
+    return cycle.tree.within_guarantee(work.leaf, quota_type, milli)
 
 
 def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
@@ -62,7 +61,7 @@ def _moves_for(cycle: Cycle, work: Work) -> int:
 
 def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     milli = work.missing_milli(quota_type)
-    refused = closed_gate(cycle, work, work.charged_leaf if work.seats else work.home, quota_type, milli)
+    refused = closed_gate(cycle, work, work.leaf, quota_type, milli)
     if refused is not None:
         return refused
     counted = work.form.plain and not work.seats
@@ -213,7 +212,7 @@ def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: T
     seats = place_in(cycle, work, quota_type, target.low, target.high, banned)
     if seats is None or cluster.in_a_circle(work, seats) or delays(cycle.book, work, quota_type, milli, seats):
         return False
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     running = sum(not one.fresh for one in moved)
     moved_there = "1 job is" if running == 1 else f"{running} jobs are"
     detail = f"{moved_there} moved to make a block" if running else "others start elsewhere, which makes a block"
@@ -236,7 +235,7 @@ def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[
     kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
     if kept_clear is not None:
         return None
-    for view in cycle.views():
+    for view in cycle.fleet.views():
         mark = cluster.mark()
         places = delaying_none(cycle, one, quota_type, milli, banned, partial(_place, cycle, one, quota_type, wants, view))
         if places is not None and not cluster.in_a_circle(one, places):

@@ -28,7 +28,7 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
         return
     units, leaving = cycle.units(), [one for one in lenders(cycle, work, quota_type) if one not in stay]
     lent = sorted((unit for other in leaving for unit in units.units_of(other.order)), key=attrgetter("key"))
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     rights = Due(Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)))
     detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
     take_units(cycle, work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail))
@@ -108,7 +108,7 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
     Beside them the reservation is computed anew. To others who do not leave for it now it stays due, so that nobody is a reason for a later date.
     """
     tree, least = cycle.tree, work.missing_milli(quota_type)
-    above = not tree.within_guarantee(work.charged_leaf if work.seats else work.home, quota_type, least)
+    above = not tree.within_guarantee(work.leaf, quota_type, least)
     return [
         one
         for one in lent
@@ -120,7 +120,7 @@ def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) ->
     """Who stands before it in its own queue ran in no gap behind it; others would be served before it again, and could take the place back."""
     tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
     division = tree.divisions[tree.division_of[quota_type]]
-    leaf, milli = work.charged_leaf if work.seats else work.home, work.missing_milli(quota_type)
+    leaf, milli = work.leaf, work.missing_milli(quota_type)
     spared = overdue(cycle, work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner
     found = []

@@ -123,7 +123,7 @@ class Growth:
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
-        for view in self.cycle.views():
+        for view in self.cycle.fleet.views():
             with self.cycle.cluster.attempt() as attempt:
                 seats = self._place(view)
                 if seats is not None:

@@ -12,8 +12,7 @@ from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
-    idle = sum([cycle.idle_milli(quota_type) for quota_type in range(len(cycle.grid.types))])
-    walk(cycle, may_preempt, preempt, partial(high_enough, cycle, idle), inside=True)
+    walk(cycle, may_preempt, preempt, partial(high_enough, cycle, 1000 * cycle.fleet.soon.idle), inside=True)
 
 
 def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[Work]:
@@ -30,7 +29,7 @@ def high_enough(cycle: Cycle, idle: int, leaf: int, queue: list[Work]) -> list[W
 
 def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """The cheap half: what is lower in the leaf, and surplus that is no higher, would be enough, in sum and beside the share that is left."""
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     milli = work.missing_milli(quota_type)
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if lower and cycle.cluster.forms.elastic:
@@ -46,7 +45,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     key = ("preempt", leaf, work.form.level, work.form.shape, quota_type, work.form.fixed)
     known = told_before(cycle, key, work)
     if known is not None:

@@ -42,7 +42,7 @@ def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
     milli = work.missing_milli(quota_type)
     if not cycle.cluster.windows.lasting:
-        leaf = work.charged_leaf if work.seats else work.home
+        leaf = work.leaf
         return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
     for leaf in cycle.cluster.leaves_of(work, quota_type):
         if division.used[leaf] + milli <= division.fair[leaf] and milli:

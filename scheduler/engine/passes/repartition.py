@@ -122,7 +122,7 @@ class Anew:
     def over_empty(self) -> Reason | None:
         """Nobody is evicted. None: done; else why not, and nothing was changed."""
         refused: Reason = NO_SPLIT
-        for view in self.cycle.views():
+        for view in self.cycle.fleet.views():
             with self.cycle.cluster.attempt() as attempt:
                 found = self._place(view, 0)
                 if isinstance(found, Reason):
@@ -145,7 +145,7 @@ class Anew:
         if leaf is not None:
             rules += Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
         if "preempt" in cycle.settings.passes:
-            rules.append(Inside(cycle, work, self.quota_type, work.charged_leaf if work.seats else work.home, self.milli))
+            rules.append(Inside(cycle, work, self.quota_type, work.leaf, self.milli))
         for rights in rules:
             ranked, self.claim = rights.units(self.large), rights.leaf
             for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):

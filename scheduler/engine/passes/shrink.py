@@ -42,7 +42,7 @@ def _to_what_is_desired(cycle: Cycle) -> None:
 def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     """Surplus of the leaf itself, and of others by the rules of reclaim."""
     milli, claim = work.missing_milli(quota_type), claimant(cycle, work, quota_type)
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     rights: Rights
     if claim is None:
         rights, ranked = Inside(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]

@@ -44,7 +44,7 @@ class Reclaim(Rights):
         self.leaf = leaf
         self.milli = milli
         self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
-        self.own = work.charged_leaf if work.seats else work.home
+        self.own = work.leaf
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
         self.even: Reason | None = None  # why nothing may be taken from somebody who is above his line

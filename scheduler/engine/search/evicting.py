@@ -133,7 +133,7 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     """What must leave below which nodes of the tree so that their limits admit the job."""
     tree = cycle.tree
     milli = work.missing_milli(quota_type)
-    leaf = work.charged_leaf if work.seats else work.home
+    leaf = work.leaf
     limits = tree.limits(leaf, quota_type) if tree.limited else ()
     over = [(place, tree.end[place], tree.used_of(place, of_type) + milli - most) for place, of_type, most in limits]
     return tuple([each for each in over if each[2] > 0])

@@ -26,7 +26,7 @@ class Book(Prospects):
         self._asking: Later = []
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
-        self._holds: list[Hold] = []  # gates that blocked jobs keep, in order
+        self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
         self._staying: dict[Work, tuple[Work, ...]] = {}  # who stands in a gap and does not give way to whom
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
@@ -40,11 +40,6 @@ class Book(Prospects):
         if self._asking:
             self.settle()
         return self._entries
-
-    @property
-    def holds(self) -> list[Hold]:
-        """The gates that blocked jobs keep, in order."""
-        return self._holds
 
     @property
     def unsettled(self) -> bool:
@@ -94,7 +89,7 @@ class Book(Prospects):
         if self._ahead is not None:
             self._ahead.keep_nothing()
         self._entries.clear()
-        self._holds.clear()
+        self.holds.clear()
         self.per_type.clear()
         self.blocked_within.clear()
         self._asked_at.clear()

@@ -1,7 +1,7 @@
 """The one mutable thing while a plan is made: jobs, where they stand, what they are charged, and how to take it all back.
 
-`start`, `evict` and `trim` are the only ways to change it. Each changes fleet, tree and job together and logs how to undo
-that, so that "all or nothing" is an attempt that is not kept.
+Jobs change only by `seat`, `unseat`, `put_out_all` and `charge_elsewhere`. Each logs how to undo what it changes of fleet, tree and
+job, so that "all or nothing" is an attempt that is not kept.
 """
 
 from collections import defaultdict
@@ -87,7 +87,7 @@ class Cluster:
 
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""
-        leaves = [work.charged_leaf if work.seats else work.home]
+        leaves = [work.leaf]
         if not work.seats:
             type_name = self.grid.types[quota_type]
             for window in self.windows.of_classes:
@@ -136,12 +136,9 @@ class Cluster:
         self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
         self.tree.charge(leaf, quota_type, milli, fixed)
 
-    def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason, *, taken: bool = True) -> None:
-        """Give a job more workers; `taken` says that the fleet already holds the places."""
+    def seat(self, work: Work, seats: Sequence[Seat], quota_type: int, leaf: int, why: Reason) -> None:
+        """Give a job more workers, in places that the fleet holds for it already."""
         self._remember(work)
-        if not taken:
-            for seat in seats:
-                self.fleet.take(seat)
         if len(seats) == 1 and not work.seats:
             milli = seats[0].milli
             work.seats = tuple(seats)

@@ -1,4 +1,4 @@
-"""The room in the fleet, changed only by `take` and `release`, each of which can be undone.
+"""The room in the fleet. Whatever a plan changes of it goes through `Fleet`, which logs how to undo it.
 
 There are two views of the same nodes. `now` is what is idle this moment; `soon` adds what is being freed: the places of
 stopping jobs, of leaving workers and of victims of this plan. Both are one object until the first place is freed.

@@ -84,9 +84,6 @@ class Cycle:
         tree = self.tree
         return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
 
-    def views(self) -> tuple[View, ...]:
-        return (self.fleet.now,) if self.fleet.soon is self.fleet.now else (self.fleet.now, self.fleet.soon)
-
     def capacity(self, view: View) -> Capacity:
         known = self._capacities.get(view)
         if known is None:
@@ -142,7 +139,7 @@ class Cycle:
         if self.turn != FAIR:
             return True
         division = self.tree.divisions[self.tree.division_of[quota_type]]
-        leaf = work.charged_leaf if work.seats else work.home
+        leaf = work.leaf
         return division.used[leaf] + milli <= division.fair[leaf]
 
     def forget(self) -> None:

@@ -143,7 +143,7 @@ class Tree(Layout):
         self.limit_by_type: list[dict[int, int] | None] = [None] * size
         if len(types) > 1 and not self.by_type:
             self.used_by_type = [[0] * size for _ in types]
-        self._amounts(scenario, windows)
+        self._amounts(windows)
         self.limited = bool(self.window_at) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
         # Whether a limit could bind anywhere in a division: mostly there is none.
@@ -167,7 +167,7 @@ class Tree(Layout):
 
     # Amounts
 
-    def _amounts(self, scenario: Scenario, windows: Sequence[Window]) -> None:
+    def _amounts(self, windows: Sequence[Window]) -> None:
         for place in range(1, len(self.names)):
             quota = self.quotas[place]
             if quota is None:  # a window of a class: it has no share of the surplus

@@ -63,6 +63,11 @@ class Work:
         return self.job.run.state
 
     @property
+    def leaf(self) -> int:
+        """The leaf that is charged with what it holds, else its own."""
+        return self.charged_leaf if self.seats else self.home
+
+    @property
     def open_types(self) -> tuple[int, ...]:
         """The quota types in which it may get what it lacks."""
         return (self.quota_type,) if self.seats else self.types

@@ -118,7 +118,7 @@ class Blockers:
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
         milli = work.missing_milli(quota_type)
-        leaf = work.charged_leaf if work.seats else work.home
+        leaf = work.leaf
         found = list(cycle.tree.limits_refusing(leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.form.fixed:
             found.extend(cycle.tree.guarantees_refusing(leaf, quota_type, milli, cycle.cluster.windows.ends(work)))

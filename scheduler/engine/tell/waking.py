@@ -25,13 +25,13 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
         times.append(now + NEXT_PLAN_MS)
     if cluster.geometry:
         times.append(now + HOUR_MS)  # from when on those of this plan count no longer
-    if before is None or not cycle.book.unsettled or _may_be_kept_before(before, cycle, wakes.freed_before(before, cycle, touched)):
+    if before is None or not cycle.book.unsettled or _may_be_kept(cycle, wakes.freed_before(before, cycle, touched)):
         times += [now + entry.at for entry in cycle.book.entries]
     return min([at for at in times if at > now], default=None)
 
 
-def _may_be_kept_before(instant: int, cycle: Cycle, freed: int) -> bool:
-    """A bound: False where no place that comes free before an instant is room for anybody who waits."""
+def _may_be_kept(cycle: Cycle, freed: int) -> bool:
+    """A bound: False where so many milli-GPU that come free are room for nobody who waits."""
     if not freed:
         return False
     if cycle.cluster.forms.parted or any(work.degraded for work in cycle.waiting.queues.open):

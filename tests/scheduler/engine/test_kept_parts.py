@@ -31,7 +31,9 @@ def stir(cycle: Cycle, chance: random.Random) -> None:
         leaf, quota_type = one.charged_leaf, one.quota_type
         cluster.unseat(one, some, A_WHY, None)
         if chance.random() < 0.3:  # or is moved, to where it stood
-            cluster.seat(one, some, quota_type, leaf, A_WHY, taken=False)
+            for seat in some:
+                cluster.fleet.take(seat)
+            cluster.seat(one, some, quota_type, leaf, A_WHY)
             one.moved = True
     else:
         cluster.undo((0, 0))
@@ -55,13 +57,13 @@ def test_who_was_refused_room_is_refused_it_until_room_is_given(seed: int, size:
     cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
     cluster = cycle.cluster
     for _ in range(8):
-        for view in cycle.views():
+        for view in cycle.fleet.views():
             for form in cluster.forms.values():
                 for quota_type in form.types:
                     cycle.capacity(view).could_fit(form, quota_type, suspect=False)
         mark = cluster.mark()
         for work in [work for work in cluster.works if not work.seats and not work.evicted][:3]:
-            if work.types and (seats := fit(cycle, work, work.types[0], cycle.views()[-1])) is not None:
+            if work.types and (seats := fit(cycle, work, work.types[0], cycle.fleet.views()[-1])) is not None:
                 cluster.seat(work, seats, work.types[0], work.home, A_WHY)
         if chance.random() < 0.5:
             stir(cycle, chance)

@@ -90,7 +90,7 @@ def test_the_best_parts_are_those_of_a_look_at_every_node(seed: int, passes: int
     cycle = after_some_passes(seed, passes)
     for work in [work for work in cycle.waiting if work.form.parted and not work.seats]:
         for quota_type in work.types:
-            for view in cycle.views():
+            for view in cycle.fleet.views():
                 for left in (0, 2):
                     placer = Placer(cycle.cluster, work, quota_type, view, budget=dict.fromkeys(cycle.grid.pool_of, left))
                     for place, role in enumerate(work.kind.roles):
@@ -108,7 +108,7 @@ def at_every_node(parts: Parts, role: Role, bits: int, size: int):
 @given(seeds, st.integers(0, 3), st.lists(wishes, min_size=6, max_size=10))
 def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: list[tuple[int, int, int]]):
     cycle = after_some_passes(seed, passes, cpus=48, host_memory_gb=256)
-    for view in cycle.views():
+    for view in cycle.fleet.views():
         capacity = Capacity(cycle.grid, view)
         for work in list(cycle.waiting)[:4]:
             first = work.kind.roles[0]
