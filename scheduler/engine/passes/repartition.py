@@ -12,7 +12,7 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import HOUR_MS
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
-from ..rules.gates import closed_gate
+from ..rules.gates import open_leaf
 from ..rules.legality import Inside, Reclaim
 from ..search.evicting import release, some_of, targets, tell, told_before
 from ..search.reservations import delays, held_back
@@ -201,11 +201,7 @@ class Anew:
     def _place(self, view: View, banned: int) -> tuple[tuple[Seat, ...], int] | Reason:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
         cycle, work = self.cycle, self.work
-        refused, leaf = None, work.home
-        for leaf in cycle.cluster.leaves_of(work, self.quota_type, since=self.claim):
-            refused = closed_gate(cycle, work, leaf, self.quota_type, self.milli)
-            if refused is None:
-                break
+        leaf, refused = open_leaf(cycle, work, self.quota_type, self.milli, self.claim)
         if refused is not None:
             return refused
         kept_clear, ahead = cycle.cluster.windows.gate(cycle.cluster, work, self.quota_type, self.milli)

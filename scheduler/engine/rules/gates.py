@@ -174,6 +174,16 @@ def _safe_for(hold: Hold, work: Work, leaf: int) -> int:
     return hold.safe if lower else NEVER
 
 
+def open_leaf(cycle: "Cycle", work: Work, quota_type: int, milli: int, claim: int | None) -> tuple[int, Reason | None]:
+    """The first leaf, from the one of the claim on, that may be charged with a job; or the last one, and what refuses it there."""
+    leaf, refused = work.home, None
+    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
+        refused = closed_gate(cycle, work, leaf, quota_type, milli)
+        if refused is None:
+            break
+    return leaf, refused
+
+
 def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
     refused = cycle.tree.limit_gate(leaf, quota_type, milli)

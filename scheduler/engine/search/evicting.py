@@ -8,7 +8,7 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
 from ..rules.displaced import TakenInVain
-from ..rules.gates import closed_gate
+from ..rules.gates import open_leaf
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
 from ..state.grid import Ints, ascending, ints, span_bits
@@ -428,11 +428,7 @@ def _start(
 ) -> Reason | None:
     """Give the job its places where others have left, if gates, windows and reservations agree."""
     cluster = cycle.cluster
-    refused, leaf = None, work.home
-    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
-        refused = closed_gate(cycle, work, leaf, quota_type, milli)
-        if refused is None:
-            break
+    leaf, refused = open_leaf(cycle, work, quota_type, milli, claim)
     banned = 0
     if refused is None:
         refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)

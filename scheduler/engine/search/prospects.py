@@ -216,7 +216,8 @@ class Prospects(ABC):
         rehearsal = rehearsal or self.rehearsal(ahead)
         if work.form.plain and not work.seats:
             counts = [(node, count // role.gpus) for node, count in bound.places]
-            if rehearsal.hosts_suffice((role.cpu_milli, role.host_memory_mib), counts, bound.at, length):
+            cpus, memory = role.cpu_milli, role.host_memory_mib
+            if all(rehearsal.host_suffices(count * cpus, count * memory, node, bound.at, length) for node, count in counts):
                 return bound
         found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
         if found is None:

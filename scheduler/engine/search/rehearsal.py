@@ -91,23 +91,14 @@ class Rehearsal:
             found.update(np.flatnonzero(((table.start > first) & (table.start <= last)).any(axis=1)).tolist())
         return found
 
-    def hosts_suffice(self, role_host: tuple[int, int], counts: Iterable[tuple[int, int]], moment: int, length: int) -> bool:
-        """Whether so many workers per node find the processors and the memory that each of them needs."""
-        for node, count in counts:
-            here = [use.seat for use in self.on(node, moment, length)]
-            cpus = self.grid.nodes[node].cpu_milli - sum(seat.cpus for seat in here)
-            memory = self.grid.nodes[node].host_memory_mib - sum(seat.memory for seat in here)
-            if role_host[0] * count > cpus or role_host[1] * count > memory:
-                return False
-        return True
-
-    def host_suffices(self, more: Iterable[Seat], node: int, moment: int) -> bool:
-        """Whether the processors and the memory of a node are enough for all who stand there at a moment, and more."""
-        cpus, memory = self.grid.nodes[node].cpu_milli, self.grid.nodes[node].host_memory_mib
-        for seat in chain(more, (use.seat for use in self.on(node, moment, 1))):
-            cpus -= seat.cpus
-            memory -= seat.memory
-        return cpus >= 0 and memory >= 0
+    def host_suffices(self, cpus: int, memory: int, node: int, moment: int, length: int) -> bool:
+        """Whether a node has so much left of its processors and memory for so long from a moment on."""
+        host = self.grid.nodes[node]
+        left, left_memory = host.cpu_milli - cpus, host.host_memory_mib - memory
+        for use in self.on(node, moment, length):
+            left -= use.seat.cpus
+            left_memory -= use.seat.memory
+        return left >= 0 and left_memory >= 0
 
     def on(self, node: int, moment: int, length: int) -> Iterator[Use]:
         """What is taken of a node at some time in so long from a moment on."""

@@ -340,7 +340,8 @@ def _short_of_host(book: Book, seats: tuple[Seat, ...], until: int, inside: bool
     for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
         kept = [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
         here = [seat for seat in seats if seat.node == node]
-        if kept and not all(rehearsal.host_suffices(here, node, entry.at) for entry in kept):
+        cpus, memory = sum(seat.cpus for seat in here), sum(seat.memory for seat in here)
+        if not all(rehearsal.host_suffices(cpus, memory, node, entry.at, 1) for entry in kept):
             short.append(node)
     return short
 

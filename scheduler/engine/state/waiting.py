@@ -28,7 +28,7 @@ class Waiting:
         self._again: dict[int, Work] = {}  # who was put out at some time in this plan, and waited like everyone else then
         self._here: ByLeaf = {}  # of which wait now, as far as that was asked since it last changed
         self._all: ByLeaf | None = None  # the same of all leaves in which anybody waits
-        self._stirred: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
+        self._changed: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
         self._read = 0  # how much of the cluster's journal it knows
         first, kept = cluster.first_state, cluster.kept
         if not first.goes_on:
@@ -138,8 +138,8 @@ class Waiting:
         known = self._here.get(leaf)
         if known is None:
             known = self.queues.by_leaf.get(leaf, [])
-            if leaf in self._stirred:  # of the others nobody has got or lost anything
-                out = {work for work in self._stirred[leaf] if work not in self}
+            if leaf in self._changed:  # of the others nobody has got or lost anything
+                out = {work for work in self._changed[leaf] if work not in self}
                 known = [work for work in known if work not in out]
             self._here[leaf] = known
         return known
@@ -149,9 +149,9 @@ class Waiting:
         self._ask_again()
         self._follow()
         if self._all is None:
-            stirred, of = self._stirred, self.in_leaf
+            changed, of = self._changed, self.in_leaf
             queues = self.queues.by_leaf.items()
-            self._all = {leaf: waiting for leaf, queue in queues if queue and (waiting := of(leaf) if leaf in stirred else queue)}
+            self._all = {leaf: waiting for leaf, queue in queues if queue and (waiting := of(leaf) if leaf in changed else queue)}
         return self._all
 
     def _follow(self) -> None:
@@ -160,7 +160,7 @@ class Waiting:
             self._all = None
             for work in journal[self._read :]:
                 self._here.pop(work.home, None)
-                self._stirred[work.home][work] = None
+                self._changed[work.home][work] = None
             self._read = len(journal)
 
     def shapes(self) -> dict[int, Form | None]:
