@@ -163,7 +163,7 @@ class Growth:
         within = self.milli and self.leaf == work.charged_leaf and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
         if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
             return False
-        if not cycle.units().surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):
+        if not cycle.units().any_surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):
             return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
         rules = Reclaim(cycle, work, self.quota_type, self.leaf, self.milli)
         if not rules.sources:

@@ -17,8 +17,8 @@ from .walk import may_evict, walk
 
 def run(cycle: Cycle) -> None:
     _to_what_is_desired(cycle)
-    if cycle.cluster.forms.elastic and cycle.waiting.anybody() and cycle.units().surplus:
-        walk(cycle, lambda cycle, work, quota_type: bool(cycle.units().surplus), shrink)
+    if cycle.cluster.forms.elastic and cycle.waiting.anybody() and cycle.units().any_surplus:
+        walk(cycle, lambda cycle, work, quota_type: cycle.units().any_surplus, shrink)
 
 
 def _to_what_is_desired(cycle: Cycle) -> None:

@@ -168,8 +168,9 @@ class Units:
         return self.cluster.forms.parted and any(split.tenants for split in self.cluster.fleet.soon.splits.values())
 
     @property
-    def surplus(self) -> list[Unit]:
-        return [unit for unit in self.below(0) if unit.surplus] if self.cluster.forms.elastic else []
+    def any_surplus(self) -> bool:
+        """Whether anybody has more than its minimum."""
+        return self.cluster.forms.elastic and any(unit.surplus for unit in self.below(0))
 
     def of_leaf(self, leaf: int) -> list[Unit]:
         known = self._leaves.get(leaf)

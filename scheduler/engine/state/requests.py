@@ -73,10 +73,7 @@ class Requests:
                 for key, milli in now.items():
                     self._all[key] = self._all.get(key, 0) + milli
         self._read = len(journal)
-        self._share(self._all.items())
-
-    def _share(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
-        self._request(amounts)
+        self._request(self._all.items())
         self.tree.share()
 
     def _request(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:

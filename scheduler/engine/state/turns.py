@@ -17,7 +17,7 @@ from .work import Work
 
 FIRST = "first"  # nobody is asked before it
 ROUND = "round"  # others have a GPU type higher up among those they accept, or one that is asked for before
-# By what jobs of one leaf are told apart, and by what two nodes of the tree: as `rank_in_queue` and `Tree.key` have it.
+# By what jobs of one leaf are told apart, and by what two nodes of the tree: as `JobOrder.rank` and `Tree.key` have it.
 OF_JOBS = ("window", "class", "priority", "submitted")
 OF_NODES = ("fair", "guarantee", "node_priority", "nothing", "share_with", "share", "counted_on", "age")
 
