@@ -17,7 +17,6 @@ from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.etags import revision_of
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_ids
-from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access, Can
@@ -39,7 +38,7 @@ from scheduler.models import (
     SplitState,
 )
 from scheduler.selectors.holders import open_placements
-from scheduler.services.hardware.hardware import REASON_LENGTH, hardware_event, locked_gpu
+from scheduler.services.hardware.hardware import REASON_LENGTH, hardware_event, hardware_published, locked_gpu
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
@@ -329,7 +328,7 @@ def _health(split: GpuSplit, to: str, cause: str, actor: Actor, now: datetime) -
 
 
 def _publish(gpu: Gpu) -> None:
-    feed_publish(changes={"gpus": [{"id": gpu.pk}], "nodes": [{"id": gpu.node_id}], "overview": [{"id": 1}]})
+    hardware_published(nodes=[gpu.node_id], gpus=[gpu.pk])
 
 
 def geometry_of(instances: Sequence[MigInstance]) -> list[Instance]:

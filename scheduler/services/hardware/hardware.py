@@ -237,7 +237,12 @@ def hardware_record(
         actor=actor, action=action, kind="gpu" if gpu else "node", object_id=device.public_id, before=before, after=after, reason=reason.strip()
     )
     gpus = [gpu.pk] if gpu else Gpu.objects.filter(node=node, removed_at__isnull=True).order_by("index").values_list("pk", flat=True)
-    feed_publish(changes={"nodes": [{"id": node.pk}], "gpus": [{"id": pk} for pk in gpus], "overview": [{"id": 1}]})
+    hardware_published(nodes=[node.pk], gpus=gpus)
+
+
+def hardware_published(*, nodes: Iterable[int], gpus: Iterable[int]) -> None:
+    """Open pages of these, and of the fleet, are told that something has changed."""
+    feed_publish(changes={"nodes": [{"id": key} for key in nodes], "gpus": [{"id": key} for key in gpus], "overview": [{"id": 1}]})
 
 
 def hardware_event(

@@ -8,7 +8,6 @@ from django.db import transaction
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
-from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
 from scheduler.hardware.kubernetes import document_of
 from scheduler.imports.applying import Applying
@@ -19,6 +18,7 @@ from scheduler.imports.present import present_read
 from scheduler.imports.schema import read_document
 from scheduler.imports.spreadsheet import tree_of
 from scheduler.models import Cluster, GpuType, InventoryImport
+from scheduler.services.hardware.hardware import hardware_published
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import usage_moment
 
@@ -107,12 +107,6 @@ def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> P
             object_id=upload.public_id,
             after={"source": upload.source, **plan.counts},
         )
-        feed_publish(
-            changes={
-                "nodes": [{"id": pk} for pk in sorted(done.touched_nodes)],
-                "gpus": [{"id": pk} for pk in sorted(done.touched_gpus)],
-                "overview": [{"id": 1}],
-            }
-        )
+        hardware_published(nodes=sorted(done.touched_nodes), gpus=sorted(done.touched_gpus))
         lease_want()
     return plan

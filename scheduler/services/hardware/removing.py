@@ -10,7 +10,6 @@ from django.db import transaction
 
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
-from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
 from scheduler.models import (
     Cluster,
@@ -28,7 +27,7 @@ from scheduler.models import (
 )
 from scheduler.selectors.holders import open_placements
 from scheduler.services.hardware.giving_up import fits_elsewhere
-from scheduler.services.hardware.hardware import check_confirmed
+from scheduler.services.hardware.hardware import check_confirmed, hardware_published
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import silence_follow, timeline_follow, usage_moment
 
@@ -122,6 +121,6 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
             before={"name": row.name, "backend": row.backend, "nodes": found.nodes, "gpus": found.gpus},
             reason=reason.strip(),
         )
-        feed_publish(changes={"nodes": [{"id": node.pk} for node in nodes], "gpus": [{"id": key} for key in gpus], "overview": [{"id": 1}]})
+        hardware_published(nodes=[node.pk for node in nodes], gpus=gpus)
         lease_want()
     return found
