@@ -61,27 +61,37 @@ def end_marked(mark: str) -> None:
                     os.kill(int(entry.name), signal.SIGKILL)
 
 
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has said what it does on a signal. One that has not (yet) would die of it."""
+# What bash catches by itself where a script has a trap on its exit: all that would end it, to end then. Programs do not catch these two.
+OF_A_SHELL = 1 << (signal.SIGSYS - 1) | 1 << (signal.SIGVTALRM - 1)
+
+
+def caught(pid: int) -> int:
+    """The signals that a process has said what it does on, as a mask. By another it would be ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return False
-    mask = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
-    return bool(mask >> (number - 1) & 1)
+        return 0
+    return next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")), 0)
 
 
 def topmost_catching(pid: int, number: int) -> list[int]:
-    """The process itself if it has said what it does on a signal, else the first below it that have: as the ranks below a torchrun, which has not."""
-    found, asked, below = [], [pid], None
-    while asked:
-        one = asked.pop()
-        if catches(one, number):
-            found.append(one)
-        else:
-            below = below or children()
-            asked += below.pop(one, ())
-    return found
+    """The process itself if it has said what it does on a signal, else the first below it that have: as the ranks below a torchrun, which has not.
+
+    A shell that catches it together with all others comes after those below it: it may only tidy up, and end.
+    """
+    below: dict[int, list[int]] = {}
+
+    def found(one: int) -> list[int]:
+        mask = caught(one)
+        knows = bool(mask >> (number - 1) & 1)
+        if knows and not mask & OF_A_SHELL:
+            return [one]
+        if not below:
+            below.update(children())
+        told = [each for child in below.pop(one, ()) for each in found(child)]
+        return told or [one] * knows
+
+    return found(pid)
 
 
 def children() -> dict[int, list[int]]:

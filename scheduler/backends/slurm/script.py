@@ -44,17 +44,22 @@ TASKS = "\n".join(
 
 
 # Asks a process to save its work if it has said what it does on USR1, else the first below it that have: as the ranks below a torchrun, which has
-# not and would die of it. Slurm itself would signal all of a step.
+# not and would die of it. A shell that catches SYS and VTALRM, too, has a trap on its exit, and comes after those below it. Slurm itself would
+# signal all of a step.
 TELL = "\n".join(
     (
         "gf_tell() {",
-        "  local gf_word gf_mask gf_of",
-        '  while read -r gf_word gf_mask; do [ "$gf_word" != SigCgt: ] || break; done 2>/dev/null < "/proc/$1/status" || return 0',
-        '  if (( 0x0$gf_mask & 0x200 )); then kill -USR1 "$1" 2>/dev/null; return 0; fi',
+        "  local gf_word gf_mask gf_of gf_knows gf_told=1",
+        '  while read -r gf_word gf_mask; do [ "$gf_word" != SigCgt: ] || break; done 2>/dev/null < "/proc/$1/status" || return 1',
+        "  gf_knows=$(( 0x0$gf_mask & 0x42000200 ))",
+        '  if [ "$gf_knows" -eq $((0x200)) ]; then kill -USR1 "$1" 2>/dev/null; return 0; fi',
         "  for gf_of in /proc/[0-9]*/stat; do",
         '    read -r gf_word 2>/dev/null < "$gf_of" || continue',
-        '    gf_mask=${gf_word##*) }; gf_mask=${gf_mask#* }; [ "${gf_mask%% *}" != "$1" ] || gf_tell "${gf_word%% *}"',
+        "    gf_mask=${gf_word##*) }; gf_mask=${gf_mask#* }",
+        '    if [ "${gf_mask%% *}" = "$1" ] && gf_tell "${gf_word%% *}"; then gf_told=0; fi',
         "  done",
+        '  if [ "$gf_told" -ne 0 ] && (( gf_knows & 0x200 )); then kill -USR1 "$1" 2>/dev/null; gf_told=0; fi',
+        '  return "$gf_told"',
         "}",
     )
 )

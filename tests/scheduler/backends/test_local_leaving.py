@@ -1,7 +1,9 @@
 """Local runs are asked to save and to leave, and nothing of them is left behind."""
 
 import os
+import shlex
 import signal
+import sys
 import textwrap
 import time
 from functools import partial
@@ -68,6 +70,16 @@ def test_the_ranks_below_a_launcher_are_asked_to_save_and_not_the_launcher(backe
     backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
     for index in (0, 1):
         running(backend, "saved", index=index)
+
+    assert look(backend).state == RunState.RUNNING
+
+
+def test_a_shell_that_tidies_up_at_its_exit_is_not_asked_where_one_below_it_saves(backend: LocalBackend) -> None:
+    rank = f"{shlex.quote(sys.executable)} -u -c {shlex.quote(textwrap.dedent(SAVES))}"
+    backend.start(order("", launch={"command": ["/bin/bash", "-c", f"trap 'echo tidy' EXIT; {rank}; exit $?"]}), now=now())
+    running(backend, "up")
+    backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
+    running(backend, "saved")
 
     assert look(backend).state == RunState.RUNNING
 
