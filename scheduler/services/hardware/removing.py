@@ -85,6 +85,7 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
     """Take it out of the fleet. What Slurm runs there beside gpufleet's jobs goes on; nothing on its nodes or in its folders is touched."""
     access.must_everywhere(Can.OPERATE)
     check_confirmed(cluster.name, confirm=confirm, reason=reason)
+    found = cluster_leaves(cluster)  # goes through all who wait: nobody is to wait for that
     with transaction.atomic():
         at = usage_moment(now=now)
         row = Cluster.objects.select_for_update().get(pk=cluster.pk)
@@ -92,7 +93,6 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
         nodes = list(Node.objects.select_for_update().filter(cluster=row, removed_at__isnull=True).order_by("pk"))
         if fault := why_not_removed(row):
             raise Conflict(fault)
-        found = cluster_leaves(row)
         gpus = list(Gpu.objects.filter(node__in=nodes, removed_at__isnull=True).values_list("pk", flat=True))
         PlannedHealth.objects.filter(node__in=nodes).delete()
         MigInstance.objects.filter(gpu__in=gpus, removed_at__isnull=True).update(removed_at=at)
@@ -118,7 +118,7 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
             action="cluster.remove",
             kind="cluster",
             object_id=row.public_id,
-            before={"name": row.name, "backend": row.backend, "nodes": found.nodes, "gpus": found.gpus},
+            before={"name": row.name, "backend": row.backend, "nodes": len(nodes), "gpus": len(gpus)},
             reason=reason.strip(),
         )
         hardware_published(nodes=[node.pk for node in nodes], gpus=gpus)
