@@ -126,21 +126,24 @@ def _fleet(moment: datetime, days: int) -> int:
 
 
 def _nodes(moment: datetime, days: int) -> int:
-    """Five minutes of every node, written by the database itself: there are millions."""
-    count, end = days * 288, int(moment.timestamp()) // 300 * 300
-    begin = datetime.fromtimestamp(end - 300 * count, UTC)
+    """Five minutes of every node, written by the database itself, day by day: there are millions, and no statement may take long."""
+    end = int(moment.timestamp()) // 300 * 300
+    begins = [datetime.fromtimestamp(end - 86_400 * day, UTC) for day in range(1, days + 1)]
     if connection.vendor == "postgresql":
         steps, at, zeros = "generate_series(0, %s) AS steps(n)", "%s::timestamptz + steps.n * interval '5 minutes'", r"'\x2a2a2a2a2a2a2a2a'::bytea"
     else:
         steps = "(WITH RECURSIVE steps(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM steps WHERE n < %s) SELECT n FROM steps) AS steps"
         at, zeros = "strftime('%%Y-%%m-%%d %%H:%%M:%%S', %s, '+' || (steps.n * 5) || ' minutes')", "x'2a2a2a2a2a2a2a2a'"
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO node_sample (node_id, at, sm_active, memory_used, allocated) SELECT node.id, {at}, {zeros}, {zeros}, {zeros}"  # noqa: S608
-            f" FROM node, {steps} WHERE node.removed_at IS NULL ON CONFLICT DO NOTHING",
-            [begin.strftime("%Y-%m-%d %H:%M:%S+00" if connection.vendor == "postgresql" else "%Y-%m-%d %H:%M:%S"), count - 1],
-        )
-        return int(cursor.rowcount)
+        rows = 0
+        for begin in begins:
+            cursor.execute(
+                f"INSERT INTO node_sample (node_id, at, sm_active, memory_used, allocated) SELECT node.id, {at}, {zeros}, {zeros}, {zeros}"  # noqa: S608
+                f" FROM node, {steps} WHERE node.removed_at IS NULL ON CONFLICT DO NOTHING",
+                [begin.strftime("%Y-%m-%d %H:%M:%S+00" if connection.vendor == "postgresql" else "%Y-%m-%d %H:%M:%S"), 287],
+            )
+            rows += int(cursor.rowcount)
+        return rows
 
 
 def size_on_disk() -> dict[str, float]:
