@@ -143,6 +143,14 @@ def _over(case: str, browser: Browser, server: int, paths: dict[str, str]) -> di
     return timing(case, [took[worst]], web_cpu_ms=round(1000 * cpu, 1), requests=REQUESTS * len(paths), **more)
 
 
+def _await_plot(page: Any) -> None:
+    try:
+        page.wait_for_selector(".plot-container", timeout=60_000)
+    except Exception as error:
+        error.add_note(f"{page.url} shows: {page.inner_text('main')[:1000]}")
+        raise
+
+
 def _in_chromium(console: Console, browser: Browser, keys: dict[str, str], wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
     try:
         from playwright.sync_api import sync_playwright
@@ -161,7 +169,7 @@ def _in_chromium(console: Console, browser: Browser, keys: dict[str, str], wante
                     context.add_cookies(cookies)  # type: ignore[arg-type]
                     page, began = context.new_page(), time.perf_counter()
                     page.goto(console.origin + path.format(**keys), wait_until="commit")
-                    page.wait_for_selector(".plot-container", timeout=60_000)
+                    _await_plot(page)
                     took.append(time.perf_counter() - began)
             yield timing(f"page-plot-{case}", [took], first_plots=FIRST_PLOTS, max_ms=round(1000 * max(took)))
         if wanted("page-live-step"):
@@ -169,7 +177,7 @@ def _in_chromium(console: Console, browser: Browser, keys: dict[str, str], wante
                 context.add_cookies(cookies)  # type: ignore[arg-type]
                 page = context.new_page()
                 page.goto(console.origin + "/overview/")
-                page.wait_for_selector(".plot-container", timeout=60_000)
+                _await_plot(page)
                 page.evaluate(OBSERVER)
                 writer = console.manage.start("manage.py", "shell", "--verbosity", "0", "-c", WRITER, name="writer")
                 wait_until(lambda: page.evaluate("1") and writer.process.poll() is not None, seconds=60 + 10 * LIVE_STEPS, what="the writer to end")
