@@ -95,6 +95,8 @@ class Wakes:
                 yield run.started + longest  # until then it is safe from work above its guarantee
         if run.reclaimed is not None and settings.fairness.step_ms:
             yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
+        if work.kind.preemption_delay_ms and (work.degraded or work.form.elastic):
+            yield job.submitted + work.kind.preemption_delay_ms  # what it lacks, or grows by, it may take from others then
         if work.degraded:
             yield (run.degraded_since or cycle.now) + settings.stale_grace_ms
 

@@ -62,6 +62,7 @@ def test_growth_waits_for_the_delay_before_it_takes_anything() -> None:
     plan = plan_of(scene([node("n0")], [quota("a", 4), quota("b", 4)], [greedy, young]))
 
     assert actions(plan) == {}
+    assert plan["next_wake"] == "2026-11-20T09:58:20Z"  # it was submitted 100 s ago
 
 
 def test_surplus_that_a_waiting_minimum_could_use_is_not_taken_for_growth() -> None:

@@ -220,6 +220,17 @@ def test_a_gang_without_repair_ends_after_its_grace() -> None:
     assert actions(plan) == {"gang": "evict"}
 
 
+def test_a_degraded_gang_that_may_not_evict_yet_is_planned_again_when_it_may() -> None:
+    gang = running("gang", [at("n0", *FULL)], "a", least=2, most=2, degraded_since=-10, preemption_delay_s=130)
+    low = running("low", [at("n1", *FULL)], "b")
+    scenario = scene([node("n0"), node("n1")], [quota("a", 16), quota("b")], [gang, low], settings={"stale_grace_s": 3600})
+    plan = plan_of(scenario)
+    assert actions(plan) == {}
+    assert plan["next_wake"] == "2026-11-20T09:00:30Z"  # it was submitted 100 s ago
+    gang["submitted"] = -130
+    assert actions(plan_of(scenario)) == {"low": "evict", "gang": "repair"}
+
+
 def test_the_grace_of_a_gang_begins_now_where_nobody_says_since_when_it_is_degraded() -> None:
     gang = running("gang", [at("n0", *FULL)], least=2, most=2, since=-3600, started=-3600)
     plan = plan_of(scene([node("n0")], [quota("q")], [gang]))
