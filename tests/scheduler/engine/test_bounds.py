@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
-from scheduler.engine.cycle import RUNS
+from scheduler.engine.cycle import RUNS, settled
 from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
 from scheduler.engine.reading.scenario import parse
@@ -111,6 +111,18 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
             assert cycle.standing.on_node(place) == standing.on_node(place) == on_node_of(anew.of_leaf(place))
         for division in cycle.tree.divisions:
             assert sorted(told(kept.borrowed(place, division)), key=str) == sorted(told(anew.borrowed(place, division)), key=str)
+
+
+@pytest.mark.parametrize("seed", [74_000_057, 74_000_083, 74_000_191, *range(74_000_000, 74_000_040)])
+def test_the_look_ahead_that_follows_a_plan_is_the_one_made_anew_behind_it(seed: int):
+    """The first three start jobs in instances on GPUs that were split before."""
+    book = settled(parse(scenario_random(seed, "small"))).book
+    followed, anew = book.ahead, book.fresh_lookahead()
+    followed.keep_nothing()
+    for node in range(len(book.cycle.grid.nodes)):
+        for count in range(1, 9):
+            gaps = [(max(start, anew.now), end) for start, end in anew.gaps(node, count) if end > anew.now]
+            assert [(max(start, anew.now), end) for start, end in followed.gaps(node, count) if end > anew.now] == gaps
 
 
 def lowest_of(units: list[Unit]) -> Lowest | None:
