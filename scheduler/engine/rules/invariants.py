@@ -10,7 +10,7 @@ from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, bits_of
 from ..state.grid import Grid, ints
 from ..state.planning import Cycle
-from ..state.tree import Division, Tree
+from ..state.tree import Tree
 from ..state.work import Work
 
 Tenant = tuple[str, int, int]  # a job, and the role and rank of its worker
@@ -169,8 +169,10 @@ def _check_changes(cluster: Cluster, first: First) -> None:
             for leaf, sign in ((work.home, -1), (work.charged_leaf, 1)):
                 for place in tree.path[leaf]:
                     its_own[place] += sign * work.milli
-    for index, division in enumerate(tree.divisions):
-        _within_books(tree, division, used[index], first.used[index])
+    if used != [division.used for division in tree.divisions]:
+        raise InvariantBroken("the books of the quota tree do not add up")
+    if tree.limited:
+        _within_limits(tree, used, first.used)
 
 
 def _whole_gang(work: Work, grid: Grid) -> None:
@@ -234,14 +236,16 @@ def _shared(grid: Grid, where: tuple[int, int], parts: Sequence[Part], name: str
         raise InvariantBroken(f"{place} is shared across domains of trust", name)
 
 
-def _within_books(tree: Tree, division: Division, used: list[int], before: list[int]) -> None:
-    if used != division.used:
-        raise InvariantBroken("the books of the quota tree do not add up")
-    if len(tree.divisions) > 1 or not tree.limited:
-        return
+def _within_limits(tree: Tree, used: Sequence[list[int]], before: Sequence[list[int]]) -> None:
+    """Nobody goes over a limit; who was over it may stay there."""
     for place, limit in enumerate(tree.limit_total):
-        if limit is not None and used[place] > max(limit, before[place]):
+        if limit is not None and sum(now[place] for now in used) > max(limit, sum(first[place] for first in before)):
             raise InvariantBroken(f"{tree.names[place]} uses more than its limit")
+    for place, by_type in enumerate(tree.limit_by_type if len(used) == len(tree.types) else ()):  # else use is not told by type
+        for kind, limit in (by_type or {}).items():
+            division = tree.division_of[kind]
+            if used[division][place] > max(limit, before[division][place]):
+                raise InvariantBroken(f"{tree.names[place]} uses more {tree.types[kind]} than its limit")
 
 
 def _summed(tree: Tree, by_leaf: list[int]) -> list[int]:

@@ -96,6 +96,33 @@ def test_what_starts_is_charged():
         check(cycle)
 
 
+@pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize("by_type", [False, True])
+def test_nobody_uses_more_than_a_limit(types: int, by_type: bool):
+    scenario = scene()
+    h100, a100 = "H100-SXM-80GB", "A100-SXM-80GB"
+    if types == 2:
+        scenario["nodes"].append({"name": "n4", "gpu_type": a100, "gpus": 8, "path": {}})
+        scenario["quotas"][0]["guaranteed"] = {h100: 16, a100: 4}
+        scenario["quotas"][1]["guaranteed"] = {h100: 8}
+    for each in scenario["jobs"]:
+        each["roles"][0]["gpu_types"] = [h100]
+    scenario["quotas"][0]["limit"] = {h100: 8} if by_type else 8  # all that is used in the end
+    cycle = settled(parse(scenario))
+    check(cycle)
+    place, tree = cycle.tree.position["a"], cycle.tree
+    kind = tree.types.index(h100)
+    assert tree.used_of(place, kind) == 8000
+    caps = tree.limit_by_type[place]
+    if caps is None:
+        tree.limit_total[place] = 7000
+    else:
+        caps[kind] = 7000
+
+    with pytest.raises(InvariantBroken, match=r"uses more .*than its limit"):
+        check(cycle)
+
+
 def test_nobody_gets_workers_and_gives_others_back_at_once():
     scenario = scene()
     runs = scenario["jobs"][0]
