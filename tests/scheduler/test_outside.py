@@ -18,6 +18,7 @@ from scheduler.selectors.clusters import cluster_tree
 from scheduler.selectors.holders import node_holders
 from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.outside import outside_follow
+from scheduler.services.hardware.removing import cluster_remove
 from scheduler.snapshots.taking import Snapshots
 from tests import builders
 from tests.builders import NOON
@@ -64,6 +65,14 @@ def test_it_is_followed_from_its_start_to_its_end(cluster):
     ]
     usage = outside_usage(operator(), cluster, start=NOON + HOUR / 2, end=NOON + 5 * HOUR)
     assert [(one.person, one.jobs, one.gpu_hours) for one in usage] == [("alice", 1, 2.0)], "two GPUs for half an hour, one for an hour"
+
+
+def test_what_slurm_told_before_its_cluster_was_removed_is_not_written_down_afterwards(cluster):
+    """Nobody would end it any more."""
+    cluster_remove(access=operator(), cluster=cluster, reason="Sold.", confirm="hpc", now=NOON)
+
+    assert follow(cluster, slurm_job()) == 0
+    assert not OutsideJob.objects.exists()
 
 
 def test_where_slurm_does_not_say_which_gpus_they_are_the_same_are_taken_each_time(cluster):

@@ -1,5 +1,7 @@
 """A cluster leaves the fleet: nothing is placed there any more, and its history stays."""
 
+from datetime import datetime
+
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.urls import reverse
@@ -7,12 +9,18 @@ from django.urls import reverse
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.models import LedgerClock
-from scheduler.backends.registry import backend_for, backends_all
+from scheduler.backends.base import BackendSilent, SeenRun
+from scheduler.backends.memory import DatabaseStore
+from scheduler.backends.registry import Backends, backend_for, backends_all
+from scheduler.backends.simulated import SimulatedBackend
+from scheduler.backends.slurm.client import SlurmClient, SlurmNode
 from scheduler.models import Cluster, Gpu, InventoryEvent, JobState, Node, OutsideJob, Placement, PlannedHealth, SlurmCluster
 from scheduler.selectors.clusters import clusters_listed
 from scheduler.services.hardware.imports import import_apply, import_preview
 from scheduler.services.hardware.removing import cluster_remove
+from scheduler.services.hardware.slurm_imports import import_every, imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
+from scheduler.services.loop.observe import SILENT_FOR, runs_observe
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.usage import silence_follow
 from tests import builders
@@ -103,6 +111,50 @@ def test_one_that_did_not_answer_does_not_stay_unseen_in_the_ledger(leaving, per
     leaving.remove(personas.access("operator"))
 
     assert LedgerClock.objects.get().unseen == []
+
+
+def test_one_that_is_found_not_to_answer_while_it_is_removed_stays_removed(leaving, personas):
+    """The loop still has its back-end: a tick that began before goes on with it."""
+
+    class Dark(SimulatedBackend):
+        def observe(self, *, now: datetime) -> tuple[SeenRun, ...]:
+            raise BackendSilent("Nobody answers.")
+
+        news = observe
+
+    leaving.over()
+    loop = Backends({leaving.cluster.pk: Dark(DatabaseStore(leaving.cluster.pk))})
+    runs_observe(backends=loop, now=leaving.loop.now)
+    leaving.remove(personas.access("operator"))
+    runs_observe(backends=loop, now=leaving.loop.now + SILENT_FOR)
+
+    assert Cluster.objects.get(pk=leaving.cluster.pk).silent_since is None
+    assert LedgerClock.objects.get().unseen == []
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_one_that_is_imported_by_itself_comes_back_by_itself_at_no_time(leaving, personas, monkeypatch, tmp_path, when):
+    """An interval may be stated afterwards, for when it is back; and Slurm may take its time to answer while somebody removes the cluster."""
+    leaving.over()
+    Cluster.objects.filter(pk=leaving.cluster.pk).update(backend="slurm")
+    SlurmCluster.objects.create(cluster=leaving.cluster, conf="/nowhere", folder=str(tmp_path), tag="cafecafe", changed_at=NOON)
+    access = personas.access("operator")
+
+    def topology(_: SlurmClient) -> str:
+        if when == "meanwhile":
+            leaving.remove(access)
+        return ""
+
+    there = SlurmNode("gpu001", "gpu001", ("IDLE",), "", 64, 1 << 20, "gpu:H100-SXM-80GB:8", version="25.05")
+    monkeypatch.setattr(SlurmClient, "nodes", lambda _: [there])
+    monkeypatch.setattr(SlurmClient, "topology", topology)
+    if when == "before":
+        leaving.remove(access)
+    import_every(access=access, cluster="hpc", minutes=30, now=leaving.loop.now)
+
+    assert imports_turn(now=leaving.loop.now) == 0
+    assert Cluster.objects.get(pk=leaving.cluster.pk).removed_at is not None
+    assert not Node.objects.filter(cluster=leaving.cluster, removed_at__isnull=True).exists()
 
 
 def test_it_is_refused_without_reason_name_or_right_and_twice(leaving, personas):

@@ -10,7 +10,7 @@ from django.db import transaction
 from gpufleet.core.live.feed import feed_publish
 from scheduler.backends.slurm.client import SlurmJob
 from scheduler.backends.slurm.gres import Gres
-from scheduler.models import Gpu, GpuMode, MigInstance, Node, OutsideJob, OutsideSeat, Placement
+from scheduler.models import Cluster, Gpu, GpuMode, MigInstance, Node, OutsideJob, OutsideSeat, Placement
 from scheduler.services.loop.lease import lease_want
 
 
@@ -29,6 +29,9 @@ def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime, gre
     """
     holding = sorted((job for job in jobs if job.running and job.nodes), key=lambda job: job.id)
     with transaction.atomic():
+        # Whoever removes the cluster ends what is written down by then, and waits for this.
+        if not Cluster.objects.select_for_update(no_key=True).filter(pk=cluster, removed_at__isnull=True).exists():
+            return 0
         open_jobs = {job.number: job for job in OutsideJob.objects.select_for_update().filter(cluster=cluster, until__isnull=True)}
         if not holding and not open_jobs:
             return 0

@@ -12,7 +12,7 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.hardware.slurm import UnknownType
 from scheduler.imports.plan import Change, Plan
-from scheduler.models import InventoryImport, SlurmCluster
+from scheduler.models import Cluster, InventoryImport, SlurmCluster
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
 from scheduler.services.hardware.slurm import slurm_document, slurm_row
 
@@ -49,7 +49,8 @@ def import_every(*, access: Access, cluster: str, minutes: int, now: datetime) -
 def imports_turn(*, now: datetime) -> int:
     """Import the clusters that are due. Returns of how many something was applied. A doubled call finds that they were begun."""
     applied = 0
-    for row in SlurmCluster.objects.select_related("cluster").filter(import_minutes__gt=0).order_by("cluster_id"):
+    due = SlurmCluster.objects.filter(import_minutes__gt=0, cluster__removed_at__isnull=True)
+    for row in due.select_related("cluster").order_by("cluster_id"):
         last = row.imported_at
         if last is not None and timedelta() <= now - last < timedelta(minutes=row.import_minutes):
             continue
@@ -72,7 +73,8 @@ def _import(cluster: str, now: datetime) -> tuple[InventoryImport | None, bool]:
     plan = import_plan(text=text, form="yaml", remove_missing=False)
     if plan.faults:
         raise ValidationError("; ".join(fault.message for fault in plan.faults[:3]))
-    if not plan.effective:
+    # Slurm may have taken its time, and a cluster that somebody has removed meanwhile is brought back by people alone.
+    if not plan.effective or Cluster.objects.filter(name=cluster, removed_at__isnull=False).exists():
         return None, False
     if not is_safe(plan):
         known = InventoryImport.objects.filter(source=source, applied_at__isnull=True, digest=plan.digest).order_by("-pk").first()
@@ -81,6 +83,8 @@ def _import(cluster: str, now: datetime) -> tuple[InventoryImport | None, bool]:
     upload = import_preview(access=ITSELF, text=text, form="yaml", source=source, remove_missing=False, now=now).upload
     if upload is None or not is_safe(plan):
         return upload, False
+    if upload.digest != plan.digest:
+        raise Conflict("The inventory has changed since it was compared with Slurm.")
     import_apply(access=ITSELF, upload=upload, now=now)
     return None, True
 

@@ -213,8 +213,8 @@ def _follow_silence(
         return
     with transaction.atomic():
         moment = usage_moment(now=now)
-        for cluster in sorted(gone):
-            Cluster.objects.filter(pk=cluster).update(silent_since=backends.silent[cluster].since)
+        for cluster in sorted(gone):  # one that has been removed since is missed by nobody
+            Cluster.objects.filter(pk=cluster, removed_at__isnull=True).update(silent_since=backends.silent[cluster].since)
         Cluster.objects.filter(pk__in=back).update(silent_since=None)
         silence_follow(at=moment)
         # What was put off because of the silence is sent now.
