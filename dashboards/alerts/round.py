@@ -59,9 +59,9 @@ def alerts_round(*, now: datetime) -> Round:
     figures = figures_now(now=now, wanted={rule.figure for rule in rules})
     silences = list(Silence.objects.filter(ended_at__isnull=True, until__gt=now))
     with transaction.atomic():
-        open_ones: dict[tuple[int, str], Alert] = {
-            (alert.rule_id, alert.subject): alert for alert in Alert.objects.filter(resolved_at__isnull=True).select_related("rule")
-        }
+        # Locked, so that what somebody acknowledges meanwhile is neither written over nor escalated.
+        held = Alert.objects.select_for_update(of=("self",)).filter(resolved_at__isnull=True).select_related("rule").order_by("pk")
+        open_ones: dict[tuple[int, str], Alert] = {(alert.rule_id, alert.subject): alert for alert in held}
         watching = {rule.pk: rule for rule in rules}
         steps = Steps(now, silences)
         for place, alert in list(open_ones.items()):
