@@ -5,11 +5,13 @@ import threading
 import pytest
 from django.contrib.auth import get_user_model
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
-from quotas.models import LedgerEntry
+from quotas.models import LedgerClock, LedgerEntry
 from scheduler.backends.base import FolderSilent
 from scheduler.backends.slurm import shared
 from scheduler.models import Cluster, Job, JobState, Order, Placement, SlurmCluster
@@ -83,6 +85,17 @@ def test_all_may_fail_and_one_that_was_to_leave_becomes_what_it_was_to_become(go
     attempts_stop(stops=[Stop(gone.small.pk, JobState.CANCELLED, "cancelled", "Its owner cancelled it.")], now=gone.loop.now)
     assert gone.give_up(access, "fail").requeued == 0
     assert gone.states() == [JobState.CANCELLED, JobState.FAILED, JobState.FAILED]
+
+
+def test_the_ledger_is_locked_before_the_cluster_as_by_whoever_finds_that_it_answers(gone, personas):
+    """Locks are taken in one order (`lease.py`); else the loop and an operator wait for each other."""
+    gone.silent()
+    with CaptureQueriesContext(connection) as asked:
+        gone.give_up(personas.access("operator"))
+
+    inside = [one["sql"] for one in asked][next(n for n, one in enumerate(asked) if one["sql"].startswith(("SAVEPOINT", "BEGIN"))) :]
+    read = [next(n for n, sql in enumerate(inside) if f'FROM "{table}"' in sql) for table in (LedgerClock._meta.db_table, Cluster._meta.db_table)]
+    assert read == sorted(read)
 
 
 def test_jobs_that_lost_their_nodes_before_are_counted_as_what_they_become(gone, personas):

@@ -30,6 +30,7 @@ from scheduler.services.hardware.hardware import check_confirmed
 from scheduler.services.jobs.prices import Repeated, repeated_work
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Ended, attempts_ended
+from scheduler.services.loop.usage import usage_moment
 
 WAITING = (JobState.QUEUED, JobState.RESERVED, JobState.PREEMPTED)
 
@@ -101,6 +102,7 @@ def cluster_give_up(*, access: Access, cluster: Cluster, after: str, reason: str
         raise Conflict(fault)
     news = News()
     with transaction.atomic():
+        now = usage_moment(now=now)
         if not Cluster.objects.select_for_update().filter(pk=cluster.pk, silent_since__isnull=False).exists():
             raise Conflict(f"{cluster.name} answers again: its jobs go on.")
         left = {one.guest.job.pk: one for one in jobs_left(access=access, cluster=cluster, now=now)}
