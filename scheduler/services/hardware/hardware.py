@@ -172,19 +172,10 @@ def locked_gpu(gpu: Gpu) -> Gpu:
 
 def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held: Q) -> None:
     unseen_or_conflict(device, seen)
-    faults: dict[str, str] = {}
-    if fault := unfit_step(device, to):
-        faults["to"] = fault
-    elif to in MUST_BE_EMPTY and (running := jobs_on(held)):
-        faults["to"] = (
-            f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
-        )
-    try:
-        check_reason(reason)
-    except ValidationError as fault:
-        faults["reason"] = fault.message_dict["reason"][0]
-    if faults:
-        raise ValidationError(faults)
+    fault = unfit_step(device, to)
+    if not fault and to in MUST_BE_EMPTY and (running := jobs_on(held)):
+        fault = f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
+    _raise({"to": fault, "reason": _reason_fault(reason)})
 
 
 def unfit_step(device: Node | Gpu, to: str) -> str:

@@ -38,8 +38,8 @@ def test_a_rule_is_tried_against_the_past_before_it_acts(fleet, personas: Person
     found = dry_run(rule_of(made), now=NOON)
     assert [(name, one.value >= 200, one.until is not None) for name, one in found.held] == [(f"{nodes[0].name}/0", True, True)]
     assert health_of(nodes[0]) == Health.HEALTHY
-    values = dict.fromkeys((), "") | values | {"enabled": "on", "threshold": "100000", "dry_run": "yes"}
-    page = personas.client("operator").post(f"/incidents/rules/{made.public_id}/", values | {"revision": "1"}).content.decode()
+    sent = values | {"enabled": "on", "threshold": "100000", "dry_run": "yes", "revision": "1"}
+    page = personas.client("operator").post(f"/incidents/rules/{made.public_id}/", sent).content.decode()
     assert "It would not have held." in page
     settings_save(access=access, values={"acts": False}, reason="Test")
     looks(gpus, {"thermal": {gpus[0]: 1}}, start=NOON, end=NOON + 5 * MINUTE)
