@@ -191,7 +191,7 @@ class DefragmentedOut(Schema):
     """What would happen now."""
 
     moves: list[MoveOut] = Field(description="Jobs that would save, leave and go on elsewhere.")
-    starts: list[OpenedOut] = Field(description="Waiting jobs that would start by it.")
+    starts: list[OpenedOut] = Field(description="Waiting jobs that would start because of it.")
     stuck: list[StuckOut] = Field(description="Waiting jobs for which no jobs are moved; at most five.")
     largest: list[LargestOut] = Field(description="Largest gangs that become larger or smaller.")
 

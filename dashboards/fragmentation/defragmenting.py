@@ -120,8 +120,8 @@ def defragmentation_preview(*, access: Access, moves: int, now: datetime) -> Def
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What another split of a GPU does to waiting jobs: those that would start by it, those that would start there and without it too, those that
-    would start only without it; and `largest` as above.
+    """What another split of a GPU does to waiting jobs: those that would start because of it, those that would start there even without it, those
+    that would start only without it; and `largest` as above.
     """
 
     opened: tuple[Opened, ...]
@@ -160,11 +160,11 @@ def _starts(scenario: Scenario) -> dict[str, tuple[Stand, ...]]:
 def opening_told(found: Opening, *, waits: bool) -> list[str]:
     """The same in sentences; `waits`: jobs must end first."""
     lines = _opened_told(found.opened)
-    lines += [f"{_name(one.job)} with {one.asked} would start here, and without the repartition too." for one in found.served[:MOST_OPENED]]
+    lines += [f"{_name(one.job)} with {one.asked} would start here even without the repartition." for one in found.served[:MOST_OPENED]]
     if waits:
-        lines = [f"Once they have ended, {line}" for line in lines or ["no waiting job would start by it."]]
-    lines = lines or ["No waiting job would start by it."]
-    lines += [f"{_name(one.job)} with {one.asked} would wait on: it would start without the repartition." for one in found.closed[:MOST_OPENED]]
+        lines = [f"Once they have ended, {line}" for line in lines or ["no waiting job would start because of it."]]
+    lines = lines or ["No waiting job would start because of it."]
+    lines += [f"{_name(one.job)} with {one.asked} would keep waiting: it would start without the repartition." for one in found.closed[:MOST_OPENED]]
     return [*lines, *_largest_told(found.largest)]
 
 
@@ -275,7 +275,7 @@ def _largest_told(largest: Mapping[str, Mapping[str, tuple[int, int]]]) -> list[
 
 
 def _stuck(one: Stuck) -> str:
-    return f"{_name(one.job)} would wait on: {one.why}."
+    return f"{_name(one.job)} would keep waiting: {one.why}."
 
 
 def _name(job: Job | None) -> str:

@@ -202,7 +202,7 @@ class RepartitionOut(Schema):
     jobs_ahead: int = Field(description="How many jobs have to end first.", examples=[1])
     fault: str = Field(description="What its back-end said against it; empty for nothing.", examples=[""])
     opening: list[str] = Field(
-        description="In a preview: which waiting jobs would start by it, and what else it opens or closes.",
+        description="In a preview: which waiting jobs would start because of it, and what else it opens or closes.",
         examples=[["half-0 with 1 × 3g.40gb would start."]],
     )
 

@@ -19,7 +19,7 @@ def cluster_choices() -> Sequence[tuple[str, str]]:
 
 
 def pool_choices() -> Sequence[tuple[str, str]]:
-    return [(name, name) for name in Pool.objects.order_by("name").values_list("name", flat=True).distinct()]
+    return [(name, name) for name in Pool.objects.filter(cluster__removed_at__isnull=True).order_by("name").values_list("name", flat=True).distinct()]
 
 
 def type_choices() -> Sequence[tuple[str, str]]:

@@ -14,6 +14,7 @@ from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.registry import Backends, backend_for, backends_all
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.hardware.lists import pool_choices
 from scheduler.models import Cluster, Gpu, InventoryEvent, JobState, Node, OutsideJob, Placement, PlannedHealth, SlurmCluster
 from scheduler.selectors.clusters import clusters_listed
 from scheduler.services.hardware.imports import import_apply, import_preview
@@ -42,6 +43,8 @@ class Leaving:
         self.cluster = builders.cluster("hpc")
         self.nodes = [builders.node(f"gpu00{number}", of=self.cluster, gpus=8) for number in (1, 2)]
         builders.node("other", of=builders.cluster("south"), gpus=4)
+        builders.pool("old", of=self.cluster)
+        builders.pool("main", of=builders.cluster("south"))
         self.team, self.loop = leaf("team", 16), Loop()
         self.job = submit(self.team, name="large", gpus=8)
         self.loop.tick()
@@ -85,7 +88,9 @@ def test_its_nodes_are_no_capacity_any_more_and_what_ran_there_is_told(leaving, 
     assert not Placement.objects.filter(until__isnull=True).exists()
     reader = personas.client("viewer")
     page = reader.get(reverse("cluster", args=["hpc"])).content.decode()
-    assert "removed" in page and "Its nodes left the fleet with it." in page
+    assert "Its nodes were removed with it." in page
+    assert "?cluster=hpc" not in page, "lists are of what the fleet has"
+    assert [name for name, _ in pool_choices()] == ["main"]
     assert reader.get(reverse("node", args=[leaving.nodes[0].public_id])).status_code == 200
     assert reader.get("/api/v1/clusters/hpc").json()["removed_at"] is not None
 

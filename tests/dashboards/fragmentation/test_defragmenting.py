@@ -98,7 +98,7 @@ def test_with_too_few_moves_it_says_that_none_would_move_and_who_waits_on(kept_o
     text = kept_out[0].client("operator").get(reverse("defragment"), {"moves": 1}).content.decode()
 
     assert "No job would move" in text
-    assert "gang would wait on: no set of at most 1 move makes room." in text
+    assert "gang would keep waiting: no set of at most 1 move makes room." in text
 
 
 def test_lasting_fragmentation_starts_one_by_rule_within_its_budget(kept_out, settings):

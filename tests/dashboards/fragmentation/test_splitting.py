@@ -70,7 +70,7 @@ def test_what_the_scheduler_would_start_anyway_is_told_apart(full):
     """It splits the GPU by itself once the job has ended."""
     text = shown(full[0], HALVES)
 
-    assert text.count("would start here, and without the repartition too.") == 2
+    assert text.count("would start here even without the repartition.") == 2
     assert "would start." not in text
 
 
@@ -82,8 +82,8 @@ def test_a_split_that_serves_nobody_says_so_and_what_it_costs_others(full):
 
     text = shown(personas, HALVES)
 
-    assert "No waiting job would start by it." in text and "Once they have ended" not in text
-    assert "next with 1 GPU would wait on: it would start without the repartition." in text
+    assert "No waiting job would start because of it." in text and "Once they have ended" not in text
+    assert "next with 1 GPU would keep waiting: it would start without the repartition." in text
 
 
 def test_a_gpu_that_is_made_whole_opens_it_to_whole_jobs(full):

@@ -113,7 +113,7 @@ def test_geometry_is_checked_by_the_catalogue_and_by_what_runs(api, fleet):
     assert "overlaps" in api("operator", "put", address, 422, bad)["errors"][0]["message"]
     good = {"mode": "mig", "instances": [{"profile": "1g.10gb", "start": 6}], "reason": "small", "seen": []}
     preview = api("operator", "put", f"{address}?dry_run=true", 200, good)["repartition"]
-    assert (preview["state"], preview["opening"][0]) == ("preview", "No waiting job would start by it.")
+    assert (preview["state"], preview["opening"][0]) == ("preview", "No waiting job would start because of it.")
     assert not GpuSplit.objects.exists()
     told = api("operator", "put", address, 200, good)
     assert (told["instances"], told["repartition"]["state"], told["repartition"]["instances"][0]["start"]) == ([], "ordered", 6)
