@@ -13,7 +13,7 @@ from django.db import transaction
 from dashboards.idle.detection import Holds, Idleness, believed, idleness, of_parts
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
 from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
-from dashboards.idle.steps import Act, act_take
+from dashboards.idle.steps import STAGE_ORDER, Act, act_take, is_snoozed
 from dashboards.readings import hardware_now
 from dashboards.signals import Window, activity_window
 from gpufleet.core.ids import public_ids
@@ -28,7 +28,6 @@ MINUTE, MILLISECOND = timedelta(minutes=1), timedelta(milliseconds=1)
 MOST_COUNTED = timedelta(minutes=5)
 # What came before a reclaim must be told so long before it.
 BETWEEN_STEPS = timedelta(minutes=10)
-STAGE_ORDER = [stage.value for stage in Stage]
 
 
 @dataclass(slots=True)
@@ -257,7 +256,8 @@ def _go_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> N
 
 
 def end_episode(episode: IdleEpisode, reason: str, now: datetime) -> None:
-    """It is over. What lies between the last reading and now is not counted."""
+    """It is over. What lies between the last reading and now is not counted. Somebody may have reclaimed its GPUs since it was read."""
+    episode.refresh_from_db(fields=["stage", "stage_at"], from_queryset=IdleEpisode.objects.select_for_update())
     episode.ended_at, episode.end_reason = max(now, episode.started_at), reason
     if episode.stage == Stage.RECLAIMING:
         episode.stage, episode.stage_at, episode.reclaimed_at = Stage.RECLAIMED, now, now
@@ -267,9 +267,7 @@ def end_episode(episode: IdleEpisode, reason: str, now: datetime) -> None:
 
 def _due(episode: IdleEpisode, rules: Rules, exempt: Exempt, now: datetime) -> list[Act]:
     """The next step of an episode, where its time has come: one a round, so that each is told before the next is taken."""
-    if exempt.covers(episode.job_id, episode.quota.path if episode.pk else "") or not rules.acts_at(now):
-        return []
-    if episode.snoozed_until is not None and episode.snoozed_until > now:
+    if exempt.covers(episode.job_id, episode.quota.path if episode.pk else "") or not rules.acts_at(now) or is_snoozed(episode, now):
         return []
     reached = STAGE_ORDER.index(episode.stage)
     reclaims = rules.reclaims(idle_milli=episode.idle_milli, held_milli=episode.held_milli)

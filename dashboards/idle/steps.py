@@ -33,6 +33,8 @@ EVENTS = {
     Stage.RECLAIMING: FleetEvent.IDLE_RECLAIMED,
 }
 
+STAGE_ORDER = [stage.value for stage in Stage]
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
@@ -45,16 +47,22 @@ class Act:
 
 
 def act_take(*, act: Act, now: datetime) -> bool:
-    """Take a step that a policy asks for. False: the episode has moved on meanwhile."""
+    """Take a step that a policy asks for. False: the episode has moved on meanwhile, or was snoozed."""
     with transaction.atomic():
         episode = _locked(act.episode)
-        if episode is None or episode.ended_at is not None or episode.stage == act.stage:
+        if episode is None or episode.ended_at is not None or STAGE_ORDER.index(episode.stage) >= STAGE_ORDER.index(act.stage):
+            return False
+        if is_snoozed(episode, now):
             return False
         try:
             _take(episode, act.stage, actor=SYSTEM, reason="", hold=act.hold, reclaim_after=act.reclaim_after, now=now)
         except Conflict:
             return False
     return True
+
+
+def is_snoozed(episode: IdleEpisode, now: datetime) -> bool:
+    return episode.snoozed_until is not None and episode.snoozed_until > now
 
 
 def may_act(access: Access, episode: IdleEpisode) -> bool:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dashboards.health.state import RawState, state_write
 from dashboards.idle.detection import idleness
-from dashboards.idle.episodes import idle_round
+from dashboards.idle.episodes import end_episode, idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy, IdleStep, Stage
 from dashboards.idle.policies import Rules, exemption_create, policy_save, rules_faults, steps_due
-from dashboards.idle.steps import episode_notify, episode_reclaim, episode_snooze
+from dashboards.idle.steps import Act, act_take, episode_notify, episode_reclaim, episode_snooze
 from dashboards.idle.winning import won_back_follow
 from dashboards.models import ActivityEntry
 from dashboards.signals import Window
@@ -359,6 +359,35 @@ def test_an_owner_snoozes_twice_and_then_asks(gang):
     assert IdleEpisode.objects.get().stage == Stage.OPEN
     with pytest.raises(PermissionDenied):
         episode_reclaim(access=access, episode=episode, reason="Mine", now=NOON)
+
+
+def test_a_step_that_a_round_has_found_due_is_not_taken_if_somebody_was_faster(gang, personas: Personas):
+    """Its owner has snoozed it meanwhile, or its GPUs are being reclaimed already."""
+    job, gpus = gang
+    access = personas.access("superuser")
+    policy(job.quota, notify_minutes=None)
+    look(gpus, [0] * 4)
+    episode = IdleEpisode.objects.get()
+
+    episode_snooze(access=access, episode=episode, hours=1, reason="Debugging.", now=NOON)
+    assert not act_take(act=Act(episode.pk, Stage.RECLAIMING), now=NOON)
+    assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
+    episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
+    assert not act_take(act=Act(episode.pk, Stage.NOTIFIED), now=NOON + timedelta(hours=2))
+    assert IdleEpisode.objects.get().stage == Stage.RECLAIMING
+
+
+def test_an_episode_that_a_round_ends_while_somebody_reclaims_its_gpus_counts_as_reclaimed(gang, personas: Personas):
+    job, gpus = gang
+    policy(job.quota, notify_minutes=None)
+    look(gpus, [0] * 4)
+    read = IdleEpisode.objects.get()
+    episode_reclaim(access=personas.access("superuser"), episode=read, reason="Others wait.", now=NOON)
+
+    end_episode(read, "The GPUs compute again.", NOON + MINUTE)
+
+    episode = IdleEpisode.objects.get()
+    assert (episode.stage, episode.reclaimed_at, episode.end_reason) == (Stage.RECLAIMED, NOON + MINUTE, "The GPUs compute again.")
 
 
 def test_a_person_notifies_and_reclaims_and_what_was_won_is_measured(gang, personas: Personas):
