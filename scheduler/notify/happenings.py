@@ -72,10 +72,11 @@ LABELS: dict[str, str] = {
     TEST: "Test",
     NOTICES: "Notices",
 }
-_MANY: dict[str, str] = {
-    FleetEvent.ALERT_FIRING: "{} alerts fire",
-    FleetEvent.ALERT_ESCALATED: "{} alerts are not acknowledged",
-    FleetEvent.ALERT_RESOLVED: "{} alerts are over",
+# Of one and of several.
+_COUNTED: dict[str, tuple[str, str]] = {
+    FleetEvent.ALERT_FIRING: ("alert fires", "alerts fire"),
+    FleetEvent.ALERT_ESCALATED: ("alert is not acknowledged", "alerts are not acknowledged"),
+    FleetEvent.ALERT_RESOLVED: ("alert is over", "alerts are over"),
 }
 _ENDS = {JobState.COMPLETED: Happened.COMPLETED, JobState.FAILED: Happened.FAILED, JobState.CANCELLED: Happened.CANCELLED}
 _LEAVES = {JobState.PREEMPTED: Happened.PREEMPTED, JobState.QUEUED: Happened.REQUEUED, JobState.RESERVED: Happened.MOVED}
@@ -135,8 +136,8 @@ def _plain(text: str) -> str:
 
 def _listed(events: Sequence[Mapping[str, Any]]) -> str:
     counts = Counter(str(one["kind"]) for one in events)
-    title = ", ".join(_MANY.get(kind, "{} events").format(f"{count:,}") for kind, count in counts.items())
-    lines, length = [f"*{title[0].upper()}{title[1:]}*"], 0
+    title = ", ".join(f"{count:,} {_COUNTED.get(kind, ('event', 'events'))[count > 1]}" for kind, count in counts.items())
+    lines, length = [f"*{title}*"], 0
     for place, one in enumerate(events):
         line = f"• <{one['console']}{one['link']}|{_plain(str(one['title']))}> {_plain(str(one['text']))}"
         length += len(line)

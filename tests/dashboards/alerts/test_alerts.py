@@ -423,7 +423,7 @@ def test_two_hundred_alerts_cost_a_round_as_many_queries_as_twenty(personas: Per
 
 def test_a_few_alerts_are_told_one_by_one_to_people_and_as_one_list_to_chats(pool, personas: Personas):
     rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
-    builders.webhook(builders.quota(), kinds=["alert.firing"], form="slack", name="Chat")
+    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"], form="slack", name="Chat")
     for number, node in enumerate(pool[:2]):
         Incident.objects.create(public_id=f"in-{number}", node=node, opened_at=NOON, title="Test")
     alerts_round(now=NOON)
@@ -433,6 +433,12 @@ def test_a_few_alerts_are_told_one_by_one_to_people_and_as_one_list_to_chats(poo
     assert text.startswith("*2 alerts fire*\n• <")
     page = personas.client("operator").get(f"/activity/alerts/{Alert.objects.order_by('pk')[1].public_id}/").content.decode()
     assert "Chat" in page, "the message is listed with each alert that it tells of"
+
+    Incident.objects.filter(node=pool[0]).delete()
+    Incident.objects.create(public_id="in-2", node=pool[2], opened_at=NOON, title="Test")
+    alerts_round(now=NOON + MINUTE)
+    said = json.loads(Delivery.objects.latest("pk").body)["text"].splitlines()[0]
+    assert said == "*1 alert is over, 1 alert fires*"
 
 
 def test_an_alert_of_a_budget_that_is_removed_ends_with_the_reason(personas: Personas):
