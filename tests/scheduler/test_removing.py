@@ -14,9 +14,23 @@ from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.registry import Backends, backend_for, backends_all
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.engine.model.mig import Instance
 from scheduler.hardware.lists import pool_choices
-from scheduler.models import Cluster, Gpu, InventoryEvent, JobState, Node, OutsideJob, Placement, PlannedHealth, SlurmCluster
+from scheduler.models import (
+    Cluster,
+    Gpu,
+    GpuSplit,
+    InventoryEvent,
+    JobState,
+    Node,
+    OutsideJob,
+    Placement,
+    PlannedHealth,
+    SlurmCluster,
+    SplitState,
+)
 from scheduler.selectors.clusters import clusters_listed
+from scheduler.services.hardware.geometry import gpu_geometry_change
 from scheduler.services.hardware.imports import import_apply, import_preview
 from scheduler.services.hardware.removing import cluster_remove
 from scheduler.services.hardware.slurm_imports import import_every, imports_turn
@@ -135,6 +149,20 @@ def test_one_that_is_found_not_to_answer_while_it_is_removed_stays_removed(leavi
 
     assert Cluster.objects.get(pk=leaving.cluster.pk).silent_since is None
     assert LedgerClock.objects.get().unseen == []
+
+
+def test_repartitions_of_its_gpus_are_over_and_hold_the_loop_up_no_more_than_others(leaving, personas):
+    """Of one GPU the job has still to end, of the other the back-end has been told and has not answered."""
+    access = personas.access("operator")
+    for node in leaving.nodes:
+        gpu_geometry_change(access=access, gpu=node.gpus.get(index=0), layout=[Instance(0, "3g.40gb")], reason="Test.", now=leaving.loop.now)
+    assert set(GpuSplit.objects.values_list("state", flat=True)) == {SplitState.DRAINING, SplitState.ORDERED}
+
+    leaving.over().remove(access)
+    leaving.loop.after(minutes=1).tick()
+
+    assert set(GpuSplit.objects.values_list("state", "fault")) == {(SplitState.CANCELLED, "GPU 0 was taken out of the fleet.")}
+    assert fleet_faults() == []
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])

@@ -203,9 +203,9 @@ def splits_advance(*, now: datetime) -> int:
             continue
         with transaction.atomic():
             moment = usage_moment(now=now)
-            gpu = locked_gpu(found.gpu)
+            gpu = _locked_if_there(found, moment)
             split = GpuSplit.objects.select_for_update().filter(pk=found.pk, state=SplitState.DRAINING).first()
-            if split is not None:
+            if split is not None and gpu is not None:
                 split.gpu = gpu
                 advanced += _order_if_empty(split, _plan_of(split), moment)
     return advanced
@@ -217,7 +217,9 @@ def splits_confirm(*, orders: Sequence[int], now: datetime) -> int:
     for found in GpuSplit.objects.filter(order__in=orders, state=SplitState.ORDERED).order_by("id"):
         with transaction.atomic():
             moment = usage_moment(now=now)
-            gpu = locked_gpu(found.gpu)
+            gpu = _locked_if_there(found, moment)
+            if gpu is None:
+                continue
             found.gpu = gpu
             plan = _plan_of(found)
             actor = Actor(found.asked_by, found.asked_by_name, "system")
@@ -236,15 +238,27 @@ def split_refused(*, order: Order, fault: str, now: datetime) -> None:
         moment = usage_moment(now=now)
         split = GpuSplit.objects.filter(order=order, state=SplitState.ORDERED).first()
         if split is not None:
-            split.gpu = locked_gpu(split.gpu)
+            if (gpu := _locked_if_there(split, moment)) is None:
+                return
+            split.gpu = gpu
             _settle(split, SplitState.REFUSED, fault, f"Its repartition was refused: {fault}", SYSTEM, moment)
             return
         found = Gpu.objects.filter(
             node__name=order.payload["node"], node__cluster=order.cluster_id, index=order.payload["gpu"], removed_at__isnull=True
         ).first()
-        if found is not None and (gpu := locked_gpu(found)).health in IN_SERVICE:
+        if found is not None and (there := locked_gpu(found)).health in IN_SERVICE:
             cause = f"Its repartition was refused, so its instances are not known: {fault}"
-            _health(GpuSplit(gpu=gpu), Health.DRAINING, cause, SYSTEM, moment)
+            _health(GpuSplit(gpu=there), Health.DRAINING, cause, SYSTEM, moment)
+
+
+def _locked_if_there(split: GpuSplit, now: datetime) -> Gpu | None:
+    """Its GPU; None where that was taken out of the fleet meanwhile. Then the repartition is given up."""
+    try:
+        return locked_gpu(split.gpu)
+    except Conflict:
+        fault = f"GPU {split.gpu.index} was taken out of the fleet."
+        GpuSplit.objects.filter(pk=split.pk, state__in=OPEN_SPLITS).update(state=SplitState.CANCELLED, fault=fault, settled_at=now)
+        return None
 
 
 def split_jobs(split: GpuSplit) -> tuple[int, ...]:
