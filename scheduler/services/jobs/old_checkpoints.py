@@ -34,10 +34,15 @@ class Deleted:
 
 
 def checkpoints_to_delete() -> "QuerySet[Checkpoint]":
-    """Those whose files may lie somewhere, and that no run which goes on was told or writes. A row that an attempt names stays, without a place."""
+    """Those whose files may lie somewhere, and that no run which goes on was told or writes. A row that an attempt names stays, without a place.
+
+    Files on a cluster that was removed are left alone until it is back.
+    """
+    is_gone = Exists(Placement.objects.filter(attempt=OuterRef("attempt"), node__cluster__removed_at__isnull=False))
     named = Exists(Attempt.objects.filter(resumed_from=OuterRef("pk")))
     no_longer_written = Q(verified_at__isnull=False) | Q(attempt__ended_at__isnull=False)
-    return Checkpoint.objects.filter(~TOLD_TO_A_RUN, no_longer_written, ~Q(location="") | ~named, removed_at__isnull=False).order_by("pk")
+    where = Q(removed_at__isnull=False) & (~Q(location="") | ~named)
+    return Checkpoint.objects.filter(~TOLD_TO_A_RUN, ~is_gone, no_longer_written, where).order_by("pk")
 
 
 def checkpoints_late(*, now: datetime) -> "QuerySet[Checkpoint]":

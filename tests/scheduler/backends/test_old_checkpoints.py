@@ -26,7 +26,7 @@ from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import Settings
-from scheduler.models import Attempt, Checkpoint, JobState, Order, OrderKind, SlurmCluster, SlurmRun
+from scheduler.models import Attempt, Checkpoint, Cluster, JobState, Order, OrderKind, SlurmCluster, SlurmRun
 from scheduler.selectors.jobs import job_checkpoints
 from scheduler.services.hardware import checks
 from scheduler.services.jobs.checkpoints import Shard, Told, checkpoint_newest, checkpoints_tell
@@ -513,6 +513,17 @@ class TestTurns:
         assert saving.turn() == 1
         assert not stuck.exists()
         assert not [check for check, _ in examine(["clockwork"]).findings if check == "clockwork: old checkpoints go"]
+
+    def test_those_of_a_cluster_that_was_removed_stay_without_a_word_until_it_is_back(self, saving: Saving, caplog: pytest.LogCaptureFixture) -> None:
+        saving.save(*range(10, 60, 10))
+        Cluster.objects.filter(pk=saving.cluster.pk).update(removed_at=NOON)
+
+        assert old_checkpoints_delete(backends={}, now=NOON + timedelta(hours=1)) == 0
+        assert "stay for now" not in caplog.text
+        assert not [check for check, _ in examine(["clockwork"]).findings if check == "clockwork: old checkpoints go"]
+
+        Cluster.objects.filter(pk=saving.cluster.pk).update(removed_at=None)
+        assert saving.turn() == 2
 
     def test_a_rank_that_says_that_its_checkpoint_lies_in_another_job_s_folder_deletes_nothing_there(self, saving: Saving) -> None:
         theirs = save(saving.root / "j-999" / "1", 10)
