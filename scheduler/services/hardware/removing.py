@@ -93,11 +93,12 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
         nodes = list(Node.objects.select_for_update().filter(cluster=row, removed_at__isnull=True).order_by("pk"))
         if fault := why_not_removed(row):
             raise Conflict(fault)
-        gpus = list(Gpu.objects.filter(node__in=nodes, removed_at__isnull=True).values_list("pk", flat=True))
-        PlannedHealth.objects.filter(node__in=nodes).delete()
-        MigInstance.objects.filter(gpu__in=gpus, removed_at__isnull=True).update(removed_at=at)
-        Gpu.objects.filter(pk__in=gpus).update(removed_at=at)
-        Node.objects.filter(pk__in=[node.pk for node in nodes]).update(removed_at=at)
+        keys = [node.pk for node in nodes]
+        gpus = list(Gpu.objects.filter(node__among=keys, removed_at__isnull=True).values_list("pk", flat=True))
+        PlannedHealth.objects.filter(node__among=keys).delete()
+        MigInstance.objects.filter(gpu__among=gpus, removed_at__isnull=True).update(removed_at=at)
+        Gpu.objects.filter(pk__among=gpus).update(removed_at=at)
+        Node.objects.filter(pk__among=keys).update(removed_at=at)
         timeline_follow(gpus=gpus, at=at)
         cause = f"Cluster {row.name} was removed: {reason.strip()}"[:300]
         InventoryEvent.objects.bulk_create(
@@ -121,6 +122,6 @@ def cluster_remove(*, access: Access, cluster: Cluster, reason: str, confirm: st
             before={"name": row.name, "backend": row.backend, "nodes": len(nodes), "gpus": len(gpus)},
             reason=reason.strip(),
         )
-        hardware_published(nodes=[node.pk for node in nodes], gpus=gpus)
+        hardware_published(nodes=keys, gpus=gpus)
         lease_want()
     return found
