@@ -1,6 +1,7 @@
 """Asking a Prometheus through prometheus-api-client: only where webhooks may lead, to the address that was checked, bounded in time and size."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -10,7 +11,7 @@ from prometheus_api_client import PrometheusConnect
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.adapters import HTTPAdapter
 
-from scheduler.notify.outgoing import Address, Refused, Rules, Target, addresses_of, target_of
+from scheduler.notify.outgoing import MOST_ADDRESSES, Address, Refused, Rules, Target, addresses_of, target_of
 
 CONNECT_SECONDS = 3.0
 WHOLE_SECONDS = 12.0
@@ -23,10 +24,11 @@ class PrometheusFault(Exception):
 
 
 class _Pinned(HTTPAdapter):
-    """Connects to one address, whatever the name says meanwhile; the certificate must be that of the name."""
+    """Connects to an address that was checked, whatever the name says meanwhile; the certificate must be that of the name."""
 
-    def __init__(self, target: Target, address: Address) -> None:
-        self.target, self.address = target, address
+    def __init__(self, target: Target, addresses: Sequence[Address]) -> None:
+        self.target = target
+        self.address, *self.others = addresses[:MOST_ADDRESSES]
         super().__init__(max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -45,19 +47,18 @@ class _Pinned(HTTPAdapter):
 class _Bounded(requests.Session):
     """No redirects, no proxies or passwords of the environment; an answer is read within a bound of time and size."""
 
-    def __init__(self, target: Target, address: Address) -> None:
+    def __init__(self, pinned: _Pinned) -> None:
         super().__init__()
         self.trust_env = False
         self.deadline = time.monotonic() + WHOLE_SECONDS
-        self.mount("http://", _Pinned(target, address))
-        self.mount("https://", _Pinned(target, address))
+        self.pinned = pinned
+
+    def get_adapter(self, url: str) -> _Pinned:
+        """Always this one: the client mounts adapters of its own, by its address, which would ask the name service again."""
+        return self.pinned
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
-        kwargs |= {"allow_redirects": False, "stream": True, "timeout": (min(CONNECT_SECONDS, left), left)}
-        answer = super().request(*args, **kwargs)
+        answer = self._answered(*args, **kwargs)
         if answer.is_redirect:
             raise PrometheusFault("It answers with a redirect, which is not followed.")
         pieces, size = [], 0
@@ -72,6 +73,20 @@ class _Bounded(requests.Session):
         answer._content = b"".join(pieces)
         return answer
 
+    def _answered(self, *args: Any, **kwargs: Any) -> requests.Response:
+        """By the first address that takes the connection; the next question begins with it."""
+        while True:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
+            kwargs |= {"allow_redirects": False, "stream": True, "timeout": (min(CONNECT_SECONDS, left), left)}
+            try:
+                return super().request(*args, **kwargs)
+            except requests.ConnectionError:
+                if not self.pinned.others:
+                    raise
+                self.pinned.address = self.pinned.others.pop(0)
+
 
 class Server:
     """One server for one look."""
@@ -79,14 +94,10 @@ class Server:
     def __init__(self, url: str, rules: Rules) -> None:
         try:
             target = target_of(url, rules)
-            address = addresses_of(target, rules)[0]
+            pinned = _Pinned(target, addresses_of(target, rules))
         except Refused as fault:
             raise PrometheusFault(str(fault)) from None
-        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(target, address), retry=0)
-        # The client mounts adapters of its own in a session that it is given.
-        session: requests.Session = self._asks._session
-        session.mount("http://", _Pinned(target, address))
-        session.mount("https://", _Pinned(target, address))
+        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(pinned), retry=0)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The series of an instant query."""

@@ -4,13 +4,22 @@ import contextlib
 import http.server
 import json
 import re
+import socket
+import ssl
 import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+import urllib3
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from dashboards.alerts import defaults as alert_defaults
 from dashboards.alerts.models import Alert, AlertRule
@@ -25,7 +34,7 @@ from dashboards.idle.ending import idle_ends
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.prometheus import asking
-from dashboards.prometheus.collect import answer_of, prometheus_collect
+from dashboards.prometheus.collect import answer_of, gpus_known, prometheus_collect
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry import machine as machine_asked
 from dashboards.telemetry.local import local_write
@@ -33,7 +42,7 @@ from dashboards.telemetry.nvml import GPM, Reading
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.times import now
 from scheduler.models import Health, Job, JobState, Node, Order
-from scheduler.notify.outgoing import Rules
+from scheduler.notify.outgoing import MOST_ADDRESSES, Rules
 from scheduler.services.loop.measuring import tally
 from tests import builders
 from tests.dashboards.prometheus_worlds import LOCAL, fleet, frame, said
@@ -260,3 +269,108 @@ def test_what_one_server_answers_costs_another_no_reading(series: str, slow: tup
 @pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://10.0.0.1:9090", "file:///etc/passwd", "https://user:secret@example.com"])
 def test_addresses_are_checked_as_those_of_webhooks(url: str) -> None:
     assert answer_of(PrometheusServer(url=url), {}, Rules(), now()).fault
+
+
+@pytest.mark.django_db
+def test_the_next_address_of_a_name_is_asked_where_the_first_refuses(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, threading.Event]) -> None:
+    """The name is looked up once a look, and each query goes to the address that took the first."""
+    port = urllib.parse.urlsplit(slow[0]).port
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+    looked_up: list[str] = []
+    connected: list[str] = []
+    connect: Any = urllib3.util.connection.create_connection
+
+    def lookup(host: str, *_: object, **__: object) -> list[Any]:
+        looked_up.append(host)
+        return found
+
+    def connecting(where: tuple[str, int], *rest: object, **more: object) -> socket.socket:
+        connected.append(where[0])
+        with monkeypatch.context() as usual:  # urllib3 looks an address up, too
+            usual.setattr(socket, "getaddrinfo", getaddrinfo)
+            return connect(where, *rest, **more)
+
+    getaddrinfo = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(urllib3.util.connection, "create_connection", connecting)
+    fleet(2)
+
+    answer = answer_of(PrometheusServer(url=f"http://prometheus.example.org:{port}"), gpus_known(), LOCAL, now())
+
+    assert (answer.fault, sorted(answer.look.gpus)) == ("", ["GPU-0", "GPU-1"])
+    assert looked_up == ["prometheus.example.org"]
+    assert (connected[:2], set(connected[2:])) == (["127.0.0.9", "127.0.0.1"], {"127.0.0.1"})
+
+
+def test_a_name_of_which_one_address_is_not_allowed_is_asked_at_none(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, threading.Event]) -> None:
+    port = urllib.parse.urlsplit(slow[0]).port
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.1", "10.0.0.7")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    answer = answer_of(PrometheusServer(url=f"http://prometheus.example.org:{port}"), {}, LOCAL, now())
+
+    assert answer.fault.startswith("10.0.0.7 is not a public address.")
+
+
+def test_where_no_address_of_a_name_takes_a_connection_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = [f"127.0.0.{number}" for number in range(9, 30)]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 9)) for address in tried]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    asked: list[str] = []
+
+    def refuse(where: tuple[str, int], *_: object, **__: object) -> socket.socket:
+        asked.append(where[0])
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(urllib3.util.connection, "create_connection", refuse)
+
+    answer = answer_of(PrometheusServer(url="http://prometheus.example.org:9"), {}, LOCAL, now())
+
+    assert answer.fault == "No connection: nothing answers at this address."
+    assert asked == tried[:MOST_ADDRESSES]
+
+
+@contextlib.contextmanager
+def secured(certified: str, folder: Path) -> Iterator[int]:
+    """A server whose certificate is that of one name. Yields its port; the certificate is in the folder."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, certified)])
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now() - timedelta(days=1), now() + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName(certified)])
+    signed = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    (folder / "own.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "own.key").write_bytes(private)
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status":"success","data":{"resultType":"vector","result":[]}}')
+
+        def log_message(self, *said: object) -> None:
+            """Nothing to read here."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "own.pem", folder / "own.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("certified", "fault"),
+    [
+        ("prometheus.example.org", "It answered without a reading of any GPU in the inventory."),
+        ("other.example.org", "Its certificate is not valid for this name."),
+    ],
+)
+def test_the_certificate_must_be_that_of_the_name(certified: str, fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with secured(certified, tmp_path) as port:
+        monkeypatch.setattr("requests.adapters.DEFAULT_CA_BUNDLE_PATH", str(tmp_path / "own.pem"))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))])
+
+        answer = answer_of(PrometheusServer(url=f"https://prometheus.example.org:{port}"), {}, LOCAL, now())
+
+    assert answer.fault == fault
