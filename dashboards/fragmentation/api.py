@@ -208,7 +208,7 @@ class DefragmentationIn(Taken):
 
 class DefragmentationOut(Schema):
     id: str = Field(description="Id of the defragmentation.", examples=["df-8"])
-    state: str = Field(description="open or ended.", examples=["open"])
+    state: str = Field(description="scheduled, open or ended.", examples=["open"])
     moves: int = Field(description="How many jobs may move.", examples=[16])
     moves_done: int = Field(description="How many have moved.", examples=[5])
     starts_at: datetime = Field(description="From when on.", examples=["2026-03-02T09:41:00Z"])
@@ -240,7 +240,7 @@ def defragmentation_list(request: HttpRequest) -> HttpResponse:
 
 @router.post("/defragmentations", response={201: DefragmentationOut}, url_name="defragmentations", summary="Let more jobs be moved for an hour")
 def defragmentation_create(request: HttpRequest, body: DefragmentationIn) -> HttpResponse:
-    """One at a time: while one is open, another is refused with 409."""
+    """One at a time: while one is scheduled, or one is open that would overlap, another is refused with 409."""
     access = access_of(request)
     made = defragmentation_start(access=access, moves=body.moves, reason=body.reason, starts_at=body.starts_at, now=now())
     answer = answered(_defragmentation(made))
@@ -258,7 +258,7 @@ def defragmentation_end(request: HttpRequest, public_id: str) -> HttpResponse:
 def _defragmentation(row: Defragmentation) -> dict[str, object]:
     return {
         "id": row.public_id,
-        "state": row.state,
+        "state": "scheduled" if row.state == Defragmentation.State.OPEN and row.starts_at > now() else row.state,
         "moves": row.moves_most,
         "moves_done": row.moves_done,
         "starts_at": row.starts_at,

@@ -18,7 +18,7 @@ def rule_turn(*, now: datetime) -> Defragmentation | None:
     """Start a defragmentation if it is due; None where it is not."""
     chosen = settings.SCHEDULER
     above, length = chosen["DEFRAGMENT_ABOVE_PERCENT"], timedelta(seconds=chosen["DEFRAGMENT_AFTER_S"])
-    if not above or Defragmentation.objects.filter(state=Defragmentation.State.OPEN, ends_at__gt=now).exists():
+    if not above or Defragmentation.objects.filter(state=Defragmentation.State.OPEN, starts_at__lte=now, ends_at__gt=now).exists():
         return None
     shares = fragmentation_shares(now - length, now)
     minutes = length // MINUTE

@@ -48,6 +48,7 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     context: dict[str, Any] = {
         "may_operate": access.can_everywhere(Can.OPERATE),
+        "now": moment,
         "defragmentations": defragmentations_listed(access)[:DEFRAGMENTATIONS_SHOWN],
     }
     context |= {"at": newest[0] if newest else None, "types": types, "gpu_type": gpu_type, "range": chosen, "version": version}
@@ -62,7 +63,7 @@ def fragmentation_page(request: HttpRequest) -> HttpResponse:
 
 
 class MovesForm(forms.Form):
-    """How many more jobs may move, from when on, and why."""
+    """How many more jobs may move, and from when on."""
 
     moves = forms.IntegerField(
         min_value=1,
@@ -74,10 +75,12 @@ class MovesForm(forms.Form):
             "max_value": f"The number of moves must be between 1 and {MOST_MOVES:,}.",
         },
     )
+    starts_at = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty for now."})
 
 
 class DefragmentForm(MovesForm):
-    starts_at = forms.DateTimeField(required=False, error_messages={"invalid": "Enter a date and a time, or leave it empty for now."})
+    """The same, and why."""
+
     reason = forms.CharField(max_length=300, required=False)
 
 

@@ -8,7 +8,10 @@ from gpufleet.core.times import MomentField, now
 
 
 class Defragmentation(models.Model):
-    """So many jobs more may be moved, from a time on and for a while. It is over once they are moved, its time is over, or somebody stops it."""
+    """So many jobs more may be moved, from a time on and for a while. It is over once they are moved, its time is over, or somebody stops it.
+
+    One of a person and one of the rule may be open: that of the rule is over before the other begins.
+    """
 
     class State(models.TextChoices):
         OPEN = "open", "Open"
@@ -32,7 +35,7 @@ class Defragmentation(models.Model):
         db_table = "defragmentation"
         indexes = [models.Index(fields=["-asked_at", "-id"], name="defragmentation_asked")]
         constraints = [
-            models.UniqueConstraint(fields=["state"], condition=Q(state="open"), name="defragmentation_open_once"),
+            models.UniqueConstraint(fields=["by_rule"], condition=Q(state="open"), name="defragmentation_open_once_each"),
             models.CheckConstraint(condition=Q(moves_most__gte=1), name="defragmentation_moves"),
             models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="defragmentation_lasts"),
         ]

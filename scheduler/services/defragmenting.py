@@ -22,16 +22,21 @@ MOST_MOVES = 1000
 LASTS = timedelta(hours=1)
 FARTHEST = timedelta(days=7)
 OPEN = Prepared[tuple[int, int, int, datetime, datetime]](
-    lambda: Defragmentation.objects.filter(state=Defragmentation.State.OPEN).values_list("pk", "moves_most", "moves_done", "starts_at", "ends_at")
+    lambda: (
+        Defragmentation.objects.filter(state=Defragmentation.State.OPEN)
+        .order_by("starts_at", "pk")
+        .values_list("pk", "moves_most", "moves_done", "starts_at", "ends_at")
+    )
 )
 
 
 class Leave(NamedTuple):
-    """How many jobs a defragmentation may still move, and from when on."""
+    """How many jobs a defragmentation may still move, from when on and until when."""
 
     key: int
     left: int
     starts_at: datetime
+    ends_at: datetime
 
 
 def defragmentation_start(*, access: Access, moves: int, reason: str, now: datetime, starts_at: datetime | None = None) -> Defragmentation:
@@ -56,7 +61,7 @@ def defragmentation_faults(*, moves: int, starts_at: datetime | None, now: datet
 
 
 def defragmentation_rule(*, moves: int, reason: str, now: datetime) -> Defragmentation | None:
-    """The same by rule; None where one is open already."""
+    """The same by rule, until one that is scheduled begins; None where one is open by now."""
     try:
         return _started(actor=SYSTEM, moves=moves, reason=reason, now=now, starts_at=now, by_rule=True)
     except Conflict:
@@ -66,13 +71,19 @@ def defragmentation_rule(*, moves: int, reason: str, now: datetime) -> Defragmen
 def _started(*, actor: Actor, moves: int, reason: str, now: datetime, starts_at: datetime, by_rule: bool) -> Defragmentation:
     with transaction.atomic():
         _over(now)
-        if Defragmentation.objects.select_for_update().filter(state=Defragmentation.State.OPEN).exists():
-            raise Conflict("A defragmentation is open already. Stop it first.")
+        ends_at = starts_at + LASTS
+        for other in Defragmentation.objects.select_for_update().filter(state=Defragmentation.State.OPEN):
+            if by_rule and not other.by_rule and other.starts_at > now:
+                ends_at = min(ends_at, other.starts_at)
+            elif other.starts_at > now:
+                raise Conflict(f"A defragmentation is scheduled for {other.starts_at:%Y-%m-%d %H:%M} UTC already. Stop it first.")
+            elif by_rule or not other.by_rule or starts_at < other.ends_at:
+                raise Conflict(f"A defragmentation is open until {other.ends_at:%Y-%m-%d %H:%M} UTC. Stop it first, or begin later.")
         found = Defragmentation.objects.create(
             public_id=public_id("df"),
             moves_most=moves,
             starts_at=starts_at,
-            ends_at=starts_at + LASTS,
+            ends_at=ends_at,
             reason=reason[:300],
             by_rule=by_rule,
             asked_at=now,
@@ -99,16 +110,12 @@ def defragmentation_stop(*, access: Access, found: Defragmentation, now: datetim
 
 
 def leave_now(*, now: datetime) -> Leave | None:
-    """What a defragmentation allows; one whose time is over is closed."""
-    row = OPEN.first()
-    if row is None:
-        return None
-    key, most, done, starts_at, ends_at = row
-    if ends_at <= now:
+    """What the defragmentation that is open allows, or that which begins next; those whose time is over are closed."""
+    rows = OPEN()
+    if any(ends_at <= now for *_, ends_at in rows):
         with transaction.atomic():
             _over(now)
-        return None
-    return Leave(key, most - done, starts_at)
+    return next((Leave(key, most - done, starts_at, ends_at) for key, most, done, starts_at, ends_at in rows if ends_at > now), None)
 
 
 def settings_with(engine: Settings, leave: Leave | None, *, now: datetime) -> Settings:
@@ -135,7 +142,7 @@ def moves_count(*, leave: Leave, moved: int, now: datetime) -> None:
 
 def _over(now: datetime) -> None:
     for found in Defragmentation.objects.select_for_update().filter(state=Defragmentation.State.OPEN, ends_at__lte=now):
-        _end(found, "Its hour is over.", now)
+        _end(found, "Its time is over.", now)
 
 
 def _end(found: Defragmentation, because: str, now: datetime) -> None:

@@ -305,8 +305,8 @@ class _Tick:
         fairness = self.fairness
         if plan.waiting and fairness.usage_weight_millionths and fairness.step_ms:
             times.append(step_begin(self.now, fairness) + timedelta(milliseconds=fairness.step_ms))
-        if self.leave is not None and self.leave.starts_at > self.now:
-            times.append(self.leave.starts_at)
+        if self.leave is not None:
+            times.append(self.leave.starts_at if self.leave.starts_at > self.now else self.leave.ends_at)
         if plan.next_wake is not None:
             times.append(EPOCH + timedelta(milliseconds=plan.next_wake))
         return min((at for at in times if at is not None), default=None)

@@ -62,7 +62,7 @@ def test_it_is_previewed_with_what_it_opens_and_costs_and_applied(kept_out):
     assert (found.moves_most, found.asked_by_name) == (2, "Operator")
     again = operator.post(reverse("defragment"), {"moves": 2, "reason": "once more"})
     assert again.status_code == 409
-    assert "A defragmentation is open already. Stop it first." in again.content.decode()
+    assert f"A defragmentation is open until {found.ends_at:%Y-%m-%d %H:%M} UTC. Stop it first, or begin later." in again.content.decode()
     loop.now = now() + timedelta(seconds=1)
     loop.tick()
     found.refresh_from_db()
@@ -122,6 +122,28 @@ def test_lasting_fragmentation_starts_one_by_rule_within_its_budget(kept_out, se
     settings.SCHEDULER = {**settings.SCHEDULER, "DEFRAGMENT_ABOVE_PERCENT": 0}
     Defragmentation.objects.all().delete()
     assert rule_turn(now=moment) is None, "it is switched off"
+
+
+def test_the_rule_acts_although_one_is_scheduled_which_is_previewed_anew(kept_out, settings):
+    settings.SCHEDULER = {**settings.SCHEDULER, "DEFRAGMENT_ABOVE_PERCENT": 50, "DEFRAGMENT_AFTER_S": 300, "DEFRAGMENT_MOVES_PER_HOUR": 3}
+    personas, start = kept_out[0], now() - timedelta(minutes=4)
+    operator, begins = personas.client("operator"), (start + timedelta(days=3)).replace(second=0, microsecond=0)
+    operator.post(reverse("defragment"), {"moves": 7, "starts_at": f"{begins:%Y-%m-%dT%H:%M}", "reason": "at the weekend"})
+    scheduled = Defragmentation.objects.get()
+    fragments = Fragments()
+    fragmentation_write({start + timedelta(minutes=minute): fragments.take(now=start) for minute in range(5)})
+
+    found = rule_turn(now=start + timedelta(minutes=4))
+
+    assert found is not None and (found.moves_most, found.by_rule) == (3, True)
+    page = operator.get(reverse("fragmentation")).content.decode()
+    row = page[page.index("at the weekend") - 1500 : page.index("at the weekend") + 500]
+    preview = f"{reverse('defragment')}?moves=7&amp;starts_at={begins:%Y-%m-%dT%H:%M}"
+    assert ">Scheduled<" in row and preview in row
+    shown = operator.get(preview.replace("&amp;", "&")).content.decode()
+    assert f"It begins at {begins:%Y-%m-%d %H:%M} UTC and is planned again then." in shown
+    states = {one["id"]: one["state"] for one in operator.get("/api/v1/defragmentations").json()["items"]}
+    assert states == {scheduled.public_id: "scheduled", found.public_id: "open"}
 
 
 @pytest.mark.parametrize(("minutes", "counted"), [(58, 3), (61, 3), (117, 3), (119, 0)])

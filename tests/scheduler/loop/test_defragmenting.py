@@ -79,7 +79,7 @@ def test_before_its_time_nothing_moves_and_then_the_loop_wakes_by_itself(scatter
 def test_it_ends_after_an_hour_or_when_it_is_stopped_and_only_one_is_open(scattered):
     loop, small, _ = scattered
     found = start(loop)
-    with pytest.raises(Conflict, match="open already"):
+    with pytest.raises(Conflict, match="is open until"):
         start(loop)
     assert defragmentation_rule(moves=3, reason="by rule", now=loop.now) is None
     defragmentation_stop(access=OPERATOR, found=found, now=loop.now)
@@ -92,7 +92,48 @@ def test_it_ends_after_an_hour_or_when_it_is_stopped_and_only_one_is_open(scatte
     loop.after(hours=1)
     assert leave_now(now=loop.now) is None
     second.refresh_from_db()
-    assert second.ended_because == "Its hour is over."
+    assert second.ended_because == "Its time is over."
+
+
+def test_one_that_is_scheduled_does_not_keep_the_rule_from_acting_before_it(scattered):
+    """That of the rule ends where the scheduled one begins, which is planned as the fleet is then."""
+    loop, small, _ = scattered
+    begins = loop.now + timedelta(minutes=40)
+    later = start(loop, starts_at=begins, moves=5)
+    loop.after(seconds=1).tick()
+    assert moving(small) == 0
+
+    by_rule = defragmentation_rule(moves=2, reason="by rule", now=loop.now)
+    assert by_rule is not None and (by_rule.starts_at, by_rule.ends_at) == (loop.now, begins)
+    loop.after(seconds=1).tick()
+    assert moving(small) == 2
+    by_rule.refresh_from_db()
+    assert (by_rule.moves_done, by_rule.state) == (2, "ended")
+
+    again = defragmentation_rule(moves=1, reason="by rule", now=loop.now)
+    assert again is not None
+    loop.after(minutes=1).tick()
+    assert Lease.objects.get(name="tick").next_wake_at <= begins
+    loop.now = begins
+    loop.tick()
+    again.refresh_from_db()
+    later.refresh_from_db()
+    assert (again.state, again.ended_because) == ("ended", "Its time is over.")
+    assert (later.state, later.moves_done) == ("open", 0), "the rule has made the room already"
+    assert defragmentation_rule(moves=1, reason="by rule", now=loop.now) is None
+
+
+def test_one_may_be_scheduled_for_when_that_of_the_rule_is_over(scattered):
+    loop, _, _ = scattered
+    by_rule = defragmentation_rule(moves=2, reason="by rule", now=loop.now)
+    assert by_rule is not None
+    with pytest.raises(Conflict, match=f"A defragmentation is open until {by_rule.ends_at:%Y-%m-%d %H:%M} UTC. Stop it first, or begin later."):
+        start(loop, starts_at=by_rule.ends_at - timedelta(minutes=1))
+
+    start(loop, starts_at=by_rule.ends_at)
+
+    with pytest.raises(Conflict, match="A defragmentation is scheduled for "):
+        start(loop, starts_at=by_rule.ends_at + timedelta(hours=3))
 
 
 def test_what_a_rule_allowed_counts_within_the_hour(scattered):
