@@ -52,7 +52,7 @@ class IncidentOut(Schema):
     by_rule: bool = Field(description="Whether rules take the node through its life cycle.", examples=[True])
     opened_at: datetime = Field(description="When it began.", examples=["2026-03-02T09:41:20Z"])
     closed_at: datetime | None = Field(description="When the node was healthy again; null while it is not.", examples=[None])
-    jobs_hurt: int = Field(description="How many jobs lost GPUs.", examples=[2])
+    jobs_hurt: int = Field(description="How many jobs lost GPUs by it.", examples=[2])
     out_gpu_hours_milli: int = Field(description="GPU hours out of service, in thousandths.", examples=[6400])
     lost_gpu_hours_milli: int = Field(description="GPU hours of work that was not saved, in thousandths.", examples=[900])
     cost_micros: int | None = Field(description="What both cost, in millionths of the currency.", examples=[None])
@@ -73,14 +73,14 @@ class IncidentStepOut(Schema):
 
 class HurtOut(Schema):
     job: str | None
-    outcome: str = Field(description="How its run ended.", examples=["preempted"])
+    outcome: str = Field(description="How its run ended; degraded: it goes on without its workers of the node.", examples=["preempted"])
     gpu_milli: int
     lost_gpu_hours_milli: int = Field(description="GPU hours of work that was not saved, in thousandths.", examples=[0])
 
 
 class IncidentDetailOut(IncidentOut):
     steps: list[IncidentStepOut] = Field(description="What happened, the oldest first.")
-    jobs: list[HurtOut] = Field(description="Jobs that lost GPUs of the node.")
+    jobs: list[HurtOut] = Field(description="Jobs that lost GPUs of the node by the incident.")
 
 
 class FindingOut(Schema):

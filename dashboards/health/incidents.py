@@ -1,6 +1,8 @@
 """Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -20,7 +22,13 @@ A_DAY = timedelta(days=1)
 # A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
 CALM = timedelta(minutes=5)
 MOST_DOUBLINGS = 6
-HURT = ("lost", "preempted", "failed", "moved")
+# So long after a node fell silent, or a GPU broke, a rule about it may take to hold.
+SEEN_LATE = timedelta(minutes=5)
+# Errors that end what runs on the GPU.
+KILLING = ("xid", "ecc_uncorrected", "remap_failed")
+# How causes tell that a node was drained, and which nodes are down.
+DRAINED = re.compile(r" (?:is|are) drained\b")
+DOWN = re.compile(r"(.+) is down: ")
 
 
 def incidents_follow() -> int:
@@ -189,58 +197,116 @@ def measure(incident: Incident, *, now: datetime) -> None:
     """Set what it has cost so far: GPU time out of service, and work of jobs that was not saved."""
     incident.out_milli_millis = out_of_service(incident, list(incident.steps.order_by("at", "id")), until=incident.closed_at or now)
     hurt = jobs_hurt(incident, now=now)
-    incident.jobs = len({attempt.job_id for attempt, _, _ in hurt})
-    incident.lost_milli_millis = sum(lost for _, _, lost in hurt)
+    incident.jobs = len({one.attempt.job_id for one in hurt})
+    incident.lost_milli_millis = sum(one.lost_milli_millis for one in hurt)
 
 
 def out_of_service(incident: Incident, steps: Sequence[IncidentStep], *, until: datetime) -> int:
     """Milli-GPU times milliseconds in which the node took no work."""
-    health, since, total = "", incident.opened_at, timedelta(0)
-    for step in steps:
-        if not step.health:
-            continue
-        if health and health not in IN_SERVICE:
-            total += step.at - since
-        health, since = step.health, step.at
-    if health and health not in IN_SERVICE and until > since:
-        total += until - since
+    total = sum((end - start for start, end in spans_out(incident, steps, until=until)), timedelta(0))
     return incident.gpus * 1000 * int(total / timedelta(milliseconds=1))
 
 
-def jobs_hurt(incident: Incident, *, now: datetime) -> list[tuple[Attempt, int, int]]:
-    """Attempts that lost GPUs of the node while it was open: each with what it held there, and the work that was not saved (milli-GPU millis)."""
+def spans_out(incident: Incident, steps: Sequence[IncidentStep], *, until: datetime) -> list[tuple[datetime, datetime]]:
+    """When the node took no work."""
+    told = [step for step in steps if step.health]
+    ends = [*(step.at for step in told[1:]), max(until, told[-1].at)] if told else []
+    return [(step.at, end) for step, end in zip(told, ends, strict=True) if step.health not in IN_SERVICE]
+
+
+@dataclass(frozen=True, slots=True)
+class Hurt:
+    """A run that lost GPUs by an incident: how it ended, or that it goes on without them; what it held there, and the work that was not saved."""
+
+    attempt: Attempt
+    how: str
+    milli: int
+    lost_milli_millis: int
+
+
+def jobs_hurt(incident: Incident, *, now: datetime) -> list[Hurt]:
+    """Runs that ended or shrank because of it. Who was preempted meanwhile, stopped by hand, or failed by itself is none of its.
+
+    What kills a run is seen before the rule that opens an incident holds, so ends shortly before it count, too.
+    """
     end = incident.closed_at or now
-    rows = Placement.objects.filter(node=incident.node_id, until__gte=incident.opened_at, until__lte=end, gpu__isnull=False)
-    here: dict[int, int] = {}
-    for attempt, milli in rows.values_list("attempt_id", "gpu_milli"):
-        here[attempt] = here.get(attempt, 0) + milli
-    attempts = list(Attempt.objects.filter(pk__in=here, outcome__in=HURT).select_related("job__quota", "job__owner").order_by("pk"))
-    saved = dict(
-        Saved.objects.filter(attempt__in=[one.pk for one in attempts], verified_at__isnull=False)
-        .order_by()
-        .values_list("attempt_id")
-        .annotate(last=Max("verified_at"))
-    )
-    whole = _held([one.pk for one in attempts])
-    return [(one, here[one.pk], _lost(one, whole.get(one.pk, 0), saved.get(one.pk))) for one in attempts]
-
-
-def _held(attempts: Iterable[int]) -> Mapping[int, int]:
-    found: dict[int, int] = {}
-    for attempt, milli in Placement.objects.filter(attempt__in=list(attempts)).values_list("attempt_id", "gpu_milli"):
-        found[attempt] = found.get(attempt, 0) + milli
+    rows = Placement.objects.filter(node=incident.node_id, until__gte=incident.opened_at - SEEN_LATE, until__lte=end, gpu__isnull=False)
+    here: dict[int, list[Placement]] = defaultdict(list)
+    for placement in rows.order_by("pk"):
+        here[placement.attempt_id].append(placement)
+    attempts = list(Attempt.objects.filter(pk__in=here).select_related("job__quota", "job__owner").order_by("pk"))
+    held: dict[int, int] = defaultdict(int)
+    elsewhere: set[int] = set()
+    for attempt, node, milli in Placement.objects.filter(attempt__in=list(here)).values_list("attempt_id", "node_id", "gpu_milli"):
+        held[attempt] += milli
+        if node != incident.node_id:
+            elsewhere.add(attempt)
+    causes = Causes.of(incident, until=end)
+    found = []
+    for one in attempts:
+        gone = here[one.pk]
+        how = causes.ended(one, gone, is_alone=one.pk not in elsewhere)
+        if how:
+            at = one.ended_at if how == one.outcome else max(each.until for each in gone if each.until is not None)
+            found.append(Hurt(one, how, sum(each.gpu_milli for each in gone), _lost(one, held[one.pk], at)))
     return found
 
 
-def _lost(attempt: Attempt, milli: int, saved: datetime | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What of an incident can end a run: spans in which its node was out of service, and errors of GPUs that end what runs there."""
+
+    name: str
+    out: Sequence[tuple[datetime, datetime]]
+    errors: Sequence[HealthFinding]
+
+    @classmethod
+    def of(cls, incident: Incident, *, until: datetime) -> "Causes":
+        steps = list(incident.steps.order_by("at", "id"))
+        errors = list(incident.findings.filter(rule__signal__in=KILLING, gpu__isnull=False))
+        return cls(incident.node.name, spans_out(incident, steps, until=until), errors)
+
+    def ended(self, attempt: Attempt, gone: Sequence[Placement], *, is_alone: bool) -> str:
+        """How it ended by this incident, or `degraded` where it goes on; empty: not by it."""
+        at = max(one.until for one in gone if one.until is not None)
+        if attempt.ended_at is None or attempt.ended_at > at:
+            if all(one.leaving_since is not None for one in gone):
+                return ""  # workers of a gang that shrank were asked to leave
+            return "lost" if attempt.outcome == "lost" else "degraded"
+        match attempt.outcome:
+            case "preempted" | "moved":
+                asked = attempt.stop_asked_at or at
+                is_ours = DRAINED.search(attempt.cause) is not None and any(start <= asked <= end for start, end in self.out)
+            case "lost":
+                is_ours = self._lost_here(attempt, at, is_alone)
+            case "failed":
+                gpus = {one.gpu_id for one in gone}
+                is_ours = any(one.gpu_id in gpus and self._held_at(one, at) for one in self.errors)
+            case _:
+                is_ours = False
+        return attempt.outcome if is_ours else ""
+
+    def _lost_here(self, attempt: Attempt, at: datetime, is_alone: bool) -> bool:
+        """Of a gang whose cause names no node, that one is to blame which was out of service."""
+        if named := DOWN.match(attempt.cause):
+            return self.name in named[1].split(", ")
+        return attempt.running_at is not None and (is_alone or any(start - SEEN_LATE <= at <= end for start, end in self.out))
+
+    @staticmethod
+    def _held_at(finding: HealthFinding, at: datetime) -> bool:
+        return finding.since - SEEN_LATE <= at <= (finding.cleared_at or at)
+
+
+def _lost(attempt: Attempt, milli: int, at: datetime | None) -> int:
     """Work since the last checkpoint, of all GPUs of the gang: a gang goes back together."""
-    if attempt.ended_at is None or attempt.running_at is None:
+    if at is None or attempt.running_at is None:
         return 0
+    saved = Saved.objects.filter(attempt=attempt, verified_at__lte=at).aggregate(last=Max("verified_at"))["last"]
     since = max(saved or attempt.running_at, attempt.running_at)
     if attempt.outcome in ("preempted", "moved") and attempt.stop_asked_at is not None:
         # It was asked to save its work first: what came before is kept.
         since = max(since, attempt.stop_asked_at)
-    return milli * max(0, int((attempt.ended_at - since) / timedelta(milliseconds=1)))
+    return milli * max(0, int((at - since) / timedelta(milliseconds=1)))
 
 
 def _span(span: timedelta) -> str:

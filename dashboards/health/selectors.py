@@ -110,8 +110,8 @@ class HurtJob:
 
 def incident_jobs(access: Access, incident: Incident, *, now: datetime) -> list[HurtJob]:
     return [
-        HurtJob(attempt.job if access.can(Can.SEE, attempt.job.quota.path) else None, attempt.outcome, milli, hours_milli(lost))
-        for attempt, milli, lost in jobs_hurt(incident, now=now)
+        HurtJob(one.attempt.job if access.can(Can.SEE, one.attempt.job.quota.path) else None, one.how, one.milli, hours_milli(one.lost_milli_millis))
+        for one in jobs_hurt(incident, now=now)
     ]
 
 

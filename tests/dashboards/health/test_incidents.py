@@ -1,19 +1,23 @@
 """Incidents: when they open and end, what they tell, and what they cost."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import transaction
 
 from dashboards.alerts.models import AlertRule
 from dashboards.alerts.round import alerts_round
-from dashboards.health.incidents import calm_needed, incidents_follow
+from dashboards.health.incidents import calm_needed, incidents_follow, jobs_hurt
 from dashboards.health.models import HealthFinding, HealthSettings, Incident
 from dashboards.health.round import health_round
 from dashboards.models import ActivityEntry
-from scheduler.models import Attempt, Health, InventoryEvent, JobState, Node
+from gpufleet.core.live.news import News
+from quotas.models import QuotaNode
+from scheduler.models import Attempt, Gpu, Health, InventoryEvent, Job, JobState, Node
+from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import gpu_health_change, hardware_event, node_health_change
-from scheduler.services.loop.runs import Ended, attempts_ended
+from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop
+from scheduler.services.loop.timers import nodes_lost
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.health_worlds import LOOK, health_of, look, looks, rule
@@ -162,3 +166,86 @@ def test_the_page_of_an_incident_names_its_rule_once_and_leads_to_the_drain(flee
         assert (shown.count("Throttles"), shown.count(incident.title.rstrip(".")), shown.count("The rule held.")) == (1, 1, 1)
     Incident.objects.update(closed_at=NOON + 5 * MINUTE)
     assert drain not in personas.client("operator").get(f"/incidents/{incident.public_id}/").content.decode(), "it is over"
+
+
+def running(team: QuotaNode, *gpus: Gpu, **fields) -> Job:
+    job = builders.job(state=JobState.RUNNING, on=team, gpus_milli=1000 * len(gpus), preemptible="yes", **fields)
+    for worker, gpu in enumerate(gpus):
+        builders.placement(job, gpu, since=NOON - 60 * MINUTE, worker=worker)
+    Attempt.objects.filter(job=job).update(running_at=NOON - 60 * MINUTE)
+    return job
+
+
+def ended(job: Job, at: datetime, exit_code: int | None = None, why: str = "", **fields) -> None:
+    attempts_ended(ends=[Ended(Attempt.objects.get(job=job, ended_at=None).pk, exit_code, why, **fields)], now=at)
+
+
+def stopped(job: Job, cause: str, at: datetime, to: str = JobState.PREEMPTED, outcome: str = "preempted") -> None:
+    attempts_stop(stops=[Stop(job.pk, to, outcome, cause)], now=at)
+    ended(job, at + timedelta(seconds=30))
+
+
+def hurt_of(node: Node) -> list[tuple[str, str]]:
+    return [(one.attempt.job.name, one.how) for one in jobs_hurt(Incident.objects.get(node=node), now=NOON + 60 * MINUTE)]
+
+
+def test_of_a_suspect_node_only_ends_that_the_incident_caused_are_its(fleet, personas: Personas):
+    """Two nodes are suspect, then one is drained, which sends its jobs away. Others gave way to a job of higher priority, or ended by themselves."""
+    nodes, gpus = fleet
+    team, access = personas.nodes["acme/research/vision"], personas.access("operator")
+    jobs = {name: running(team, gpus[index], name=name) for index, name in enumerate(("early", "late", "reclaimed", "wrong"))}
+    over = running(team, gpus[4], name="over", limit_seconds=60)
+    for node in nodes[:3]:
+        node_health_change(access=access, node=node, to=Health.SUSPECT, reason="Odd.", now=NOON)
+    stopped(jobs["early"], "Preempted for j-1, which has a higher priority.", NOON + MINUTE)
+    stopped(jobs["reclaimed"], "1 GPU idle since 11:00 UTC: reclaimed.", NOON + MINUTE)
+    ended(jobs["wrong"], NOON + 2 * MINUTE, exit_code=1)
+    ended(over, NOON + 2 * MINUTE, limit_over=True)
+    nodes_drain(access=access, nodes=[Node.objects.get(pk=nodes[0].pk)], way="move", at=None, reason="Sick.", now=NOON + 3 * MINUTE)
+    ended(jobs["late"], NOON + 4 * MINUTE)
+    health_round(now=NOON + 5 * MINUTE)
+
+    assert [hurt_of(node) for node in nodes[:3]] == [[("late", "preempted")], [], []]
+    assert [Incident.objects.get(node=node).jobs for node in nodes[:3]] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_gang_that_another_node_ended_is_not_hurt_by_this_one(fleet, personas: Personas, elsewhere: bool):
+    nodes, gpus = fleet
+    access, job = personas.access("operator"), running(personas.nodes["acme/research/vision"], gpus[0], gpus[2], name="gang")
+    node_health_change(access=access, node=nodes[0], to=Health.SUSPECT, reason="Odd.", now=NOON)
+    node_health_change(access=access, node=nodes[1], to=Health.DOWN, reason="Dark.", now=NOON)
+    if elsewhere:
+        stopped(job, f"{nodes[1].name} is down: 1 worker lost.", NOON + MINUTE, JobState.QUEUED, "lost")
+    else:
+        ended(job, NOON + MINUTE, why="Its node was lost.", node_lost=True)
+    health_round(now=NOON + 2 * MINUTE)
+
+    assert [hurt_of(node) for node in nodes[:2]] == [[], [("gang", "lost")]]
+
+
+def test_a_gang_that_goes_on_without_its_workers_of_the_node_is_hurt_too(fleet, personas: Personas):
+    """It goes back to its last checkpoint, all of it."""
+    nodes, gpus = fleet
+    access, job = personas.access("operator"), running(personas.nodes["acme/research/vision"], gpus[0], gpus[2], name="gang")
+    node_health_change(access=access, node=nodes[1], to=Health.DOWN, reason="Dark.", now=NOON)
+    with transaction.atomic():
+        nodes_lost(now=NOON + MINUTE, news=News())
+    health_round(now=NOON + 2 * MINUTE)
+
+    assert (hurt_of(nodes[1]), job.attempts.get().ended_at) == ([("gang", "degraded")], None)
+    assert Incident.objects.get().lost_milli_millis == 2000 * 61 * 60_000
+    assert "degraded" in personas.client("operator").get(f"/incidents/{Incident.objects.get().public_id}/").content.decode()
+
+
+def test_a_run_that_failed_as_its_gpu_told_an_error_is_hurt(fleet, personas: Personas):
+    """It fails before the rule about it holds. One on the other GPU failed by itself."""
+    nodes, gpus = fleet
+    rule(name="XID", signal="xid", group="support", threshold=1, window_minutes=15, clear_below=1, clear_minutes=30)
+    killed, wrong = (running(personas.nodes["acme/research/vision"], gpu, name=name) for gpu, name in zip(gpus, ("killed", "wrong"), strict=False))
+    for job in (killed, wrong):
+        ended(job, NOON, exit_code=1)
+    look(gpus, {}, at=NOON + LOOK, xids=[(gpus[0], 79)])
+    health_round(now=NOON + 2 * LOOK)
+
+    assert (Incident.objects.get().opened_at > NOON, hurt_of(nodes[0])) == (True, [("killed", "failed")])
