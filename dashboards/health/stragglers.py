@@ -22,14 +22,16 @@ from dashboards.health.steps import KEPT, LOOK, looks_of
 from dashboards.signals import Floats, activity_window, nvlink_window
 from dashboards.telemetry.frames import MINUTE, SETTLE, minute_of
 from dashboards.telling import Event, events_tell
-from gpufleet.core.ids import public_id
+from gpufleet.core.bulk import objects_update, rows_insert
+from gpufleet.core.ids import public_ids
 from gpufleet.core.progress import turn_take
-from scheduler.models import HOLDING, Placement
+from scheduler.models import HOLDING, Gpu, Job, Placement
 from scheduler.notify.happenings import FleetEvent
 
 TURN = "stragglers"
 PACE = timedelta(seconds=10)
 MINUTES = LOOKS + 1
+NEW = ("public_id", "job_id", "attempt", "gpu_id", "node_id", "rank", "ranks", "since", "seen_at", "percent", "measure", "cause")
 # A slow rank computes longer and waits less, or waits for its own clock: either way it leaves the others' SM activity.
 FRESH_STEPS = timedelta(seconds=45)
 # For so long after its last report what a gang's steps named is theirs to end.
@@ -88,17 +90,18 @@ def stragglers_round(*, now: datetime) -> int:
     for one in found:
         named.setdefault(_place(one), one)
     with transaction.atomic():
+        slow: list[Straggler] = []
+        over: list[Straggler] = []
         for place, row in open_ones.items():
             if place in named:
                 row.seen_at, row.percent = now, round(named[place].slow.percent)
-                row.save(update_fields=["seen_at", "percent"])
+                slow.append(row)
             elif place not in held and (row.attempt in judged or row.attempt not in gangs):
                 row.ended_at = now
-                row.save(update_fields=["ended_at"])
-        fresh = [one for place, one in named.items() if place not in open_ones]
-        causes = causes_of([one.gang.ranks[one.slow.rank] for one in fresh], now) if fresh else {}
-        for one in fresh:
-            _name(one, causes, now)
+                over.append(row)
+        objects_update(slow, ("seen_at", "percent"))
+        objects_update(over, ("ended_at",))
+        _name([one for place, one in named.items() if place not in open_ones], now)
     return len(named)
 
 
@@ -180,10 +183,22 @@ def _named(gang: Gang, open_ones: Container[Place]) -> frozenset[int]:
     return frozenset(rank for rank, (gpu, _) in enumerate(gang.ranks) if (gang.attempt, gpu) in open_ones)
 
 
-def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> None:
+def _name(fresh: Sequence[Named], now: datetime) -> None:
+    """Write them down and tell of them, together."""
+    if not fresh:
+        return
+    causes = causes_of([one.gang.ranks[one.slow.rank] for one in fresh], now)
+    rows = [_row(one, public, causes, now) for one, public in zip(fresh, public_ids("st", len(fresh)), strict=True)]
+    rows_insert(Straggler, NEW, [[getattr(row, name) for name in NEW] for row in rows])
+    jobs = {job.pk: job for job in Job.objects.filter(pk__among={row.job_id for row in rows}).select_related("quota")}
+    gpus = {gpu.pk: gpu for gpu in Gpu.objects.filter(pk__among={row.gpu_id for row in rows}).select_related("node")}
+    events_tell([_event(row, jobs[row.job_id], gpus[row.gpu_id]) for row in rows], now=now)
+
+
+def _row(one: Named, public: str, causes: Mapping[tuple[int, int], str], now: datetime) -> Straggler:
     gpu, node = one.gang.ranks[one.slow.rank]
-    row = Straggler.objects.create(
-        public_id=public_id("st"),
+    return Straggler(
+        public_id=public,
         job_id=one.gang.job,
         attempt=one.gang.attempt,
         gpu_id=gpu,
@@ -196,17 +211,18 @@ def _name(one: Named, causes: Mapping[tuple[int, int], str], now: datetime) -> N
         measure=one.measure,
         cause=causes.get((gpu, node), "No fault of the hardware is known; look at its data and its neighbours."),
     )
-    straggler = Straggler.objects.select_related("job__quota", "gpu", "node").get(pk=row.pk)
-    event = Event(
+
+
+def _event(row: Straggler, job: Job, gpu: Gpu) -> Event:
+    return Event(
         kind=FleetEvent.STRAGGLER,
-        title=f"Rank {row.rank} slows {straggler.job.name} down by {row.percent}%",
-        text=f"GPU {straggler.gpu.index} of {straggler.node.name}. Likely cause: {row.cause}",
-        path=straggler.job.quota.path,
-        job=straggler.job.public_id,
+        title=f"Rank {row.rank} slows {job.name} down by {row.percent}%",
+        text=f"GPU {gpu.index} of {gpu.node.name}. Likely cause: {row.cause}",
+        path=job.quota.path,
+        job=job.public_id,
         link="/incidents/",
-        subject={"straggler": row.public_id, "rank": row.rank, "node": straggler.node.public_id, "percent": row.percent, "measure": one.measure},
+        subject={"straggler": row.public_id, "rank": row.rank, "node": gpu.node.public_id, "percent": row.percent, "measure": row.measure},
     )
-    events_tell([event], now=now)
 
 
 def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[int, int], str]:

@@ -13,9 +13,10 @@ from django.db import transaction
 from dashboards.idle.detection import Holds, Idleness, believed, idleness, of_parts
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage, Waste
 from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, steps_due
-from dashboards.idle.steps import STAGE_ORDER, Act, act_take, is_snoozed
+from dashboards.idle.steps import STAGE_ORDER, Act, acts_take, is_snoozed
 from dashboards.readings import hardware_now
 from dashboards.signals import Window, activity_window
+from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from gpufleet.core.progress import turn_take
@@ -28,6 +29,13 @@ MINUTE, MILLISECOND = timedelta(minutes=1), timedelta(milliseconds=1)
 MOST_COUNTED = timedelta(minutes=5)
 # What came before a reclaim must be told so long before it.
 BETWEEN_STEPS = timedelta(minutes=10)
+GOING = ("idle_millis", "wasted_milli_millis", "gpus", "idle_milli", "held_milli", "waste", "activity_centi", "seen_at")
+NEW = (
+    *("public_id", "job_id", "attempt_id", "quota_id", "owner_id", "gpu_type", "waste", "gpus", "held_milli", "idle_milli", "activity_centi"),
+    *("started_at", "seen_at", "idle_millis", "wasted_milli_millis", "stage", "stage_at"),
+)
+STEP = ("episode_id", "at", "kind", "text")
+ENDING = ("ended_at", "end_reason", "stage", "stage_at", "reclaimed_at")
 
 
 @dataclass(slots=True)
@@ -175,7 +183,8 @@ def _write(
 ) -> Round:
     news = News()
     acts: list[Act] = []
-    ended = acted = 0
+    going: list[IdleEpisode] = []
+    over: list[tuple[IdleEpisode, str]] = []
     unknown = sum(not found.known for found in judged.values())
     with transaction.atomic():
         fresh = [key for key, found in judged.items() if key not in episodes and found.opens]
@@ -183,26 +192,23 @@ def _write(
         for attempt, episode in episodes.items():
             found = judged.get(attempt)
             if attempt not in holdings:
-                end_episode(episode, "The job left its GPUs.", now)
-                ended += 1
+                over.append((episode, "The job left its GPUs."))
             elif found is None:
-                end_episode(episode, "The policy no longer watches it.", now)
-                ended += 1
+                over.append((episode, "The policy no longer watches it."))
             elif found.stays:
-                _go_on(episode, holdings[attempt], found, now)
+                going.append(_gone_on(episode, holdings[attempt], found, now))
             elif found.known:
-                end_episode(episode, "The GPUs compute again.", now)
-                ended += 1
+                over.append((episode, "The GPUs compute again."))
+        objects_update(going, GOING)
+        episodes_end(over, now)
         for episode in (*episodes.values(), *made):
             found, rules = judged.get(episode.attempt_id), watched.get(episode.attempt_id)
             if episode.ended_at is None and found is not None and rules is not None and found.stays:
-                acts += _due(episode, rules, exempt, now)
-        if made or ended:
+                acts += _due(episode, holdings[episode.attempt_id].path, rules, exempt, now)
+        if made or over:
             news.add("overview", 1)
             news.publish()
-    for act in acts:
-        acted += act_take(act=act, now=now)
-    return Round(len(made), ended, acted, unknown, lying)
+    return Round(len(made), len(over), acts_take(acts=acts, now=now), unknown, lying)
 
 
 def _open(
@@ -233,15 +239,16 @@ def _open(
                 stage_at=now,
             )
         )
-    IdleEpisode.objects.bulk_create(made)
-    IdleStep.objects.bulk_create(
-        IdleStep(episode=episode, at=now, kind="opened", text=f"{len(episode.gpus)} of its GPUs have been idle since {episode.started_at:%H:%M} UTC.")
-        for episode in made
-    )
+    rows_insert(IdleEpisode, NEW, [[getattr(episode, name) for name in NEW] for episode in made])
+    stored = dict(IdleEpisode.objects.filter(public_id__among=[episode.public_id for episode in made]).values_list("public_id", "pk")) if made else {}
+    for episode in made:
+        episode.pk = stored[episode.public_id]
+    opened = [(episode, f"{len(episode.gpus)} of its GPUs have been idle since {episode.started_at:%H:%M} UTC.") for episode in made]
+    rows_insert(IdleStep, STEP, [(episode.pk, now, "opened", text) for episode, text in opened])
     return made
 
 
-def _go_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> None:
+def _gone_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> IdleEpisode:
     # What was idle at the last round has been so until now. Nobody looked at more than a few minutes.
     gone = max(0, int(min(now - episode.seen_at, MOST_COUNTED) / MILLISECOND))
     episode.idle_millis += gone
@@ -252,22 +259,26 @@ def _go_on(episode: IdleEpisode, one: Holding, found: Found, now: datetime) -> N
     episode.waste = Waste.EMPTY if found.empty else Waste.LOW
     episode.activity_centi = round(found.activity * 100)
     episode.seen_at = now
-    episode.save(update_fields=["idle_millis", "wasted_milli_millis", "gpus", "idle_milli", "held_milli", "waste", "activity_centi", "seen_at"])
+    return episode
 
 
-def end_episode(episode: IdleEpisode, reason: str, now: datetime) -> None:
-    """It is over. What lies between the last reading and now is not counted. Somebody may have reclaimed its GPUs since it was read."""
-    episode.refresh_from_db(fields=["stage", "stage_at"], from_queryset=IdleEpisode.objects.select_for_update())
-    episode.ended_at, episode.end_reason = max(now, episode.started_at), reason
-    if episode.stage == Stage.RECLAIMING:
-        episode.stage, episode.stage_at, episode.reclaimed_at = Stage.RECLAIMED, now, now
-    episode.save(update_fields=["ended_at", "end_reason", "stage", "stage_at", "reclaimed_at"])
-    IdleStep.objects.create(episode=episode, at=now, kind="ended", text=reason)
+def episodes_end(over: Sequence[tuple[IdleEpisode, str]], now: datetime) -> None:
+    """They are over, with the reasons. What lies between the last reading and now is not counted."""
+    known = IdleEpisode.objects.select_for_update().order_by("pk").filter(pk__among=[episode.pk for episode, _ in over]) if over else ()
+    standing = {episode.pk: episode for episode in known}  # somebody may have reclaimed its GPUs since it was read
+    for episode, reason in over:
+        stands = standing[episode.pk]
+        episode.stage, episode.stage_at = stands.stage, stands.stage_at
+        episode.ended_at, episode.end_reason = max(now, episode.started_at), reason
+        if episode.stage == Stage.RECLAIMING:
+            episode.stage, episode.stage_at, episode.reclaimed_at = Stage.RECLAIMED, now, now
+    objects_update([episode for episode, _ in over], ENDING)
+    rows_insert(IdleStep, STEP, [(episode.pk, now, "ended", reason) for episode, reason in over])
 
 
-def _due(episode: IdleEpisode, rules: Rules, exempt: Exempt, now: datetime) -> list[Act]:
+def _due(episode: IdleEpisode, path: str, rules: Rules, exempt: Exempt, now: datetime) -> list[Act]:
     """The next step of an episode, where its time has come: one a round, so that each is told before the next is taken."""
-    if exempt.covers(episode.job_id, episode.quota.path if episode.pk else "") or not rules.acts_at(now) or is_snoozed(episode, now):
+    if exempt.covers(episode.job_id, path) or not rules.acts_at(now) or is_snoozed(episode, now):
         return []
     reached = STAGE_ORDER.index(episode.stage)
     reclaims = rules.reclaims(idle_milli=episode.idle_milli, held_milli=episode.held_milli)

@@ -3,21 +3,27 @@
 A reclaim goes the scheduler's own way: the run is asked to save its work and leave, and the job waits to resume from its checkpoint.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import QuerySet
 
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage
 from dashboards.telling import Event, events_tell
-from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_write
+from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.faults import Conflict, text_faults
 from gpufleet.core.live.news import News
+from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, Can
 from scheduler.models import HOLDING, JobState
 from scheduler.notify.happenings import FleetEvent
-from scheduler.services.jobs.jobs import job_hold, job_stop
+from scheduler.services.jobs.jobs import jobs_hold
+from scheduler.services.loop.runs import Stop, attempts_stop
+from scheduler.services.loop.steps import jobs_locked
 from scheduler.services.notify.notices import Kind, Word, notices_say
 
 REASON_LENGTH = 300
@@ -37,6 +43,17 @@ STAGE_ORDER = [stage.value for stage in Stage]
 
 
 @dataclass(frozen=True, slots=True)
+class Take:
+    """A step to be taken of an episode that is locked."""
+
+    episode: IdleEpisode
+    stage: str
+    reason: str = ""
+    hold: bool = False
+    reclaim_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """A step that is due: the stage that the episode reaches by it."""
 
@@ -46,19 +63,19 @@ class Act:
     reclaim_after: int | None = None
 
 
-def act_take(*, act: Act, now: datetime) -> bool:
-    """Take a step that a policy asks for. False: the episode has moved on meanwhile, or was snoozed."""
+def acts_take(*, acts: Sequence[Act], now: datetime) -> int:
+    """Take the steps that policies ask for, of episodes that have neither moved on since nor been snoozed: as many queries for many."""
+    if not acts:
+        return 0
     with transaction.atomic():
-        episode = _locked(act.episode)
-        if episode is None or episode.ended_at is not None or STAGE_ORDER.index(episode.stage) >= STAGE_ORDER.index(act.stage):
-            return False
-        if is_snoozed(episode, now):
-            return False
-        try:
-            _take(episode, act.stage, actor=SYSTEM, reason="", hold=act.hold, reclaim_after=act.reclaim_after, now=now)
-        except Conflict:
-            return False
-    return True
+        locked = {episode.pk: episode for episode in _locked([act.episode for act in acts])}
+        due = [(locked[act.episode], act) for act in acts if act.episode in locked]
+        takes = [
+            Take(episode, act.stage, hold=act.hold, reclaim_after=act.reclaim_after)
+            for episode, act in due
+            if episode.ended_at is None and STAGE_ORDER.index(episode.stage) < STAGE_ORDER.index(act.stage) and not is_snoozed(episode, now)
+        ]
+        return len(_take(takes, actor=SYSTEM, now=now))
 
 
 def is_snoozed(episode: IdleEpisode, now: datetime) -> bool:
@@ -81,7 +98,7 @@ def episode_notify(*, access: Access, episode: IdleEpisode, text: str = "", now:
     with transaction.atomic():
         fresh = _held(episode)
         stage = fresh.stage if fresh.stage != Stage.OPEN else Stage.NOTIFIED
-        _take(fresh, stage, actor=access.actor, reason=_reason(text), now=now)
+        _take([Take(fresh, stage, _reason(text))], actor=access.actor, now=now)
     return fresh
 
 
@@ -93,7 +110,8 @@ def episode_reclaim(*, access: Access, episode: IdleEpisode, reason: str, hold: 
         raise ValidationError({"reason": ["State a reason. The owner is told it."]})
     with transaction.atomic():
         fresh = _held(episode)
-        _take(fresh, Stage.RECLAIMING, actor=access.actor, reason=text, hold=hold, now=now)
+        if not _take([Take(fresh, Stage.RECLAIMING, text, hold)], actor=access.actor, now=now):
+            raise Conflict(f"{fresh.job.public_id} holds no GPUs by now.")
     return fresh
 
 
@@ -115,32 +133,62 @@ def episode_snooze(*, access: Access, episode: IdleEpisode, hours: int, reason: 
             raise Conflict(f"It was snoozed {MOST_SNOOZES} times, which is the most. Ask a team lead or an operator for an exemption.")
         fresh.snoozed_until, fresh.snoozes = now + timedelta(hours=hours), fresh.snoozes + 1
         fresh.save(update_fields=["snoozed_until", "snoozes"])
-        _step(fresh, "snoozed", f"Snoozed for {hours} h: {text}", access.actor, now)
-        _record(fresh, "idle.snooze", access.actor, {"until": fresh.snoozed_until.isoformat()}, text)
+        _steps([(fresh, "snoozed", f"Snoozed for {hours} h: {text}")], access.actor, now)
+        audit_write(entries=[_entry(fresh, "idle.snooze", access.actor, {"until": fresh.snoozed_until.isoformat()}, text)])
     return fresh
 
 
-def _take(
-    episode: IdleEpisode, stage: str, *, actor: Actor, reason: str, now: datetime, hold: bool = False, reclaim_after: int | None = None
-) -> None:
+def _take(takes: Sequence[Take], *, actor: Actor, now: datetime) -> list[Take]:
+    """Returns those that were taken: a job that holds nothing by now has nothing to reclaim."""
     news = News()
-    if stage == Stage.RECLAIMING:
-        cause = f"{_gpus(episode)} {idle_told(episode)}: reclaimed." + (f" {reason}" if reason else "")
-        if episode.job.state not in HOLDING:
-            raise Conflict(f"{episode.job.public_id} holds no GPUs by now.")
-        job_stop(job=episode.job, to=JobState.PREEMPTED, outcome="preempted", cause=cause, now=now, actor=actor, news=news, only_holding=True)
-        if hold:
-            job_hold(job=episode.job, now=now, actor=actor, cause="Held after its idle GPUs were reclaimed.")
-    said = _said(episode, stage, reason, hold, reclaim_after)
-    episode.stage, episode.stage_at = stage, now
-    episode.save(update_fields=["stage", "stage_at"])
-    _step(episode, stage, said, actor, now)
-    _record(episode, f"idle.{stage}", actor, {"stage": stage, "job": episode.job.public_id}, reason)
-    if episode.owner_id is not None:
-        title = f"{_gpus(episode)} of {episode.job.name} {'are' if episode.idle_milli != 1000 else 'is'} idle"
-        notices_say(kind=Kind.IDLE, words=[Word(episode.owner_id, title, said, episode.job.public_id)], now=now, news=news)
-    event = Event(
-        kind=EVENTS[Stage(stage)],
+    reclaims = [one for one in takes if one.stage == Stage.RECLAIMING]
+    gone = _reclaim(reclaims, actor=actor, now=now, news=news) if reclaims else set()
+    taken = [one for one in takes if one.episode.job_id not in gone or one.stage != Stage.RECLAIMING]
+    said = [_said(one) for one in taken]
+    for one in taken:
+        one.episode.stage, one.episode.stage_at = one.stage, now
+    objects_update([one.episode for one in taken], ("stage", "stage_at"))
+    _steps([(one.episode, one.stage, text) for one, text in zip(taken, said, strict=True)], actor, now)
+    audit_write(
+        entries=[_entry(one.episode, f"idle.{one.stage}", actor, {"stage": one.stage, "job": one.episode.job.public_id}, one.reason) for one in taken]
+    )
+    words = [_word(one.episode, text) for one, text in zip(taken, said, strict=True) if one.episode.owner_id is not None]
+    notices_say(kind=Kind.IDLE, words=words, now=now, news=news)
+    events_tell([_event(one, text, actor) for one, text in zip(taken, said, strict=True)], now=now)
+    news.publish()
+    return taken
+
+
+def _reclaim(takes: Sequence[Take], *, actor: Actor, now: datetime, news: News) -> set[int]:
+    """Ask the runs to save their work and leave. Returns the jobs that hold nothing by now."""
+    jobs = jobs_locked([one.episode.job_id for one in takes])
+    held = [one for one in takes if one.episode.job_id in jobs and jobs[one.episode.job_id].state in HOLDING]
+    stops = [
+        Stop(
+            one.episode.job_id,
+            JobState.PREEMPTED,
+            "preempted",
+            f"{_gpus(one.episode)} {idle_told(one.episode)}: reclaimed." + (f" {one.reason}" if one.reason else ""),
+        )
+        for one in held
+    ]
+    attempts_stop(stops=stops, now=now, actor=actor, news=news)
+    jobs_hold(
+        jobs=[one.episode.job_id for one in held if one.hold], now=now, actor=actor, cause="Held after its idle GPUs were reclaimed.", news=news
+    )
+    return {one.episode.job_id for one in takes} - {one.episode.job_id for one in held}
+
+
+def _word(episode: IdleEpisode, said: str) -> Word:
+    assert episode.owner_id is not None
+    title = f"{_gpus(episode)} of {episode.job.name} {'are' if episode.idle_milli != 1000 else 'is'} idle"
+    return Word(episode.owner_id, title, said, episode.job.public_id)
+
+
+def _event(take: Take, said: str, actor: Actor) -> Event:
+    episode = take.episode
+    return Event(
+        kind=EVENTS[Stage(take.stage)],
         title=f"{episode.job.name}: {_gpus(episode)} idle",
         text=said,
         path=episode.quota.path,
@@ -149,22 +197,21 @@ def _take(
         subject={"episode": episode.public_id, "owner": episode.owner.username if episode.owner else None, "idle_milli": episode.idle_milli},
         by=actor.name,
     )
-    events_tell([event], now=now)
-    news.publish()
 
 
-def _said(episode: IdleEpisode, stage: str, reason: str, hold: bool, reclaim_after: int | None) -> str:
+def _said(take: Take) -> str:
+    episode = take.episode
     since = idle_told(episode)
     facts = f"{_gpus(episode)} {since}."
-    if stage == Stage.RECLAIMING:
-        then = "It is held until someone releases it." if hold else "It resumes from its checkpoint when GPUs are free."
+    if take.stage == Stage.RECLAIMING:
+        then = "It is held until someone releases it." if take.hold else "It resumes from its checkpoint when GPUs are free."
         facts = f"{_gpus(episode)} {since}: reclaimed. The job saves its work first. {then}"
-    elif reclaim_after is not None:
-        due = episode.seen_at + timedelta(minutes=reclaim_after) - idle_of(episode)
+    elif take.reclaim_after is not None:
+        due = episode.seen_at + timedelta(minutes=take.reclaim_after) - idle_of(episode)
         facts += f" Use them or release them; they are reclaimed from {due:%H:%M} UTC on."
     else:
         facts += " Use them or release them."
-    return f"{facts} {reason}".strip()[:300]
+    return f"{facts} {take.reason}".strip()[:300]
 
 
 def idle_of(episode: IdleEpisode) -> timedelta:
@@ -186,20 +233,22 @@ def _gpus(episode: IdleEpisode) -> str:
     return f"{count} {'GPU' if count == '1' else 'GPUs'}"
 
 
-def _step(episode: IdleEpisode, kind: str, text: str, actor: Actor, now: datetime) -> None:
-    IdleStep.objects.create(episode=episode, at=now, kind=kind, text=text[:300], by=actor.name)
+def _steps(rows: Sequence[tuple[IdleEpisode, str, str]], actor: Actor, now: datetime) -> None:
+    rows_insert(
+        IdleStep, ("episode_id", "at", "kind", "text", "by"), [(episode.pk, now, kind, text[:300], actor.name) for episode, kind, text in rows]
+    )
 
 
-def _record(episode: IdleEpisode, action: str, actor: Actor, after: dict[str, object], reason: str) -> None:
-    audit_record(actor=actor, action=action, kind="idle_episode", object_id=episode.public_id, after=after, reason=reason, quota=episode.quota)
+def _entry(episode: IdleEpisode, action: str, actor: Actor, after: dict[str, object], reason: str) -> AuditEntry:
+    return audit_entry(actor=actor, action=action, kind="idle_episode", object_id=episode.public_id, after=after, reason=reason, quota=episode.quota)
 
 
-def _locked(key: int) -> IdleEpisode | None:
-    return IdleEpisode.objects.select_for_update(of=("self",)).select_related("job__quota", "quota", "owner").filter(pk=key).first()
+def _locked(keys: Collection[int]) -> QuerySet[IdleEpisode]:
+    return IdleEpisode.objects.select_for_update(of=("self",)).select_related("job__quota", "quota", "owner").filter(pk__among=keys).order_by("pk")
 
 
 def _open(episode: IdleEpisode) -> IdleEpisode:
-    fresh = _locked(episode.pk)
+    fresh = _locked([episode.pk]).first()
     if fresh is None or fresh.ended_at is not None:
         raise Conflict("This episode has ended: its GPUs compute again, or the job left them.")
     return fresh

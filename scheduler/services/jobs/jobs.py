@@ -5,18 +5,18 @@ job has nothing open, no GPU is promised twice, and every transition has its eve
 nothing is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from gpufleet.core.audit import SYSTEM, Actor, audit_record
+from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_record, audit_write
 from gpufleet.core.bulk import row_made
 from gpufleet.core.faults import Conflict
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.news import News
-from gpufleet.core.models import User
+from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import whole_millis
 from quotas.models import QuotaNode
 from scheduler.jobs.transitions import FIRST, OUTCOMES, gives_back, may_become, takes_gpus
@@ -247,6 +247,21 @@ def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "",
     return _set_hold(job, now, now, actor, cause or "Held back.", revision)
 
 
+def jobs_hold(*, jobs: Collection[int], now: datetime, actor: Actor = SYSTEM, cause: str, news: News) -> int:
+    """The same for many jobs, of those that are not held yet; in the caller's transaction. Returns how many."""
+    if not jobs:
+        return 0
+    steps = Steps(now=now, actor=actor)
+    held = [job for job in jobs_locked(jobs).values() if job.state not in ENDED and job.held_at is None]
+    for job in held:
+        steps.note(job, cause, detail=HELD, held_at=now)
+    steps.write(news)
+    if actor.user is not None:
+        audit_write(entries=[_hold_entry(job, actor, cause, holds=True) for job in held])
+    lease_want()
+    return len(held)
+
+
 def job_let_go(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "", revision: int | None = None, undoes: bool = False) -> Job:
     return _set_hold(job, None, now, actor, cause or "Released.", revision, undoes=undoes)
 
@@ -268,13 +283,15 @@ def _set_hold(job: Job, held_at: datetime | None, now: datetime, actor: Actor, c
             steps.note(fresh, cause, detail=HELD, held_at=held_at)
         steps.write(news)
         if actor.user is not None:
-            before, after = {"held": held_at is None}, {"held": held_at is not None}
-            audit_record(
-                actor=actor, action="job.hold", kind="job", object_id=fresh.public_id, quota=fresh.quota, before=before, after=after, reason=cause
-            )
+            audit_write(entries=[_hold_entry(fresh, actor, cause, holds=held_at is not None)])
         news.publish()
         lease_want()
     return fresh
+
+
+def _hold_entry(job: Job, actor: Actor, cause: str, *, holds: bool) -> AuditEntry:
+    before, after = {"held": not holds}, {"held": holds}
+    return audit_entry(actor=actor, action="job.hold", kind="job", object_id=job.public_id, quota=job.quota, before=before, after=after, reason=cause)
 
 
 def _move(job: Job, to: str, now: datetime, cause: str, actor: Actor, attempt: Attempt | None, detail: Mapping[str, Any] | None) -> None:

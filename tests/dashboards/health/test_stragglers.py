@@ -8,7 +8,9 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from dashboards.health.detect import LOOKS, Slow, slow_ranks
 from dashboards.health.models import HealthBucket, Straggler
@@ -17,12 +19,13 @@ from dashboards.health.state import RawState, state_write
 from dashboards.health.steps import LOOK, looks_of, steps_report
 from dashboards.health.stragglers import causes_of, slow_links, stragglers_round
 from dashboards.models import ActivityEntry, StepLook
-from scheduler.models import Health, JobState, OutsideJob, OutsideSeat, Promise, PromisedSeat
+from scheduler.models import Attempt, Delivery, Health, Job, JobState, OutsideJob, OutsideSeat, Promise, PromisedSeat
 from scheduler.services.jobs.tokens import token_digest
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.signals import watched
 from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
 
 MINUTE = timedelta(minutes=1)
 
@@ -353,3 +356,34 @@ def test_ranks_report_their_steps_with_the_token_of_their_attempt(client: Client
     assert report("secret", ranks=4, seconds={"1": 1.5, "9": 2.0, "2": -1}) == 204
     assert np.nan_to_num(looks_of(StepLook.objects.get(attempt=run))[-1]).tolist() == [0, 1.5, 0, 0]
     assert (report("", ranks=4, seconds={}), report("wrong", ranks=4, seconds={}), report("secret", ranks=0, seconds={})) == (401, 403, 422)
+
+
+@pytest.mark.django_db
+def test_two_hundred_stragglers_cost_a_round_as_many_queries_as_twenty(personas: Personas):
+    """As they are named, go on and keep up again. A chat gets one message that lists them."""
+    for name, form in (("Program", "json"), ("Chat", "slack")):
+        builders.webhook(builders.quota(), kinds=["straggler.named"], name=name, form=form)
+    found = []
+    for count in (20, 200):
+        start = NOON + count * timedelta(hours=1)
+        gangs = [gang(1)[0] for _ in range(count)]
+        runs = dict(Attempt.objects.filter(job__in=gangs).values_list("pk", "job_id"))
+        Attempt.objects.filter(pk__in=runs).update(running_at=start - timedelta(hours=1))
+        queries, told = [], []
+        for minute, slow in ((0, 1.4), (1, 1.4), (4, 1.0)):
+            at = start + minute * MINUTE
+            figures = np.full((8, 8), 1.0, "<f4")
+            figures[:, 3] = slow
+            StepLook.objects.all().delete()
+            StepLook.objects.bulk_create(StepLook(attempt_id=run, at=at - LOOK, ranks=8, figures=figures.tobytes()) for run in runs)
+            Delivery.objects.all().delete()
+            with CaptureQueriesContext(connection) as asked:
+                named = stragglers_round(now=at)
+            queries.append(len(asked))
+            told.append((named, *(Delivery.objects.filter(hook__name=name).count() for name in ("Program", "Chat"))))
+        assert told == [(count, count, 1), (count, 0, 0), (0, 0, 0)]
+        assert Straggler.objects.filter(job__in=gangs, rank=3, ended_at__isnull=False).count() == count
+        Job.objects.filter(pk__in=[job.pk for job in gangs]).update(state=JobState.COMPLETED, ended_at=start)
+        found.append(queries)
+
+    assert found[0] == found[1]

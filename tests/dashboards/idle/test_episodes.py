@@ -8,15 +8,16 @@ import pytest
 from django.apps import apps
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.health.state import RawState, state_write
 from dashboards.idle.detection import idleness
-from dashboards.idle.episodes import end_episode, idle_round
+from dashboards.idle.episodes import episodes_end, idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy, IdleStep, Stage
 from dashboards.idle.policies import Rules, exemption_create, policy_save, rules_faults, steps_due
-from dashboards.idle.steps import Act, act_take, episode_notify, episode_reclaim, episode_snooze
+from dashboards.idle.steps import Act, acts_take, episode_notify, episode_reclaim, episode_snooze
 from dashboards.idle.winning import won_back_follow
 from dashboards.models import ActivityEntry
 from dashboards.signals import Window
@@ -273,6 +274,45 @@ def test_the_policy_of_the_nearest_node_notifies_warns_and_reclaims_in_turn(gang
     assert list(AuditEntry.objects.filter(object_kind="idle_episode").values_list("action", flat=True).order_by("pk"))[-1] == "idle.reclaiming"
 
 
+def test_two_hundred_idle_jobs_cost_a_round_as_many_queries_as_twenty(personas: Personas):
+    """As they are notified, warned, reclaimed and end. Their owner and chats get one message that lists them; programs get one of each."""
+    kinds, owner = ["idle.notified", "idle.warned", "idle.reclaimed"], builders.person("ada")
+    for name, form in (("Program", "json"), ("Chat", "slack")):
+        builders.webhook(builders.quota(), kinds=kinds, name=name, form=form)
+    busy = gpus_of(builders.node(gpus=8)) + gpus_of(builders.node(gpus=8))
+    for gpu in busy:  # a source that reads zero everywhere is not believed
+        builders.placement(builders.job(state=JobState.RUNNING, gpus_milli=1000), gpu, since=NOON - timedelta(days=2))
+    found = []
+    for count in (8, 20, 200):  # the first ones open the books
+        start = NOON + count * timedelta(hours=1)
+        team = builders.quota(f"team-{count}", parent=builders.quota())
+        policy(team, notify_minutes=20, warn_minutes=25, reclaim_minutes=35, hold_after=True)
+        gpus = [gpu for _ in range(-(-count // 4)) for gpu in gpus_of(builders.node(gpus=4))]
+        for gpu in gpus[:count]:
+            job = builders.job(state=JobState.RUNNING, on=team, owner=owner, gpus_milli=1000, preemptible="yes")
+            builders.placement(job, gpu, since=start - timedelta(hours=5))
+        queries, told = [], []
+        for minute in (0, 5, 10, 15, 16):
+            at = start + minute * MINUTE
+            watched({**dict.fromkeys(gpus, 95 if minute == 16 else 0), **dict.fromkeys(busy, 95)}, until=at)
+            Delivery.objects.all().delete()
+            Notice.objects.all().delete()
+            with CaptureQueriesContext(connection) as asked:
+                done = idle_round(now=at)
+            queries.append(len(asked))
+            sent = [Delivery.objects.filter(hook__name=name, kind__in=kinds).count() for name in ("Program", "Chat")]
+            told.append((done.opened, done.acted, done.ended, *sent, Notice.objects.filter(kind="idle").count()))
+        acted, opened, ended = (0, count, 0, count, 1, 1), (count, count, 0, count, 1, 1), (0, 0, count, 0, 0, 0)
+        assert told == [opened, acted, (0,) * 6, acted, ended]
+        assert Job.objects.filter(quota=team, state=JobState.CHECKPOINTING, held_at__isnull=False).count() == count
+        assert set(IdleEpisode.objects.filter(quota=team).values_list("stage", flat=True)) == {Stage.RECLAIMED}
+        assert IdleStep.objects.filter(episode__quota=team).count() == 5 * count
+        assert AuditEntry.objects.filter(object_kind="idle_episode", quota_id=team.pk).count() == 3 * count
+        found.append(queries)
+
+    assert found[1] == found[2]
+
+
 def test_hours_that_nobody_read_bring_no_step_nearer(gang):
     """A warning, an outage of seven and a half hours, and then twenty idle minutes: 31 of 480 are read."""
     job, gpus = gang
@@ -370,10 +410,10 @@ def test_a_step_that_a_round_has_found_due_is_not_taken_if_somebody_was_faster(g
     episode = IdleEpisode.objects.get()
 
     episode_snooze(access=access, episode=episode, hours=1, reason="Debugging.", now=NOON)
-    assert not act_take(act=Act(episode.pk, Stage.RECLAIMING), now=NOON)
+    assert not acts_take(acts=[Act(episode.pk, Stage.RECLAIMING)], now=NOON)
     assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
     episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
-    assert not act_take(act=Act(episode.pk, Stage.NOTIFIED), now=NOON + timedelta(hours=2))
+    assert not acts_take(acts=[Act(episode.pk, Stage.NOTIFIED)], now=NOON + timedelta(hours=2))
     assert IdleEpisode.objects.get().stage == Stage.RECLAIMING
 
 
@@ -384,7 +424,7 @@ def test_an_episode_that_a_round_ends_while_somebody_reclaims_its_gpus_counts_as
     read = IdleEpisode.objects.get()
     episode_reclaim(access=personas.access("superuser"), episode=read, reason="Others wait.", now=NOON)
 
-    end_episode(read, "The GPUs compute again.", NOON + MINUTE)
+    episodes_end([(read, "The GPUs compute again.")], NOON + MINUTE)
 
     episode = IdleEpisode.objects.get()
     assert (episode.stage, episode.reclaimed_at, episode.end_reason) == (Stage.RECLAIMED, NOON + MINUTE, "The GPUs compute again.")
