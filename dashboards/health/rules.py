@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dashboards.health.state import BUCKET, SIGNALS
+from dashboards.health.state import BUCKET, SIGNALS, Signal
 from dashboards.health.xids import xid_of
 
 ORDER = ("note", "suspect", "drain", "down")
@@ -187,9 +187,13 @@ def said(hit: Hit) -> str:
         return f"XID {hit.code} ({xid_of(hit.code).meaning}): {hit.value} in {_span(hit.rule.window)}"
     if hit.rule.signal == "heartbeat":
         return f"No heartbeat for {hit.value} s"
-    figure = f"{hit.value:,} {signal.unit}".strip()
-    joiner = "up to " if signal.kind == "level" else ""
-    return f"{signal.label}: {joiner}{figure} in {_span(hit.rule.window)}"
+    return f"{signal.label}: {figure_told(signal, hit.value)} in {_span(hit.rule.window)}"
+
+
+def figure_told(signal: Signal, value: int) -> str:
+    """`240 s`, `up to 75% of speed lost`."""
+    figure = f"{value:,}{signal.unit}" if signal.unit.startswith("%") else f"{value:,} {signal.unit}".strip()
+    return f"up to {figure}" if signal.kind == "level" else figure
 
 
 def _span(span: timedelta) -> str:

@@ -16,7 +16,7 @@ from django.db import transaction
 from dashboards.health.detect import AGREE, LEAST_MIB, LEAST_RANKS, LOOKS, READ, STAYS, Slow, looks_read, slow_ranks
 from dashboards.health.models import HealthBucket, HealthFinding, StepLook, Straggler
 from dashboards.health.round import rule_of
-from dashboards.health.rules import Hit, said
+from dashboards.health.rules import Hit, figure_told, said
 from dashboards.health.state import SIGNALS
 from dashboards.health.steps import KEPT, LOOK, looks_of
 from dashboards.signals import Floats, activity_window, nvlink_window
@@ -245,6 +245,5 @@ def causes_of(devices: Sequence[tuple[int, int]], now: datetime) -> dict[tuple[i
         if held is not None:
             found[gpu, node] = held
         elif stands_out is not None:
-            joiner = "up to " if SIGNALS[stands_out].kind == "level" else ""
-            found[gpu, node] = f"{CAUSES[stands_out]}: {joiner}{raw[stands_out]:,} {SIGNALS[stands_out].unit} in 30 min."
+            found[gpu, node] = f"{CAUSES[stands_out]}: {figure_told(SIGNALS[stands_out], raw[stands_out])} in 30 min."
     return found

@@ -29,6 +29,7 @@ from gpufleet.demo.ailing import ailments, raw_state, slow_down, slowed, steps_t
 from gpufleet.demo.demand import SUBMITTERS, Asked, Demand, Line
 from gpufleet.demo.fleet import PLANS
 from gpufleet.demo.hardware import Hardware, Machine
+from gpufleet.demo.links import Ports, links_ailing, with_links
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated, reason_of
 from gpufleet.demo.workloads import BY_KEY, GANG_NODE, job_fields, team_of
@@ -39,6 +40,7 @@ from scheduler.backends.registry import backend_for
 from scheduler.backends.simulated import SimulatedBackend, moment_of
 from scheduler.jobs.stored import roles_of
 from scheduler.models import ENDED, HOLDING, Cluster, Gpu, Health, InventoryEvent, Job, JobState, Node, Placement
+from scheduler.selectors.nodes import nominal_speeds
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.jobs.jobs import job_create, job_stop
 
@@ -74,6 +76,7 @@ class Memory:
     layouts: list[Layout]
     gpus: dict[tuple[str, int], int]
     glances: dict[int, Glance]
+    ports: Ports
     asks: dict[int, Ask] = field(default_factory=dict)
 
 
@@ -107,7 +110,7 @@ def _recall(remembered: Memory | None, *, plan: str, seed: int) -> Memory:
     hardware = hardware_now(plan=PLANS[plan])
     gpus = {(node, index): key for key, node, index in Gpu.objects.filter(removed_at__isnull=True).values_list("pk", "node__name", "index")}
     glances = {key: Glance(key) for key in Cluster.objects.order_by("pk").values_list("pk", flat=True)}
-    return Memory(seed, event, hardware, layouts_of(hardware), gpus, glances)
+    return Memory(seed, event, hardware, layouts_of(hardware), gpus, glances, nominal_speeds(list(hardware.machines)))
 
 
 def _sense(memory: Memory, *, before: datetime, now: datetime) -> None:
@@ -127,7 +130,8 @@ def _sense(memory: Memory, *, before: datetime, now: datetime) -> None:
         for layout in memory.layouts:
             degrees = found[layout.cluster].temperature_c
             state = raw_state(layout, memory.hardware, ill, degrees=degrees, moment=millis(now), before=millis(before))
-            state_write(cluster_id=layout.cluster, at=now, source=SOURCE, state=state)
+            links = links_ailing(memory.hardware, seed=memory.seed, moment=millis(now))
+            state_write(cluster_id=layout.cluster, at=now, source=SOURCE, state=with_links(state, links, memory.ports))
         steps_tell(memory.gpus, lives, slow, now=now)
 
 

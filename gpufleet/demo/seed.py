@@ -15,6 +15,7 @@ from gpufleet.core.models import Installation, Progress, User
 from gpufleet.demo import fleet, organisation
 from gpufleet.demo.ailing import ailing_seed
 from gpufleet.demo.charged import charged_seed, months_seed
+from gpufleet.demo.links import links_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write, past_begin
 from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
@@ -57,6 +58,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         sweep_seed()
         wasting_seed(seed=seed, now=now)
         ailing_seed(seed=seed, now=now)
+        links_seed(hardware, seed=seed, now=now)
         by_name = {person.username: person for person in people}
         schedules_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)

@@ -145,7 +145,7 @@ def test_a_rank_that_is_slow_by_its_steps_is_so_until_they_or_then_its_activity_
     ("signal", "value", "cause"),
     [
         ("temperature", 84, "Heat: up to 84 °C in 30 min."),
-        ("pcie_lost", 50, "PCIe downgrade: up to 50 % of bandwidth lost in 30 min."),
+        ("pcie_lost", 50, "PCIe downgrade: up to 50% of bandwidth lost in 30 min."),
         ("thermal", 60, "Thermal throttling: 360 s in 30 min."),
     ],
 )

@@ -6,9 +6,12 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from django.db import connection, transaction
+from django.test import Client
 
+from dashboards.health.models import HealthFinding, HealthFrame
+from dashboards.health.round import health_round
 from dashboards.models import TelemetryFrame
-from gpufleet.core.models import Installation, Progress
+from gpufleet.core.models import Installation, Progress, User
 from gpufleet.core.times import millis
 from gpufleet.demo import present
 from gpufleet.demo.present import demo_advance
@@ -287,6 +290,25 @@ def test_the_machine_in_trouble_is_drained_and_comes_back() -> None:
     stages = list(InventoryEvent.objects.filter(kind="health", at__lt=NOON).order_by("at").values_list("after__health", flat=True))
     assert {"repairing", "burn_in", "healthy"} <= set(stages)
     assert Node.objects.exclude(health=Health.HEALTHY).count() <= 2
+
+
+def test_rules_note_a_slow_port_retransmissions_and_a_full_pcie_link_from_the_start() -> None:
+    """The page of incidents has something to show of each, and nothing is taken out of service for it."""
+    console = seeded(5, hours=0)
+    console.steps(25)
+    health_round(now=NOON + 25 * STEP)
+
+    noted = {finding.rule.signal: finding for finding in HealthFinding.objects.select_related("rule", "node", "gpu")}
+    assert {"nic_lost", "retransmits", "pcie_saturated"} <= noted.keys()
+    assert {noted[key].rule.action for key in ("nic_lost", "retransmits", "pcie_saturated")} == {"note"}
+    person = User.objects.get(username="oona")
+    browser = Client()
+    browser.force_login(person)
+    page = browser.get("/incidents/").content.decode()
+    for said in ("75% of speed lost", "340 of 10,000", "PCIe saturated"):
+        assert said in page
+    slow = {node: ports for found in HealthFrame.objects.values_list("slow_nics", flat=True) for node, ports in found.items()}
+    assert slow[str(noted["nic_lost"].node_id)] == {"mlx5_0": noted["nic_lost"].node.nics.get(name="mlx5_0").speed_gbps / 4}
 
 
 def test_a_drain_says_until_when_jobs_may_finish_and_none_is_preempted_sooner() -> None:
