@@ -13,14 +13,17 @@ import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, product
 from pathlib import Path
 
 import httpx
 import pytest
 
 from scheduler.backends.slurm.client import hostlist, indices
+from scheduler.backends.slurm.outcomes import exit_name
 from tests.servers import Missing, Postgres, Redis, required, wait_until
 from tests.slurm import Slurm, missing
 from tests.test_kill_loop import DOUBLE, PARTIAL, Served
@@ -32,21 +35,76 @@ NODES = 8
 AWAY_S = 60.0
 VICTIMS = ("slurmctld", "slurmd", "scheduler", "worker", "web", "postgres")
 AT_ONCE = 10  # jobs that wait or run
-SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3})
+# The last is a gang of unequal nodes: two jobs of Slurm, which begins each by itself.
+UNEQUAL = {"roles": [{"name": "head", "min": 1, "gpus": 4}, {"name": "worker", "min": 2, "gpus": 8}]}
+SHAPES = ({"gpus": 1}, {"gpus": 4}, {"gpus": 8, "workers": 2}, {"gpus": 8, "workers": 3}, UNEQUAL)
 WITHIN_S = 1.0
-# By attempt the seconds for which its first worker is charged, when it ended, and when it came up; of those that were lost where Slurm has seen the
-# end.
+# By attempt the seconds for which its first worker is charged, when it ended and when it came up, how and why it ended.
 LEDGER = """
     SELECT 'gpufleet-' || job.public_id || '.' || number, coalesce(extract(epoch FROM sum(until - since)), 0)::float,
-        extract(epoch FROM attempt.ended_at)::float, coalesce(extract(epoch FROM attempt.running_at), 0)::float
+        coalesce(extract(epoch FROM attempt.ended_at), 0)::float, coalesce(extract(epoch FROM attempt.running_at), 0)::float, outcome, cause
     FROM attempt JOIN job ON job.id = attempt.job_id
     LEFT JOIN ledger_entry ON ledger_entry.attempt = attempt.id AND worker = 0 AND phase <> 'starting'
-    WHERE outcome <> 'lost' OR position('node fail' IN cause) > 0 GROUP BY job.public_id, number, attempt.ended_at, attempt.running_at
+        AND role = (SELECT min(role) FROM ledger_entry own WHERE own.attempt = attempt.id)
+    GROUP BY job.public_id, number, attempt.ended_at, attempt.running_at, outcome, cause
 """
+RUNS = "SELECT 'gpufleet-' || attempt_key, state FROM slurm_run"
 ACCOUNTS = "JobName,State,ElapsedRaw,JobID,Start,End"
 # What is kept of a run that failed. The newest lines of programs of the console are in the folder of the test already.
 TABLES = ("job", "attempt", "placement", "ledger_entry", "capacity_entry", "job_event", "backend_order", "slurm_run")
 WORLD = "from scheduler.benchmarks.slurm import world; world()"
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What is said here of an attempt."""
+
+    seconds: float
+    ended: float  # 0: it has not
+    up: float  # 0: nobody has seen it run
+    outcome: str
+    cause: str
+
+    @property
+    def is_sure(self) -> bool:
+        """Of one that was lost only where Slurm itself has seen the end."""
+        return self.outcome != "lost" or "node fail" in self.cause
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end that Slurm has written down. A controller that is killed may write one down twice."""
+
+    state: str
+    start: float
+    end: float
+
+    @property
+    def is_whole(self) -> bool:
+        return self.state == "COMPLETED" and self.end - self.start >= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What there is of one attempt beside our books: by job of Slurm its ends, and the exit codes that its ranks have left in its folder."""
+
+    parts: Mapping[str, Sequence[End]]
+    doubles: Sequence[End]  # of that name, and with another number
+    codes: Sequence[str | None]
+    began: bool  # whether a node has made the file of an output
+
+    @property
+    def ends(self) -> list[End]:
+        return list(chain.from_iterable(self.parts.values()))
+
+    @property
+    def completed(self) -> list[End]:
+        return [end for end in self.ends if end.is_whole]
+
+    @property
+    def took(self) -> set[float]:
+        """For how long all of it may have run; nothing where a part is not written down."""
+        return {max(end.end for end in one) - max(end.start for end in one) for one in product(*self.parts.values())}
 
 
 class OnSlurm(Served):
@@ -93,6 +151,25 @@ class OnSlurm(Served):
 
     def accounts(self) -> str:
         return self.slurm.sh("sacct", "-c", "-f", self.completed, "-n", "-P", "-o", ACCOUNTS)
+
+    def charged(self) -> dict[str, Charge]:
+        return {str(key): Charge(*rest) for key, *rest in self.ask(LEDGER)}  # type: ignore[arg-type]
+
+    def ran(self) -> dict[str, Ran]:
+        """By attempt, of those of which Slurm was told."""
+        ends: dict[str, dict[str, list[End]]] = defaultdict(lambda: defaultdict(list))
+        for line in self.accounts().splitlines():
+            name, state, _, number, start, end = line.split("|")
+            ends[name][number].append(End(state, _moment(start), _moment(end)))
+        found = {}
+        for key, state in self.ask(RUNS):
+            if parts := state["parts"]:  # type: ignore[index]
+                folder, own = Path(state["folder"]), ends[str(key)]  # type: ignore[index]
+                files = [folder / exit_name(seat, part) for part in parts for seat in part["seats"]]
+                codes = [file.read_text().split()[0] if file.exists() else None for file in files]
+                told = {str(part["id"]): own.pop(str(part["id"]), []) for part in parts}
+                found[str(key)] = Ran(told, list(chain.from_iterable(own.values())), codes, any(folder.glob("*.log")))
+        return found
 
     @contextlib.contextmanager
     def evidence(self, folder: Path) -> Iterator[None]:
@@ -221,7 +298,7 @@ def test_a_console_that_is_killed_for_a_minute_loses_no_run_and_no_second(site: 
         attempts = site.ask("SELECT name, count(*) FROM attempt JOIN job ON job.id = attempt.job_id GROUP BY name ORDER BY name")
         assert attempts == [(name, 1) for name in sorted(expected)]
         took = {line.split("|")[0]: int(line.split("|")[2]) for line in site.accounts().splitlines()}
-        charged = {str(key): float(str(seconds)) for key, seconds, ended, _ in site.ask(LEDGER) if ended is not None}
+        charged = {key: one.seconds for key, one in site.charged().items() if one.ended}
         assert len(charged) == 4
         assert {key: (seconds, took[key]) for key, seconds in charged.items() if abs(seconds - took[key]) > WITHIN_S} == {}
         assert (site.ask(DOUBLE), site.ask(PARTIAL), site.given_twice()) == ([], [], [])
@@ -250,33 +327,7 @@ def strike_and_compare(site: OnSlurm) -> None:
     assert {str(state) for *_, state in rows} <= {"completed"}, site.ask("SELECT job_id, number, cause FROM attempt WHERE outcome = 'failed'")
     done = site.ask("SELECT job_id, count(*) FROM attempt WHERE outcome = 'completed' GROUP BY job_id HAVING count(*) <> 1")
     assert done == [], "completed twice"
-    told = site.accounts().splitlines()
-    # A controller that is killed may write one end down twice.
-    ran: dict[str, set[str]] = defaultdict(set)
-    took: dict[str, set[int]] = defaultdict(set)
-    ends: dict[str, float] = {}
-    for line in told:
-        name, state, seconds, number, _, end = line.split("|")
-        took[name].add(int(seconds))
-        ends[name] = datetime.fromisoformat(end).timestamp()  # Slurm's clock is the machine's
-        if state == "COMPLETED" and int(seconds):
-            ran[name].add(number)
-    twice = [name for name, numbers in ran.items() if len(numbers) > 1]
-    assert [line for line in told if line.split("|")[0] in twice] == [], "ran twice in Slurm"
-    # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down. A start that it had not
-    # saved it forgets, and is told to cancel what it would start again.
-    charged, over, up = {}, {}, {}
-    for key, *told_of_it in site.ask(LEDGER):
-        charged[str(key)], over[str(key)], up[str(key)] = (float(str(one)) for one in told_of_it)
-    apart = {key: min(abs(charged[key] - seconds) for seconds in took[key]) for key in charged.keys() & took.keys()}
-    anew = {key for key in apart if any(over[key] - WITHIN_S <= at <= ends[key] for at in site.controller_killed)}
-    anew |= {key for key in apart if took[key] == {0} and any(up[key] <= at <= over[key] for at in site.controller_killed)}
-    differ = {key: (charged[key], took[key], over[key], ends[key]) for key, seconds in apart.items() if seconds > WITHIN_S and key not in anew}
-    most = max(seconds for key, seconds in apart.items() if key not in anew)
-    print(f"{len(apart)} of {len(charged)} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most")
-    assert len(anew) < len(apart) / 4, "nearly nothing is compared"
-    assert differ == {}, "the ledger is not what Slurm accounts"
-    assert ran.keys() <= charged.keys(), "Slurm counted seconds that are not in the ledger"
+    compare(site)
     outcomes = Counter(str(outcome) for (outcome,) in site.ask("SELECT outcome FROM attempt"))
     print(f"Kills: {dict(Counter(name.partition('.')[0] for _, name in site.killed))}")
     print(f"{KILLS} kills, {len(rows)} jobs, attempts {dict(outcomes)}: 0 partial gangs, 0 GPUs twice, 0 jobs lost or doubled")
@@ -289,3 +340,38 @@ def strike_and_compare(site: OnSlurm) -> None:
     with contextlib.suppress(AssertionError):
         wait_until(content, seconds=120)
     assert found == []
+
+
+def _moment(text: str) -> float:
+    """Slurm's clock is the machine's."""
+    return 0.0 if text == "Unknown" else datetime.fromisoformat(text).timestamp()
+
+
+def compare(site: OnSlurm) -> None:
+    """What Slurm has written down, what each rank has left in the folder of its run, and what is charged."""
+    charged, ran = site.charged(), site.ran()
+    assert {key: one for key, one in ran.items() if any(end.is_whole for end in one.doubles)} == {}, "ran twice in Slurm"
+    completed = {key: ran[key].codes for key, one in charged.items() if one.outcome == "completed"}
+    assert {key: codes for key, codes in completed.items() if set(codes) != {"0"}} == {}, "completed, and not each rank has left the code 0"
+    # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down. A start that it had not
+    # saved it forgets, and is told to cancel what it would start again.
+    both = [key for key, one in charged.items() if one.is_sure and key in ran and ran[key].took]
+    apart = {key: min(abs(charged[key].seconds - took) for took in ran[key].took) for key in both}
+    last = {key: max(end.end for end in ran[key].ends) for key in both}
+    anew = {key for key in apart if any(charged[key].ended - WITHIN_S <= at <= last[key] for at in site.controller_killed)}
+    anew |= {key for key in apart if ran[key].took == {0} and any(charged[key].up <= at <= charged[key].ended for at in site.controller_killed)}
+    differ = {key: (charged[key], ran[key]) for key, seconds in apart.items() if seconds > WITHIN_S and key not in anew}
+    most = max(seconds for key, seconds in apart.items() if key not in anew)
+    sure = sum(one.is_sure for one in charged.values())
+    print(f"{len(apart)} of {sure} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most")
+    assert len(anew) < len(apart) / 4, "nearly nothing is compared"
+    assert differ == {}, "the ledger is not what Slurm accounts"
+    # A controller that gives a number again takes the end of the one for that of the other: such a job is COMPLETED and has not run.
+    lost = {key: one for key, one in ran.items() if one.completed and charged[key].outcome == "lost"}
+    for key, one in lost.items():
+        print(f"COMPLETED in Slurm and lost here: {key}, {charged[key]}, {one}")
+    assert {key: one for key, one in lost.items() if None not in one.codes} == {}, "each rank has ended by itself, and the attempt counts as lost"
+    unseen = {key: one for key, one in lost.items() if not charged[key].up}
+    assert {key: one for key, one in unseen.items() if one.began and len(one.parts) == 1} == {}, "it ran, and the ledger knows of no start"
+    over = {key: max(end.end for end in one.completed) - charged[key].up - charged[key].seconds for key, one in lost.items() if key not in unseen}
+    assert {key: seconds for key, seconds in over.items() if seconds > WITHIN_S} == {}, "Slurm counted seconds that are not in the ledger"
