@@ -18,6 +18,7 @@ from scheduler.jobs.stored import role_named
 
 NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
 PORTS = range(10_240, 20_000)
+WAITS_AGAIN = 120  # seconds for which a part of a gang that Slurm has started again waits for the others
 # A task's own ranks: Slurm numbers the tasks of a step from 0. No signal is ignored for the job: a shell could never trap it again.
 RANKS = "export RANK=$(($1 + SLURM_PROCID)) ROLE_RANK=$(($1 + SLURM_PROCID)) LOCAL_RANK=$SLURM_PROCID"
 TASK = f'{RANKS}; shift; exec "$@"'
@@ -177,9 +178,10 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         raise BackendRefused(f"The working directory {workdir} is not an absolute path.")
     lines = ["#!/bin/bash", ":", "umask 027", f"gf_folder={shlex.quote(places.run)} gf_part={part.number}; gf_logs=$gf_folder"]
     seats = shlex.join(f"{seat.role}-{seat.index}" for seat in part.seats)
+    exits = " ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)
     lines += [f"for gf_seat in {seats}; do", *_COMPLETED]
     if part.gang > 1:
-        lines += ["trap : USR1", '> "$gf_folder/begun-$gf_part" || exit 1', _TOGETHER.format(gang=part.gang)]
+        lines += ["trap : USR1", *(line.format(gang=part.gang, exits=exits, patience=WAITS_AGAIN) for line in _TOGETHER)]
     if keeps_logs_on_its_node(order, places.node_logs):
         lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
@@ -202,7 +204,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
             *_ALONE,
         ]
         return "\n".join(lines) + "\n"
-    lines.append(_FORGET.format(exits=" ".join(f'"$gf_folder"/{shlex.quote(f"{seat.role}-{seat.index}")}.{part.number}.exit' for seat in part.seats)))
+    lines.append(_FORGET.format(exits=exits))
     lines += [f"gf_tell_tasks={shlex.quote(TELL_TASKS)}", *TELL_ALL] if saves(order) else ["trap : USR1"]
     lines += ["trap '${gf_leave:-:}' TERM", f"gf_task={shlex.quote(TASK)}", f"gf_tasks_do={shlex.quote(TASKS)}", *_KEEPER]
     for seat in part.seats:
@@ -243,8 +245,28 @@ _COMPLETED = (
 )
 
 
-# Slurm starts each part of a gang by itself: none does anything before all have begun. A network file system looks anew at a folder that is listed.
-_TOGETHER = 'until gf_begun=("$gf_folder"/begun-*); [ "${{#gf_begun[@]}}" -ge {gang} ]; do /bin/sleep 0.2; done'
+# Slurm starts each part of a gang by itself: none does anything before all have begun. What one writes begins with a word for this start of it, and
+# behind that are those of the others that it has read: it goes on when each has read its own. So what an earlier start has left counts for nothing,
+# and one that Slurm starts again beside others that have not ended is not taken for a gang: it ends without an exit code, as one that was lost. A
+# network file system looks anew at a folder that is listed.
+_TOGETHER = (
+    'gf_start="$SLURM_JOB_ID.$gf_began.$$" gf_again= gf_told=',
+    '[ ! -e "$gf_folder/begun-$gf_part" ] || {{ gf_again=1; /bin/rm -f -- {exits}; }}',
+    "gf_together() {{",
+    "  local gf_file gf_text gf_all=$gf_start gf_heard=0",
+    '  for gf_file in "$gf_folder"/begun-*; do',
+    '    {{ read -r gf_text < "$gf_file"; }} 2>/dev/null || continue',
+    '    case " $gf_text " in *" $gf_start "*) gf_heard=$((gf_heard + 1));; esac',
+    '    gf_all+=" ${{gf_text%% *}}"',
+    "  done",
+    '  [ "$gf_told" = "$gf_all" ] || {{ echo "$gf_all" > "$gf_folder/begun-$gf_part" || exit 1; gf_told=$gf_all; }}',
+    '  [ "$gf_heard" -ge {gang} ]',
+    "}}",
+    "until gf_together; do",
+    '  [ -z "$gf_again" ] || [ "$SECONDS" -lt {patience} ] || {{ echo "gpufleet: Slurm started this part of the gang again alone."; exit 1; }}',
+    "  /bin/sleep 0.2",
+    "done",
+)
 
 
 # Or may have forgotten that it had started it, and end that run: its workers then leave what says nothing of those that are started now.

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,15 +56,15 @@ class Script:
     """The script of a job of one process, as slurmstepd starts it: its output is the log."""
 
     def __init__(self, folder: Path, shell: str) -> None:
-        order = start_order(workers=1, launch={"shell": shell})
-        (part,) = parts_of(order)
-        places = Places(str(folder), str(folder), "nobody", str(folder))
-        script, self.folder, self.log = folder / "script", folder, folder / "worker-0.log"
+        self._begin(start_order(workers=1, launch={"shell": shell}), 0, folder)
+
+    def _begin(self, order: StartOrder, number: int, folder: Path) -> None:
+        part, places = parts_of(order)[number], Places(str(folder), str(folder), "nobody", str(folder))
+        script, self.exit, self.log = folder / f"script-{number}", folder / f"worker-{number}.{number}.exit", folder / f"worker-{number}.log"
         script.write_text(script_of(order, part, places=places, master="n0", secrets={}))
         with self.log.open("w") as log:
-            self.program = subprocess.Popen(
-                ["/bin/bash", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={"PATH": os.defpath, "SLURM_JOB_ID": "7"}
-            )
+            env = {"PATH": os.defpath, "SLURM_JOB_ID": str(7 + number)}
+            self.program = subprocess.Popen(["/bin/bash", script], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def is_up(self) -> bool:
         return "up\n" in self.log.read_text()
@@ -71,7 +72,7 @@ class Script:
     def codes(self) -> tuple[int, str]:
         """Its own, and the one that it has kept."""
         code = self.program.wait(60)
-        return code, (self.folder / "worker-0.0.exit").read_text().split()[0]
+        return code, self.exit.read_text().split()[0]
 
 
 @pytest.mark.parametrize(("shell", "code", "log"), [("exit 3", 3, ""), ("echo up; kill -KILL $$", 137, "up\n"), ("kill -SEGV $$", 139, "")])
@@ -145,6 +146,54 @@ def test_a_script_that_slurm_starts_again_runs_nothing_where_it_has_completed(tm
 
     assert again.codes() == (0, "0")
     assert not again.is_up()
+
+
+class Part(Script):
+    """One of the two parts of a gang of unequal nodes, with another command in each of its starts."""
+
+    def __init__(self, folder: Path, number: int, shell: str) -> None:
+        seats = WorkerSeat("worker", 0, "n0", tuple(range(8))), WorkerSeat("worker", 1, "n1", tuple(range(4)))
+        self._begin(replace(start_order(), workers=seats, launch={"shell": shell}), number, folder)
+
+
+def test_no_part_of_a_gang_goes_on_before_all_have_begun(tmp_path: Path) -> None:
+    first = Part(tmp_path, 0, f"[ -e {tmp_path}/gate ] || echo early; exit 3")
+    wait_until((tmp_path / "begun-0").exists, what="it to have begun")
+    (tmp_path / "gate").touch()
+    second = Part(tmp_path, 1, "exit 4")
+
+    assert (first.codes(), second.codes()) == ((3, "3"), (4, "4"))
+    assert first.log.read_text() == ""
+
+
+def test_a_part_of_a_gang_that_slurm_starts_again_waits_for_the_others_anew(tmp_path: Path) -> None:
+    """Those of its first start have left their word, and run no more."""
+    for part in [Part(tmp_path, number, "exit 3") for number in (0, 1)]:
+        assert part.codes() == (3, "3")
+    told = (tmp_path / "begun-0").read_text()
+
+    first = Part(tmp_path, 0, f"[ -e {tmp_path}/gate ] || echo early; exit 5")
+    wait_until(lambda: (tmp_path / "begun-0").read_text() not in ("", told), what="it to have begun")
+    (tmp_path / "gate").touch()
+    second = Part(tmp_path, 1, "exit 6")
+
+    assert (first.codes(), second.codes()) == ((5, "5"), (6, "6"))
+    assert first.log.read_text() == ""
+
+
+def test_a_part_that_slurm_starts_again_while_the_others_run_on_ends_as_one_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves no exit code: they are of another start, and it can't join them."""
+    monkeypatch.setattr("scheduler.backends.slurm.script.WAITS_AGAIN", 1)
+    first, other = Part(tmp_path, 0, "exit 3"), Part(tmp_path, 1, f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done")
+    assert first.codes() == (3, "3")
+
+    again = Part(tmp_path, 0, "echo up")
+
+    assert again.program.wait(60) == 1
+    assert not list(tmp_path.glob("worker-0.*.exit"))
+    assert again.log.read_text() == "gpufleet: Slurm started this part of the gang again alone.\n"
+    (tmp_path / "gate").touch()
+    assert other.codes() == (0, "0")
 
 
 def test_a_script_that_is_signalled_while_it_starts_a_worker_waits_for_that_worker() -> None:
