@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import Error
 
@@ -25,7 +25,7 @@ from scheduler.backends.base import (
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_runs import MOST_KILLED, re_forms
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.client import KnownGpus, SlurmClient, SlurmJob, SlurmNode, SlurmSilent
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
     GIVEN_UP,
@@ -46,6 +46,7 @@ from scheduler.backends.slurm.site import Site
 from scheduler.models import OutsideJob, SlurmRun
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 LATEST = timedelta(seconds=120)  # so long a submission whose answer was lost may take to appear
 GPUS_A_LOOK = 300  # so many jobs at most are asked for theirs: after a restart all that run are new
 # So long a controller that has forgotten a job may need until it has ended what still runs of it.
@@ -88,10 +89,10 @@ class Looking(Site):
         began = monotonic()
         self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)
         self._waits_left = LOOK_SECONDS - (monotonic() - began)
-        nodes = cache(lambda: {node.name: node for node in self.client.nodes()})
+        around = Around(self.client, [job for job in jobs if job.running and not self._is_ours(job)])
         for run in runs:
             try:
-                seen = self._seen(run, by_id, ours, nodes, now)
+                seen = self._seen(run, by_id, ours, around, now)
                 if seen is None:
                     continue
                 held[run.key] = self._see_to(run, seen, by_id, ours, now)
@@ -135,7 +136,7 @@ class Looking(Site):
         run: Run,
         by_id: Numbered,
         ours: Mapping[tuple[str, int], Sequence[SlurmJob]],
-        nodes: Callable[[], Mapping[str, SlurmNode]],
+        around: "Around",
         now: datetime,
     ) -> SeenRun | None:
         """None: it has ended, and its last checkpoints are still being looked at."""
@@ -146,10 +147,10 @@ class Looking(Site):
         has_begun = any(look == RunState.RUNNING for _, _, look in looks)
         found = Gathered(goes_on=run.in_place and has_begun)
         for part, job, look in looks:
-            why = "" if look == RunState.ENDED else self._stuck(run, part, job, nodes, now)
-            if has_begun and look == RunState.STARTING and not why:
-                why = self._left_behind(run, part, job, by_id, now)
-            self._gather_part(found, run, part, job, look, why, nodes, now)
+            why = "" if look == RunState.ENDED else self._stuck(run, part, job, around, now)
+            if look == RunState.STARTING and not why:
+                why = self._left_behind(run, part, job, around, now, has_begun=has_begun)
+            self._gather_part(found, run, part, job, look, why, around, now)
         if run.in_place and not (run.stopping or run.killed) and len(found.wrong) < len(looks):
             found.pass_over_victims()
         state = found.state_of(run)
@@ -186,7 +187,7 @@ class Looking(Site):
         job: SlurmJob | None,
         look: RunState,
         why: str,
-        nodes: Callable[[], Mapping[str, SlurmNode]],
+        around: "Around",
         now: datetime,
     ) -> None:
         code, lost = None, False
@@ -196,7 +197,7 @@ class Looking(Site):
             return
         found.states.append(look)
         if look == RunState.ENDED:
-            code, lost = found.end(run, part, job, refusals_of(part, job, nodes), partial(self._is_given_again, run), now)
+            code, lost = found.end(run, part, job, refusals_of(part, job, lambda: around.nodes), partial(self._is_given_again, run), now)
         elif why:
             found.wrong.append((now, None, why, True, True, False))
         if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
@@ -277,7 +278,7 @@ class Looking(Site):
             return RunState.ENDED
         return RunState.RUNNING if job.running else RunState.STARTING
 
-    def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, nodes: Callable[[], Mapping[str, SlurmNode]], now: datetime) -> str:
+    def _stuck(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, around: "Around", now: datetime) -> str:
         """Why Slurm will not start a part that it has released: it waits for a node that Slurm has drained or lost, or for what no time brings."""
         since = datetime.fromisoformat(part.get("at") or run.at)
         if job is None or job.held or job.state != "PENDING" or run.stopping or run.killed or now - since < AGREED:
@@ -285,30 +286,39 @@ class Looking(Site):
         if never_starts(job):
             return not_started(job)
         for name in part["nodes"]:
-            try:
-                node = nodes().get(name)
-            except SlurmSilent:
-                raise
-            except BackendError as fault:  # what nodes say is not needed to see the run
-                log.warning("%s: %s", run.key, fault)
-                return ""
+            node = self._of_nodes(run, partial(around.node, name))
             word = next((state for state in node.states if state.startswith(("DRAIN", "DOWN", "FAIL"))), "") if node is not None else ""
             if node is not None and word:
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
         return ""
 
-    def _left_behind(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, by_id: Numbered, now: datetime) -> str:
-        """Why a part is not waited for any more while others of its run have begun: a job outside has its node, or it waits for longer than Slurm
-        takes to begin all of a gang."""
+    def _left_behind(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, around: "Around", now: datetime, *, has_begun: bool) -> str:
+        """Why a part is not waited for any more: a job outside has its node, or it waits for longer than Slurm takes to begin all of a gang.
+        `has_begun`: whether another part has."""
         if job is None or job.held or run.stopping or run.killed:
             return ""
-        since = self._apart[run.key, part["number"]] = self._were_apart.get((run.key, part["number"]), now)
-        outside = {node: other.id for other in by_id.jobs.values() if other.running and not self._is_ours(other) for node in other.nodes}
-        node = next((name for name in part["nodes"] if name in outside), "")
-        if now - since < (AGREED if node else APART):
+        is_shared = job.state == "PENDING" and any(name in around.outside for name in part["nodes"])
+        if not has_begun and not is_shared:
             return ""
-        where = f"{node}, where job {outside[node]} outside gpufleet runs" if node else f"{', '.join(part['nodes'])}: {job.reason}"
-        return f"Slurm began a part of the gang and not job {job.id} on {where}. No program was started."
+        place = (run.key, part["number"], has_begun)
+        since, gpus = self._apart[place] = self._were_apart.get(place, (now, {}))
+        taken = self._of_nodes(run, partial(around.taken, part, gpus)) if is_shared and now - since >= AGREED else None
+        if taken is None and not (has_begun and now - since >= APART):
+            return ""
+        where = f"{taken[0]}, where job {taken[1]} outside gpufleet runs" if taken else f"{', '.join(part['nodes'])}: {job.reason}"
+        if has_begun:
+            return f"Slurm began a part of the gang and not job {job.id} on {where}. No program was started."
+        return f"Slurm did not start job {job.id} on {where}."
+
+    def _of_nodes(self, run: Run, call: Callable[[], T | None]) -> T | None:
+        """What nodes say is not needed to see a run."""
+        try:
+            return call()
+        except SlurmSilent:
+            raise
+        except BackendError as fault:
+            log.warning("%s: %s", run.key, fault)
+            return None
 
     def _workers(self, run: Run, part: Mapping[str, Any], job: SlurmJob | None, state: RunState, code: int | None) -> list[SeenWorker]:
         taken: dict[str, int] = {}
@@ -400,6 +410,55 @@ class Looking(Site):
             elif place not in kept and place[0] in resized:  # a worker that was lost, and whose place another took
                 doubles += [job.id for job in jobs]
         self._cancel_again(doubles)
+
+
+class Around:
+    """What else there is in Slurm in one look, found at most once."""
+
+    def __init__(self, client: SlurmClient, others: Sequence[SlurmJob]) -> None:
+        self.client, self.others = client, others
+
+    @cached_property
+    def nodes(self) -> Mapping[str, SlurmNode]:
+        return {node.name: node for node in self.client.nodes()}
+
+    def node(self, name: str) -> SlurmNode | None:
+        return self.nodes.get(name)
+
+    @cached_property
+    def outside(self) -> Mapping[str, Sequence[SlurmJob]]:
+        """Jobs outside gpufleet that run, by node."""
+        found: dict[str, list[SlurmJob]] = {}
+        for job in self.others:
+            for name in job.nodes:
+                found.setdefault(name, []).append(job)
+        return found
+
+    def taken(self, part: Mapping[str, Any], known: KnownGpus) -> tuple[str, int] | None:
+        """A node on which jobs outside hold so much that the part has no room, and one of them. `known`: of earlier looks at that part."""
+        beside = {job.id: job for name in part["nodes"] for job in self.outside.get(name, ())}
+        told = self.client.with_known_gpus(list(beside.values()), known, most=len(beside))
+        for name in part["nodes"]:
+            others, node = [job for job in told if name in job.nodes], self.node(name)
+            if others and node is not None and not _has_room(node, others, part):
+                return name, max(others, key=lambda job: (_gpus_on(name, job), job.cpus, -job.id)).id
+        return None
+
+
+def _gpus_on(node: str, job: SlurmJob) -> int:
+    return len(job.gpus[node]) if node in job.gpus else -(-job.gpu_count // len(job.nodes))
+
+
+def _has_room(node: SlurmNode, others: Sequence[SlurmJob], part: Mapping[str, Any]) -> bool:
+    """Beside these jobs. Slurm tells which processors and memory one holds on all its nodes together: that is taken to be alike on each."""
+    gpus = max(part["gpus"], 1 if part.get("gres") else 0)  # a share is of one
+    cpus = sum(-(-job.cpus // len(job.nodes)) for job in others)
+    memory = sum(-(-job.memory_mib // len(job.nodes)) for job in others)
+    return (
+        sum(_gpus_on(node.name, job) for job in others) + gpus <= sum(count for _, count in Gres.read(node.gres).types)
+        and cpus + part["cpus"] <= node.cpus
+        and (not part["memory_mib"] or memory + part["memory_mib"] <= node.memory_mib)
+    )
 
 
 @dataclass(slots=True)

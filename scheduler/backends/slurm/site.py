@@ -89,7 +89,8 @@ class Site:
         self._sweeps = False  # in this look
         self._cancelled: dict[int, float] = {}  # jobs, a moment ago
         self._kept_held: dict[int, float] = {}  # jobs that Slurm did not release a moment ago
-        self._apart: dict[tuple[str, int], datetime] = {}  # parts that wait since then, while others of their run have begun
+        # Parts that wait since then, while others of their run have begun (true) or a job outside runs on their node, and the GPUs of such jobs.
+        self._apart: dict[tuple[str, int, bool], tuple[datetime, KnownGpus]] = {}
         self._were_apart = self._apart  # in the look before
         self._accounted: dict[tuple[str, int], SlurmJob] = {}  # by name and number: what Slurm's accounts say of what its controller has forgotten
         self._asked_for: dict[tuple[str, int], float] = {}  # and when they were asked

@@ -112,6 +112,54 @@ def test_a_worker_of_a_run_resized_in_place_that_a_job_outside_keeps_away_is_los
         site.client.cancel([theirs])
 
 
+def test_a_job_on_one_node_that_a_job_outside_has_taken_is_given_up_as_soon_as_a_gang(site):
+    theirs = outside(site, "gpu002")
+    try:
+        site.start(on=[seat(0, "gpu002", 4)], launch=shell("echo ran; sleep 300"))
+        assert (site.seen().state, site.seen().why) == (RunState.STARTING, "")
+        assert site.seen(later=AGREED - timedelta(seconds=1)).why == ""
+
+        told = site.seen(later=AGREED + timedelta(seconds=1))
+        run = site.until(RunState.ENDED)
+    finally:
+        site.client.cancel([theirs])
+
+    assert f"on gpu002, where job {theirs} outside gpufleet runs." in told.why
+    assert (run.exit_code, run.node_lost, run.started_at, run.why) == (None, True, None, told.why)
+
+
+def test_a_job_that_has_room_beside_a_job_outside_is_waited_for(site):
+    """Slurm itself has a reason not to begin it yet, as its backfill that looks only now and then."""
+    theirs = outside(site, "gpu002", gpus=4)
+    site.slurm.sh(
+        "scontrol", "create", "reservation", "ReservationName=kept", "StartTime=now", "Duration=10", "Nodes=gpu002", "Users=root", "Flags=IGNORE_JOBS"
+    )
+    try:
+        site.start(on=[seat(0, "gpu002", 4)], launch=shell("sleep 300"))
+        assert site.seen().why == ""
+        assert site.seen(later=APART + timedelta(seconds=1)).why == ""
+    finally:
+        site.slurm.sh("scontrol", "delete", "ReservationName=kept")
+        site.client.cancel([theirs])
+    site.until(RunState.RUNNING)
+
+
+def test_whose_a_job_is_that_runs_beside_is_found_once_in_a_look(site, monkeypatch):
+    """Not once for each part that waits."""
+    theirs = [outside(site, node) for node in ("gpu002", "gpu003")]
+    try:
+        site.start(on=[*UNEQUAL, seat(2, "gpu003", 2)], launch=shell("sleep 300"))
+        a_part_runs(site)
+        asked: list[int] = []
+        is_ours = site.backend._is_ours
+        monkeypatch.setattr(site.backend, "_is_ours", lambda job: asked.append(job.id) or is_ours(job))
+        site.seen()
+        with_one = asked.count(theirs[0])
+    finally:
+        site.client.cancel(theirs)
+    assert with_one == 2, "for its GPUs, and for what it keeps from others"
+
+
 @pytest.mark.soak
 def test_the_job_is_planned_again_without_the_node_that_was_taken(console, monkeypatch):  # noqa: F811
     monkeypatch.setattr(looking, "AGREED", timedelta(seconds=1))
