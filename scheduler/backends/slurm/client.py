@@ -27,7 +27,9 @@ from scheduler.backends.base import BackendError, BackendRefused, BackendSilent
 log = logging.getLogger(__name__)
 SECONDS = 5.0  # of one call
 TOKEN_SECONDS = 600
-REST_VERSION = "v0.0.38"
+REST_VERSION = "v0.0.38"  # of slurmrestd's interface: each has a form of its own, and this one is read
+REST_TRIED_EACH = 600.0  # seconds at least between two times that a slurmrestd without it is asked for it
+REST_PATH = re.compile(r"/slurm/(v[0-9]+\.[0-9]+\.[0-9]+)/jobs/?")
 RELEASED_A_CALL = 200
 CANCELLED_A_CALL = 200
 LIMITED_A_CALL = 200
@@ -81,6 +83,10 @@ class SlurmFailed(BackendError):
     def __init__(self, words: str, lines: Sequence[str]) -> None:
         super().__init__(words)
         self.lines = lines
+
+
+class RestUnspoken(BackendError):
+    """slurmrestd has other versions of its interface than the one that is read."""
 
 
 class SlurmDenied(BackendError):
@@ -234,6 +240,7 @@ class SlurmClient:
         self.settings, self.seconds = settings, seconds
         self.keeps_accounts = False  # whether there is a slurmdbd, as far as the controller has been asked for its configuration
         self._token: tuple[str, float] | None = None
+        self._unspoken: tuple[str, float] | None = None  # what slurmrestd has in place of the version that is read, and until when that is believed
         self._printed: dict[tuple[str, ...], SlurmJob] = {}  # by what squeue printed of it the last time: most of it prints again
 
     # Commands
@@ -350,8 +357,8 @@ class SlurmClient:
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that the controller still remembers, ended ones included. Of their GPUs only slurmrestd tells at once (`with_gpus`)."""
-        if self.settings.rest_url:
-            return [_job(one) for one in self._rest("jobs").get("jobs", ())]
+        if (found := self._by_rest("jobs")) is not None:
+            return [_job(one) for one in found.get("jobs", ())]
         known, told = self._printed, self._fields("squeue", FIELDS, "--all", "--states=all")
         self._printed = {one: known.get(one) or _printed_job(one) for one in told}
         return list(self._printed.values())
@@ -377,7 +384,7 @@ class SlurmClient:
         Where it has told of a job, its nodes have an entry, also those without a GPU of it.
         """
         asked = [job for job in jobs if job.running and job.state != "COMPLETING" and not job.gpus]
-        if not asked or self.settings.rest_url:
+        if not asked or self._reads_rest:
             return list(jobs)
         found: dict[int, Mapping[str, tuple[int, ...]]] = {}
         for first in range(0, len(asked), JOBS_A_CALL):
@@ -406,16 +413,14 @@ class SlurmClient:
 
     def nodes(self) -> list[SlurmNode]:
         """Those of any partition. Of `sinfo --json` each version of Slurm has a form of its own; its fields stay."""
-        if self.settings.rest_url:
-            return [_node(one) for one in self._rest("nodes").get("nodes", ())]
+        if (found := self._by_rest("nodes")) is not None:
+            return [_node(one) for one in found.get("nodes", ())]
         printed = map(_printed_node, self._fields("sinfo", NODE_FIELDS, "--all", "--Node"))
         return list({node.name: node for node in printed}.values())  # one in several partitions is printed for each
 
     def ping(self) -> None:
         """Ask for little. `SlurmSilent` where nobody answers that."""
-        if self.settings.rest_url:
-            self._rest("partitions")
-        else:
+        if self._by_rest("partitions") is None:
             self.partitions()
 
     def partitions(self) -> dict[str, Partition]:
@@ -454,22 +459,64 @@ class SlurmClient:
     def topology(self) -> str:
         return self.run("scontrol", "show", "topology")
 
+    @property
+    def rest_unspoken(self) -> str:
+        """Which versions slurmrestd has in place of the one that is read, as far as it has been asked. Slurm's commands are used then."""
+        return self._unspoken[0] if self._unspoken is not None else ""
+
+    @property
+    def _reads_rest(self) -> bool:
+        return bool(self.settings.rest_url) and (self._unspoken is None or monotonic() > self._unspoken[1])
+
+    def _by_rest(self, what: str) -> dict[str, Any] | None:
+        """What slurmrestd says; None where the commands are to be asked."""
+        if not self._reads_rest:
+            return None
+        try:
+            found = self._rest(what)
+        except RestUnspoken as fault:
+            if self._unspoken is None:
+                log.warning("%s", fault)
+            self._unspoken = (str(fault), monotonic() + REST_TRIED_EACH)
+            return None
+        self._unspoken = None
+        return found
+
     def _rest(self, what: str) -> dict[str, Any]:
         """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
+        try:
+            return _answer("slurmrestd", self._got(f"slurm/{REST_VERSION}/{what}"))
+        except urllib.error.HTTPError as fault:
+            self._token = None
+            if fault.code == 404 and (versions := self._rest_versions()) and REST_VERSION not in versions:
+                raise RestUnspoken(f"slurmrestd at {self.settings.rest_url} has {', '.join(versions)}; gpufleet reads {REST_VERSION}.") from None
+            kind = SlurmDenied if fault.code in (401, 403) else BackendError
+            raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
+
+    def _rest_versions(self) -> list[str]:
+        """In which it tells of jobs, by what it says of itself."""
+        try:
+            paths = self._got("openapi.json").get("paths")
+        except urllib.error.HTTPError:
+            return []
+        except SlurmSilent:  # what it says of itself may be some megabytes
+            return ["other versions"]
+        found = [REST_PATH.fullmatch(path) for path in paths] if isinstance(paths, dict) else []
+        return sorted({match[1] for match in found if match is not None}, key=lambda version: [int(part) for part in version[1:].split(".")])
+
+    def _got(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(  # noqa: S310 - the address is an operator's, and http or https (services.hardware.slurm)
-            f"{self.settings.rest_url.rstrip('/')}/slurm/{REST_VERSION}/{what}",
+            f"{self.settings.rest_url.rstrip('/')}/{path}",
             headers={"X-SLURM-USER-NAME": self._rest_user(), "X-SLURM-USER-TOKEN": self._jwt()},
         )
         try:
             with STRAIGHT.open(request, timeout=self.seconds) as answer:
                 found = json.loads(answer.read().decode(errors="replace"))  # names of others' jobs need not be UTF-8
-        except urllib.error.HTTPError as fault:
-            self._token = None
-            kind = SlurmDenied if fault.code in (401, 403) else BackendError
-            raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
+        except urllib.error.HTTPError:
+            raise
         except (OSError, ValueError, HTTPException) as fault:
             raise SlurmSilent(f"slurmrestd does not answer at {self.settings.rest_url}: {fault}") from None
-        return _answer("slurmrestd", found)
+        return found if isinstance(found, dict) else {}
 
     def _rest_user(self) -> str:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -481,10 +528,8 @@ class SlurmClient:
         return self._token[0]
 
 
-def _answer(program: str, found: Any) -> dict[str, Any]:
+def _answer(program: str, found: dict[str, Any]) -> dict[str, Any]:
     """What was asked for. Lists beside an error are empty, and nobody may take them for what there is."""
-    if not isinstance(found, dict):
-        return {}
     if errors := found.get("errors"):
         words = "; ".join(str(one.get("description") or one.get("error") or one) if isinstance(one, dict) else str(one) for one in errors)
         raise BackendError(f"{program}: {words}")

@@ -32,6 +32,7 @@ REST = (
     "Start slurmrestd (openapi/v0.0.38, auth/jwt) for the cluster of slurm.conf, with AuthAltTypes=auth/jwt there. scontrol token must succeed as "
     "the console's user."
 )
+UNSPOKEN = "Load openapi/v0.0.38 as well (Slurm 22.05 to 23.11), or read with Slurm's commands."
 SHARE = "Create the folder at the same path on this machine and on all nodes, owned by the console's user: install -d -m 755 FOLDER."
 BY_HAND = "Submit a job with sbatch as the user of jobs, and put right what Slurm says there."
 READ = "See slurmctld's log."
@@ -132,7 +133,12 @@ def _grouped(nodes: Sequence[SlurmNode]) -> dict[str, list[str]]:
 
 def _slurmrestd(site: Site) -> Seen:
     """One of another cluster accepts the token as well where both have the same key."""
-    found = SlurmClient(site.settings).nodes()
+    client = SlurmClient(site.settings)
+    found = client.nodes()
+    if client.rest_unspoken:
+        yield f"{site.settings.rest_url} is not read"
+        yield Finding(client.rest_unspoken, "Slurm is read by its commands instead, which works as well.", UNSPOKEN, note=True)
+        return
     yield f"{len(found)} nodes at {site.settings.rest_url}"
     if differing := sorted({node.name for node in found} ^ {node.name for node in site.nodes}):
         yield Finding(

@@ -5,6 +5,7 @@ import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -100,16 +101,32 @@ UNKNOWN = 4_000_000  # a number that no job has
 ROLES = {"roles": [{"name": "worker", "min": 1, "gpus": 4, "cpus": 1.5}]}
 
 
-@pytest.fixture
-def rest(slurm) -> Iterator[str]:
+@contextmanager
+def slurmrestd(slurm: Slurm, versions: str) -> Iterator[str]:
+    """Its address. `versions`: plug-ins of its interface."""
     if shutil.which("slurmrestd", path=PATH) is None or not slurm.has_jwt():
         required("slurm", "slurmrestd with JWT is not installed (Debian packages slurmrestd and slurm-wlm-jwt-plugin).")
     address = f"127.0.0.1:{free_port()}"
     env = {**slurm.env, "SLURM_JWT": "daemon", "SLURMRESTD_SECURITY": "disable_user_check"}
-    command = ["slurmrestd", "-s", "openapi/v0.0.38", "-a", "rest_auth/jwt", address]
+    command = ["slurmrestd", "-s", versions, "-a", "rest_auth/jwt", address]
     with (slurm.dir / "log/slurmrestd.log").open("wb") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-    wait_until(lambda: accepts(int(address.rpartition(":")[2])), what="slurmrestd to listen")
-    yield f"http://{address}"
-    server.terminate()
-    server.wait(10)
+    try:
+        wait_until(lambda: accepts(int(address.rpartition(":")[2])), what="slurmrestd to listen")
+        yield f"http://{address}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture
+def rest(slurm) -> Iterator[str]:
+    with slurmrestd(slurm, "openapi/v0.0.38") as address:
+        yield address
+
+
+@pytest.fixture
+def other_rest(slurm) -> Iterator[str]:
+    """One without the version that is read, as that of each Slurm since 24.05 is."""
+    with slurmrestd(slurm, "openapi/v0.0.36,openapi/v0.0.37") as address:
+        yield address

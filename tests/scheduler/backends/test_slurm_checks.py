@@ -299,6 +299,14 @@ def test_a_controller_that_is_off_is_the_only_step_that_is_tried(slurm, there):
     assert "sinfo must answer" in steps[0].findings[0].do
 
 
+def test_a_slurmrestd_without_the_version_that_is_read_is_a_warning_and_commands_are_used(there, other_rest):
+    step = next(step for step in slurm_check(replace(there, rest_url=other_rest)) if step.name == "slurmrestd")
+
+    assert (step.result, step.seen) == ("warning", f"{other_rest} is not read")
+    assert step.told == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38."
+    assert "by its commands instead" in step.findings[0].means
+
+
 # The page
 
 

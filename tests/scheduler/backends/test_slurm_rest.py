@@ -44,6 +44,36 @@ def test_a_slurmrestd_that_is_away_is_told_as_silence(site):
         away.jobs()
 
 
+def test_slurmrestd_without_the_version_that_is_read_is_not_guessed_at(site, other_rest):
+    """Each version has a form of its own. Slurm's commands are used, and it is not asked in each look."""
+    site.start(on=[seat(0, "gpu002", 4)], launch=shell("sleep 300"))
+    site.until(RunState.RUNNING)
+    client = SlurmClient(replace(site.settings, rest_url=other_rest))
+
+    assert {job.id: job.state for job in client.jobs()} == {job.id: job.state for job in site.client.jobs()}
+    assert client.rest_unspoken == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38."
+    assert client.nodes() == site.client.nodes()
+    client.ping()
+    (run,) = SlurmBackend(site.cluster.pk, client.settings, client=client).observe(now=now())
+    assert (run.state, run.workers[0].seat.gpus) == (RunState.RUNNING, (0, 1, 2, 3)), "scontrol tells its GPUs, as squeue does not"
+
+
+def test_what_has_no_jobs_and_says_of_no_version_is_no_slurmrestd(site, rest):
+    class Another(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Another) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{server.server_port}"))
+        with pytest.raises(BackendError, match="slurmrestd answered 404 to jobs"):
+            client.jobs()
+        server.shutdown()
+    assert client.rest_unspoken == ""
+
+
 def test_the_token_follows_no_redirect(site, rest):
     reached: list[str] = []
 
