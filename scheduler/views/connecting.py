@@ -27,6 +27,7 @@ from scheduler.services.hardware.slurm import (
     slurm_choices,
     slurm_connect,
     slurm_document,
+    slurm_is_connected,
     slurm_known,
     slurm_row,
     slurm_types,
@@ -46,11 +47,12 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     addressed = request.GET.get("cluster", "").strip()
     name = request.POST.get("cluster", addressed).strip()
     known = slurm_known(name)
-    choices, connected = asdict(slurm_choices(known)), name if known.tag and name == addressed else ""
+    is_there = slurm_is_connected(name)
+    choices, connected = asdict(slurm_choices(known)), name if is_there and name == addressed else ""
     if request.method != "POST":
         return _add_page(request, SlurmForm(initial=asdict(known) | {"cluster": name}, **choices), connected=connected)
     form = SlurmForm(request.POST, **choices)
-    if known.tag and not connected:
+    if is_there and not connected:
         form.add_error("cluster", _connected_already(name))
     if not form.is_valid():
         return _add_page(request, form, status=422, connected=connected)
@@ -63,7 +65,7 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
             messages.success(request, f"{sent['cluster']} is connected.")
             if made.told:
                 messages.warning(request, made.told)
-            return redirect("cluster" if known.tag else "slurm_import", name=sent["cluster"])
+            return redirect("cluster" if is_there else "slurm_import", name=sent["cluster"])
         must_be_valid(sent["cluster"], chosen)
         steps = slurm_check(chosen)
     except ValidationError as fault:

@@ -57,6 +57,7 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
     with transaction.atomic():
         row, made = Cluster.objects.get_or_create(name=cluster, defaults={"public_id": public_id("c"), "backend": "slurm"})
         must_be_of(row, "slurm")
+        removed_at = Cluster.objects.select_for_update().get(pk=row.pk).removed_at
         Cluster.objects.filter(pk=row.pk).update(removed_at=None)
         before = SlurmCluster.objects.select_for_update().filter(cluster=row).first()
         values = {name: getattr(settings, name) for name in KEPT} | {"changed_at": now, "former_folders": _former(before, settings.folder)}
@@ -66,8 +67,9 @@ def slurm_connect(*, access: Access, cluster: str, settings: Settings, now: date
             action="slurm.connect",
             kind="cluster",
             object_id=row.public_id,
-            before={} if before is None else {name: getattr(before, name) for name in KEPT},
-            after={name: getattr(kept, name) for name in KEPT} | ({"cluster": cluster} if made else {}),
+            before=({} if before is None else {name: getattr(before, name) for name in KEPT})
+            | ({} if removed_at is None else {"removed": f"{removed_at:%Y-%m-%d %H:%M:%S}"}),
+            after={name: getattr(kept, name) for name in KEPT} | ({"cluster": cluster} if made or removed_at is not None else {}),
         )
     left = before.folder if before is not None and before.folder in kept.former_folders else ""
     return Connected(kept, steps, left)
@@ -116,6 +118,11 @@ def slurm_known(cluster: str) -> Settings:
     """How a cluster is reached so far; nothing is known of one that is new, or of what is no name."""
     row = SlurmCluster.objects.filter(cluster__name=cluster).first() if slug_re.match(cluster) else None
     return Settings() if row is None else slurm_settings(row)
+
+
+def slurm_is_connected(cluster: str) -> bool:
+    """A cluster that was removed is not: it is added again as a new one is, and goes on with its history."""
+    return bool(slug_re.match(cluster)) and SlurmCluster.objects.filter(cluster__name=cluster, cluster__removed_at__isnull=True).exists()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from scheduler.backends.base import BackendError
 from scheduler.backends.slurm.client import Settings, SlurmClient
 from scheduler.models import Cluster, InventoryImport, SlurmCluster
 from scheduler.services.hardware.checks import Step
+from scheduler.services.hardware.removing import cluster_remove
 from scheduler.services.hardware.slurm import slurm_connect
 from scheduler.services.hardware.slurm_checks import slurm_check
 from tests import builders
@@ -365,6 +366,22 @@ def test_a_connection_is_changed_on_the_same_page_and_keeps_what_only_the_comman
     row = SlurmCluster.objects.get()
     assert (row.partition, row.conf, row.tag) == ("main", there.conf, tag)
     assert AuditEntry.objects.filter(action="slurm.connect").last().before["partition"] == ""
+
+
+def test_a_cluster_that_was_removed_is_added_again_with_an_entry_in_the_audit_log(sent, personas):
+    operator = personas.client("operator")
+    operator.post(reverse("cluster_add"), sent)
+    first = AuditEntry.objects.get(action="slurm.connect")
+    removed = now()
+    cluster_remove(access=personas.access("operator"), cluster=Cluster.objects.get(), reason="Sold.", confirm="hpc", now=removed)
+
+    assert operator.post(reverse("cluster_add"), sent).status_code == 302
+
+    entry = AuditEntry.objects.filter(action="slurm.connect").latest("pk")
+    assert first.after["cluster"] == "hpc"
+    assert (entry.object_id, entry.after["cluster"]) == (first.object_id, "hpc")
+    assert entry.before["removed"] == f"{removed:%Y-%m-%d %H:%M:%S}"
+    assert Cluster.objects.get().removed_at is None
 
 
 @pytest.mark.parametrize("name", ["hpc", " hpc "])
