@@ -361,9 +361,9 @@ def compare(site: OnSlurm) -> None:
     anew = {key for key in apart if any(charged[key].ended - WITHIN_S <= at <= last[key] for at in site.controller_killed)}
     anew |= {key for key in apart if ran[key].took == {0} and any(charged[key].up <= at <= charged[key].ended for at in site.controller_killed)}
     differ = {key: (charged[key], ran[key]) for key, seconds in apart.items() if seconds > WITHIN_S and key not in anew}
-    most = max(seconds for key, seconds in apart.items() if key not in anew)
+    most, key = max((seconds, key) for key, seconds in apart.items() if key not in anew)
     sure = sum(one.is_sure for one in charged.values())
-    print(f"{len(apart)} of {sure} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most")
+    print(f"{len(apart)} of {sure} attempts held against sacct, {len(anew)} of them ended anew: {most:.1f} s apart at most ({key})")
     assert len(anew) < len(apart) / 4, "nearly nothing is compared"
     assert differ == {}, "the ledger is not what Slurm accounts"
     # A controller that gives a number again takes the end of the one for that of the other: such a job is COMPLETED and has not run.

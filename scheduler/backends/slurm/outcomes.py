@@ -52,7 +52,7 @@ def outcome(
         return None, f"Slurm no longer knows job {part.get('id')}, and it left no exit code.", True
     nodes = ", ".join(part["nodes"])
     if job.state == "COMPLETED":
-        if _left_no_code(run, part):
+        if not _has_completed(run, part):
             return None, f"Slurm took the end of another job for that of job {job.id}, {_how_far(run, part)} on {nodes}.", True
         return 0, "", False
     if run.withdrawn and job.state == "CANCELLED":
@@ -220,6 +220,29 @@ def _left_no_code(run: Run, part: Mapping[str, Any]) -> bool:
 
     try:
         return asked_of(run, look)
+    except OSError:
+        return False
+
+
+def _has_completed(run: Run, part: Mapping[str, Any]) -> bool:
+    """Whether each of its workers has left a code and none another than 0: what Slurm says it says by number. One that is empty met a full disk.
+    Where the folder can't be read: yes."""
+    folder = Path(run.folder)
+    names = [exit_name(seat, part) for seat in part["seats"]]
+
+    def look() -> bool:
+        _look_anew(folder)
+        return all(os.path.lexists(folder / name) for name in names) and not any(_is_failure(folder, name) for name in names)
+
+    try:
+        return asked_of(run, look)
+    except OSError:
+        return True
+
+
+def _is_failure(folder: Path, name: str) -> bool:
+    try:
+        return text_of(folder, name).split()[:1] not in ([], ["0"])
     except OSError:
         return False
 

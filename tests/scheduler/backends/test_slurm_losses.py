@@ -107,6 +107,24 @@ def test_an_end_is_the_jobs_own_where_its_script_says_so(tmp_path, left, state, 
 
 
 @pytest.mark.parametrize(
+    ("left", "lost"), [(["0", "0"], False), (["0", None], True), (["0", "143"], True), (["0", ""], False)], ids=["both", "one", "killed", "disk full"]
+)
+def test_a_gang_has_completed_only_where_each_of_its_workers_has(tmp_path, left, lost):
+    """What Slurm calls so may be the end of the job that had its number before, and an earlier start may have left codes."""
+    run = Run("j-2.1", 1, now().isoformat(), folder=str(tmp_path))
+    part = {"number": 0, "id": 7, "nodes": ["gpu001", "gpu002"], "seats": [{"role": "worker", "index": index} for index in (0, 1)]}
+    for index, code in enumerate(left):
+        (tmp_path / f"worker-{index}.log").touch()
+        if code is not None:
+            (tmp_path / f"worker-{index}.0.exit").write_text(f"{code} 1800000000\n" if code else "")
+    job = SlurmJob(7, "COMPLETED", "", "", ("gpu001", "gpu002"), {}, 0, False, "", now() - timedelta(minutes=1), now())
+
+    code, why, is_lost = outcome(run, part, job)
+
+    assert (code, is_lost, why.endswith("which had not ended on gpu001, gpu002.")) == (None if lost else 0, lost, lost)
+
+
+@pytest.mark.parametrize(
     ("began", "ran", "code", "lost"),
     [(-2, 0, 143, True), (-2, 1, 137, True), (0, 0, 143, False), (-2, 30, 143, False), (-2, 0, 3, False)],
     ids=["refused", "killed", "cancelled at its start", "cancelled later", "ended by itself"],
