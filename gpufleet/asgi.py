@@ -13,6 +13,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
 
 
 def _assembled() -> Any:
+    gc.disable()
     django.setup(set_prefix=False)
     # Only now, as the line above loads the apps that these need.
     from channels.routing import ProtocolTypeRouter
@@ -32,6 +33,7 @@ def _assembled() -> Any:
     import_module(settings.ROOT_URLCONF)
     gc.collect()
     gc.freeze()
+    gc.enable()
     return Undelayed(StaticServer(ProtocolTypeRouter({"http": BodyLimit(PagesHandler(), settings.LARGEST_REQUEST), "websocket": websockets})))
 
 

@@ -9,6 +9,9 @@ from celery import Celery, beat, signals
 from celery.schedules import crontab
 from django.db import connections
 
+from gpufleet.collector import collect_seldom
+
+collect_seldom()
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpufleet.settings")
 
 log = structlog.stdlib.get_logger(__name__)

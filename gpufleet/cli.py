@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpufleet import __version__
+from gpufleet.collector import collect_seldom
 
 # Command name, one word or two -> "module:function". The function takes the arguments after the name and returns an exit status.
 # Django takes half a second to set up, so what needs no database must not wait for it.
@@ -76,6 +77,7 @@ PIPE_CLOSED = 141  # as a shell tells of a program that was ended by SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    collect_seldom()
     arguments = list(sys.argv if argv is None else argv)
     if arguments[1:] in (["--version"], ["version"]):
         print(f"gpufleet {__version__}")

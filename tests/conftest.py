@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from channels.layers import channel_layers
 from django.core.cache import cache
 from hypothesis import HealthCheck, settings
 
+from gpufleet.collector import collect_seldom
+
+collect_seldom()
 pytest_plugins = ["tests.servers", "tests.browser.harness", "tests.personas"]
 
 # ci: the same examples on every machine, so that a red build is somebody's change. soak: new examples for every commit (Makefile).
@@ -37,6 +41,16 @@ TAKE_LONG = (
     "test_migrations",
     "test_doctor",
     "scheduler/notices/",
+    "test_url_matrix",
+    "test_inert",
+    "test_wheel",
+    "test_docs",
+    "test_private",
+    "dashboards/telemetry/",
+    "scheduler/test_job_words",
+    "scheduler/test_foresight",
+    "scheduler/simulation/",
+    "scheduler/engine/",
 )
 # They wait for servers more than they compute.
 WAIT_LONG = (
@@ -68,6 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turns = [file for pair in zip_longest(waiting, computing) for file in pair if file is not None]
     place = {file: number for number, file in enumerate(dict.fromkeys(turns))}
     items.sort(key=lambda item: place.get(_file(item), len(place)))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: the garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _file(item: pytest.Item) -> str:

@@ -1,6 +1,7 @@
 """The program itself: what needs no Django starts without it, and flags act before settings are read."""
 
 import contextlib
+import gc
 import os
 import re
 import subprocess
@@ -18,6 +19,17 @@ from tests.servers import PROJECT, Manage
 def test_it_says_its_own_version(capsys):
     assert cli.main(["gpufleet", "--version"]) == 0
     assert capsys.readouterr().out == f"gpufleet {__version__}\n"
+
+
+@pytest.mark.parametrize(("before", "then"), [(700, 10_000), (200_000, 200_000)])
+def test_a_command_is_not_looked_through_for_garbage_while_it_is_read(before, then):
+    usual = gc.get_threshold()
+    gc.set_threshold(before, 10, 10)
+    try:
+        cli.main(["gpufleet", "--version"])
+        assert gc.get_threshold()[0] == then
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_a_plain_command_is_found_by_one_word_or_two(monkeypatch):
