@@ -84,7 +84,7 @@ class Prepared:
             if not (kept / DATABASE).exists():
                 make(self.folder / f"{name}-unfinished")
                 (self.folder / f"{name}-unfinished").rename(kept)
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)  # as the program makes it
         shutil.copy(kept / DATABASE, data)
 
     @contextmanager

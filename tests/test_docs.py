@@ -12,7 +12,7 @@ from django.core.management import get_commands
 
 from gpufleet.cli import PLAIN_COMMANDS
 from scheduler.backends.slurm.on_node import REFUSALS
-from tests.servers import PROJECT, Manage
+from tests.servers import PROJECT
 
 PAGES = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 LONGEST_LINE = 120
@@ -110,7 +110,7 @@ def samples() -> list[object]:
 
 @pytest.mark.parametrize(("language", "code"), samples())
 def test_marked_samples_run(language, code, prepared, tmp_path):
-    manage = prepared.migrated(tmp_path / "data") if language == "python" else Manage(tmp_path / "data")
+    manage = prepared.migrated(tmp_path / "data")
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "gpufleet").write_text(f'#!/bin/sh\nexec {sys.executable} {PROJECT}/manage.py "$@"\n')
