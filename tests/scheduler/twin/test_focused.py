@@ -6,7 +6,7 @@ from .focused import ahead_random, growth_random, lost_random, promised_random, 
 from .laws import LAWS
 from .planner import plan_of
 
-fixed_seeds = pytest.mark.parametrize("seeds", [pytest.param(range(30), id="few"), pytest.param(range(30, 130), id="more", marks=pytest.mark.soak)])
+fixed_seeds = pytest.mark.parametrize("seeds", [pytest.param(range(15), id="few"), pytest.param(range(15, 130), id="more", marks=pytest.mark.soak)])
 # Seeds beyond the fixed set that once broke a law.
 ONCE_FAILED_LOST = [155, 182, 202, 221, 287, 363, 529, 675, 967, 993, 1184, 1326, 10169, 10882, 11325, 11352, 11462, 12123, 31083, 1700800038]
 ONCE_FAILED_THINNED = [50083, 50695]
