@@ -208,7 +208,14 @@ class Postgres:
 
     def schema(self, url: str) -> str:
         """The structure of a database, as pg_dump writes it."""
-        done = subprocess.run([f"{self.binaries}/pg_dump", "--schema-only", "--no-owner", url], capture_output=True, text=True, check=True)
+        return self._dumped("--schema-only", url)
+
+    def dump(self, url: str) -> str:
+        """Statements that make the structure and the rows of a database."""
+        return self._dumped("--inserts", url)
+
+    def _dumped(self, *arguments: str) -> str:
+        done = subprocess.run([f"{self.binaries}/pg_dump", "--no-owner", *arguments], capture_output=True, text=True, check=True)
         return "".join(line for line in done.stdout.splitlines(keepends=True) if not line.startswith(("\\restrict", "\\unrestrict")))
 
     def stop(self) -> None:

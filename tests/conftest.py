@@ -6,13 +6,18 @@ import sys
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from channels.layers import channel_layers
 from django.core.cache import cache
+from django.db import connection
 from hypothesis import HealthCheck, settings
 
 from gpufleet.collector import collect_seldom
+
+if TYPE_CHECKING:
+    from tests.servers import Prepared  # pytest itself imports it, as a plugin
 
 collect_seldom()
 pytest_plugins = ["tests.servers", "tests.browser.harness", "tests.personas"]
@@ -88,6 +93,15 @@ def pytest_collection_finish() -> None:
     """What was collected stays: the garbage collector need not go through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb(request: pytest.FixtureRequest, django_db_modify_db_settings: None, prepared: "Prepared") -> bool:
+    """Of the processes of a test run only one makes the tables of SQLite. One that is alone makes its own: it needs no other program for that."""
+    if connection.vendor == "sqlite" and "PYTEST_XDIST_WORKER" in os.environ:
+        prepared.file(Path(connection.settings_dict["TEST"]["NAME"]))
+        return True
+    return bool(request.config.getvalue("reuse_db"))
 
 
 def _file(item: pytest.Item) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from gpufleet.throwaway import PROJECT, Manage, Missing, Postgres, Program, Redis, accepts, free_port, wait_until
@@ -72,20 +73,36 @@ class Prepared:
         self._copied("demo", data, self._seed)
         return Manage(data, **settings)
 
+    def file(self, path: Path) -> None:
+        """The database of `migrated`, as a file of that name."""
+        self._copied("migrated", path.parent, self._migrate, path.name)
+
+    def migrated_in(self, server: Postgres) -> str:
+        """The URL of a new database of a PostgreSQL server, with all its tables and nothing in them."""
+        url, kept = server.create_database(), self.folder / "migrated.sql"
+        with self._alone("postgres"):
+            if not kept.exists():
+                Manage(self.folder / "postgres", GPUFLEET_DATABASE_URL=url).run("migrate", "--verbosity", "0")
+                kept.write_text(server.dump(url))
+                return url
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(kept.read_bytes())
+        return url
+
     def _migrate(self, data: Path) -> None:
         Manage(data).run("migrate", "--verbosity", "0")
 
     def _seed(self, data: Path) -> None:
         self.migrated(data).run("seed_demo", "small", seconds=300)
 
-    def _copied(self, name: str, data: Path, make: Callable[[Path], None]) -> None:
+    def _copied(self, name: str, data: Path, make: Callable[[Path], None], called: str = DATABASE) -> None:
         kept = self.folder / name
         with self._alone(name):
             if not (kept / DATABASE).exists():
                 make(self.folder / f"{name}-unfinished")
                 (self.folder / f"{name}-unfinished").rename(kept)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)  # as the program makes it
-        shutil.copy(kept / DATABASE, data)
+        shutil.copy(kept / DATABASE, data / called)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -104,15 +121,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgres(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], str]:
+def migrated_postgres(postgres: Postgres, prepared: Prepared) -> Callable[[], str]:
     """`migrated_postgres()` gives the URL of a new PostgreSQL database with all its tables and nothing in them: a copy of one that was migrated."""
     kept: list[str] = []
 
     def give() -> str:
         if not kept:
-            url = postgres.create_database()
-            Manage(tmp_path_factory.mktemp("migrated"), GPUFLEET_DATABASE_URL=url).run("migrate", "--verbosity", "0")
-            kept.append(url.rsplit("/", 1)[1])
+            kept.append(prepared.migrated_in(postgres).rsplit("/", 1)[1])
         return postgres.create_database(like=kept[0])
 
     return give

@@ -180,13 +180,11 @@ def test_healthz_says_that_the_database_is_away_or_the_disk_full(client, monkeyp
     assert away["Retry-After"] == "5"
 
 
-def test_a_console_whose_postgres_ends_says_503_within_two_seconds(postgres, tmp_path):
+def test_a_console_whose_postgres_ends_says_503_within_two_seconds(postgres, prepared, tmp_path):
     """The real thing: uvicorn over a PostgreSQL of its own, which is ended. `postgres` skips this where there is none."""
     own = Postgres()
     try:
-        url = own.create_database()
-        manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=url)
-        manage.run("migrate", "--verbosity", "0")
+        manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=prepared.migrated_in(own))
         port = free_port()
         web = manage.start("-m", "uvicorn", "gpufleet.asgi:application", "--port", str(port), "--lifespan", "off", name="web")
         web.wait_for(lambda: accepts(port), seconds=90, what="the web server to listen")
