@@ -278,7 +278,7 @@ from scheduler.services.loop.lease import lease_kept
 held = lease_take(name="tick", holder="{name}", now=now())
 with lease_kept(lease=held, clock=now):
     print("holds", flush=True)
-    time.sleep(6)  # a whole number of renewals, so that it is often killed or stopped in the middle of one
+    time.sleep(4)  # a whole number of renewals, so that it is often killed or stopped in the middle of one
     print("still holds", flush=True)
     time.sleep(600)
 """
