@@ -38,7 +38,7 @@ class Exporter:
                 """Tests have nothing to read here."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     @property
     def port(self) -> int:

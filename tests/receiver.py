@@ -49,7 +49,7 @@ def receiving() -> Iterator[Receiver]:
 
     server = Quiet(("127.0.0.1", 0), Handler)
     receiver = Receiver(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
         yield receiver

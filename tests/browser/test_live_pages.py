@@ -166,7 +166,7 @@ def test_a_hidden_tab_is_sent_nothing_and_catches_up_on_return(visit, live_conso
     seen(page, frames).clear()
     for gpu in fleet[1:5]:
         live_console.do(hold, gpu)
-    page.wait_for_timeout(5500)  # longer than a heartbeat
+    page.wait_for_timeout(2500)  # longer than two heartbeats
     assert frames == []
 
     set_hidden(page, False)

@@ -147,7 +147,7 @@ def slow() -> Iterator[tuple[str, threading.Event]]:
             """Nothing to read here."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}", late
     late.clear()
     server.shutdown()
@@ -242,7 +242,7 @@ def answering(body: bytes) -> Iterator[str]:
             """Nothing to read here."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 

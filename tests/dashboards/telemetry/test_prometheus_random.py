@@ -31,7 +31,7 @@ from tests.servers import wait_until
 @pytest.fixture
 def own() -> Iterator[tuple[Exporter, Prometheus]]:
     """For a test whose series outlast it, and are many: a scrape that takes too long takes all of them away."""
-    with scraped(every="5s") as both:
+    with scraped(every="2s") as both:
         yield both
 
 

@@ -87,7 +87,7 @@ def test_the_token_follows_no_redirect(site, rest):
         def log_message(self, *_: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         moved = SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{server.server_port}"))
         with pytest.raises(BackendError, match="slurmrestd answered 302"):
             moved.jobs()
@@ -102,7 +102,7 @@ def test_what_speaks_no_http_is_told_as_silence(site, rest):
             self.request.sendall(b"220 mail.example ready\r\n")
 
     with ThreadingTCPServer(("127.0.0.1", 0), Mumbles) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         with pytest.raises(SlurmSilent, match="does not answer"):
             SlurmClient(replace(site.settings, rest_url=f"http://127.0.0.1:{server.server_address[1]}")).jobs()
         server.shutdown()
