@@ -53,10 +53,11 @@ def test_it_answers_when_it_says_so_and_stops_cleanly(first_up):
     assert "Traceback" not in program.output()
 
 
-def test_what_is_in_the_folder_outlives_a_restart(up):
+def test_what_is_in_the_folder_outlives_a_restart_and_a_console_that_was_killed_leaves_no_lock_behind(up):
     assert up.started().stop(signal.SIGTERM) == 0
     key = (up.manage.data / "secret_key").read_text()
 
+    up.started().kill()
     again = up.started()
     assert again.stop(signal.SIGTERM) == 0
 
@@ -86,12 +87,6 @@ def test_two_consoles_never_share_a_folder(up):
     assert refused.returncode == 1
     assert f"Another console (process {first.pid}) runs on the data folder" in refused.stderr
     first.stop()
-
-
-def test_a_console_that_was_killed_leaves_no_lock_behind(up):
-    up.started().kill()
-
-    assert up.started().stop() == 0
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -77,11 +77,12 @@ def test_hours_and_days_are_refused_together(days: int, capsys: pytest.CaptureFi
     assert "not allowed with argument" in capsys.readouterr().err
 
 
-def test_a_short_storm_tells_its_hours() -> None:
-    done = subprocess.run(
-        [sys.executable, "manage.py", "storm", "--hours", "1"], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.startswith("seed 1: 1 hour in "), done.stdout[-3000:] + done.stderr[-3000:]
+@pytest.mark.django_db(transaction=True, reset_sequences=True)
+@pytest.mark.usefixtures("quiet")
+def test_a_short_storm_tells_its_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    command._pass(1, command._arguments(["--hours", "1"]))
+
+    assert capsys.readouterr().out.startswith("seed 1: 1 hour in ")
 
 
 @pytest.mark.soak
