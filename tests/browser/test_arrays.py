@@ -56,7 +56,7 @@ def test_a_sweep_is_typed_and_says_what_it_comes_to(visit):
     expect(page.locator("h1")).to_have_text("sweep")
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), pytest.param("dark", 390, marks=pytest.mark.soak)])
 def test_a_whole_array_is_cancelled_after_a_preview(visit, monkeypatch, theme, width):
     monkeypatch.setattr(arrays, "SLICES", 1)
     monkeypatch.setattr(array_steer, "__kwdefaults__", {**array_steer.__kwdefaults__, "size": 2})
@@ -78,7 +78,7 @@ def test_a_whole_array_is_cancelled_after_a_preview(visit, monkeypatch, theme, w
     assert [*visitor.watch.faults, *found] == []
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [pytest.param("light", 1280, marks=pytest.mark.soak), ("dark", 390)])
 def test_a_change_of_a_whole_array_is_planned_and_called_off_on_its_page(visit, theme, width):
     visitor = visit("/jobs/arrays/a-1/steer/?action=hold", theme=theme, viewport={"width": width, "height": 900})
     page, begins = visitor.page, now() + timedelta(hours=3)

@@ -48,7 +48,7 @@ def visit(live_console: LiveConsole, browser: Browser, running: Job) -> Iterator
     yield open_page
 
 
-@pytest.mark.parametrize("path", ["/jobs/{}/", "/jobs/{}/log/"])
+@pytest.mark.parametrize("path", [pytest.param("/jobs/{}/", marks=pytest.mark.soak), "/jobs/{}/log/"])
 def test_the_whole_log_is_searched_and_followed_at_once(visit: Callable[..., Visitor], running: Job, kept: Kept, path: str) -> None:
     visitor = visit(path.format(running.public_id))
     page = visitor.page
@@ -161,7 +161,7 @@ def test_the_search_reads_without_scripts(visit: Callable[..., Visitor], running
     assert visitor.watch.faults == []
 
 
-@pytest.mark.parametrize("path", ["/jobs/{}/", "/jobs/{}/log/?rank=1"])
+@pytest.mark.parametrize("path", ["/jobs/{}/", pytest.param("/jobs/{}/log/?rank=1", marks=pytest.mark.soak)])
 def test_one_rank_is_chosen_followed_and_searched(visit: Callable[..., Visitor], running: Job, kept: Kept, path: str) -> None:
     Job.objects.filter(pk=running.pk).update(launch={"command": ["python", "train.py"], "per": "gpu"})
     builders.placement(running, builders.gpu(), attempt=running.attempts.get())

@@ -326,7 +326,7 @@ def gang(jobs: list[Job]) -> Job:
     return builders.job("gang", on=jobs[0].quota, submitted_at=now(), gpus_milli=8000, spec=spec)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.soak)])
 def test_what_would_start_it_sooner_comes_after_the_page_and_leads_to_the_form(visit, live_console, gang, width):
     visitor = visit(f"/jobs/{gang.public_id}/", viewport={"width": width, "height": 800})
     page = visitor.page
@@ -405,7 +405,7 @@ def test_the_log_grows_on_the_page_and_stays_text(visit, live_console, jobs):
     assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.soak), 390])
 def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     visitor = visit("/jobs/?phase=waiting", viewport={"width": width, "height": 844})
     page = visitor.page
@@ -436,7 +436,7 @@ def test_jobs_are_chosen_and_steered_after_a_look(visit, jobs, width):
     assert visitor.watch.faults == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.soak)])
 def test_a_change_of_jobs_is_planned_with_its_effect_shown_and_called_off(visit, jobs, width):
     visitor = visit("/jobs/?phase=waiting", viewport={"width": width, "height": 844})
     page, begins = visitor.page, now() + timedelta(hours=3)
@@ -529,7 +529,7 @@ def test_without_scripts_the_boxes_and_the_bar_are_a_form(visit, jobs):
     expect(page.get_by_role("heading", level=1)).to_contain_text("3 jobs")
 
 
-@pytest.mark.parametrize("options", [{}, {"viewport": {"width": 390, "height": 844}}])
+@pytest.mark.parametrize("options", [{}, pytest.param({"viewport": {"width": 390, "height": 844}}, marks=pytest.mark.soak)])
 def test_a_view_is_saved_as_the_list_is_filtered_now_and_marked_where_it_is_shown(visit, jobs, options):
     visitor = visit("/jobs/", **options)
     page = visitor.page

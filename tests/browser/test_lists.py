@@ -143,7 +143,7 @@ def test_every_list_shows_its_first_row_above_200_pixels_and_scrolls_with_the_pa
     expect(head).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/clusters/"])
+@pytest.mark.parametrize("address", ["/jobs/", "/gpus/", *(pytest.param(path, marks=pytest.mark.soak) for path in ("/nodes/", "/clusters/"))])
 def test_on_a_phone_a_row_is_three_lines_with_every_column_in_sight(demo: Site, browser: Browser, address: str):
     visitor: Visitor = demo.visit(browser, "root", viewport={"width": 390, "height": 844})
     visitor.open(address)
@@ -259,7 +259,7 @@ def test_the_filter_line_offers_filters_and_shows_what_is_set_as_chips(demo: Sit
     assert [*visitor.watch.faults, *visitor.axe()] == []
 
 
-@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/quotas/"])
+@pytest.mark.parametrize("address", ["/jobs/", "/quotas/", *(pytest.param(path, marks=pytest.mark.soak) for path in ("/nodes/", "/gpus/"))])
 def test_a_row_opens_beside_the_list(demo: Site, browser: Browser, address: str):
     visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
     visitor.open(address)

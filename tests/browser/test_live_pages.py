@@ -446,7 +446,13 @@ def test_who_holds_idle_gpus_leads_to_them_on_the_map(visit, live_console, fleet
 
 
 @pytest.mark.parametrize(
-    ("path", "theme"), [("/", "dark"), ("/fleet/", "light"), ("/fleet/?view=table", "dark"), ("/fleet/?colour=health&group=0", "dark")]
+    ("path", "theme"),
+    [
+        ("/", "dark"),
+        ("/fleet/", "light"),
+        pytest.param("/fleet/?view=table", "dark", marks=pytest.mark.soak),
+        pytest.param("/fleet/?colour=health&group=0", "dark", marks=pytest.mark.soak),
+    ],
 )
 def test_pages_are_clean_with_everything_on_them(visit, live_console, fleet, path, theme):
     visitor = visit(path, theme=theme) if "table" not in path else visit("/", theme=theme)

@@ -18,7 +18,7 @@ SHOTS = os.environ.get("TEST_SHOTS", "")  # a folder for pictures to look at
 PHONE = {"viewport": {"width": 390, "height": 844}}
 
 
-@pytest.mark.parametrize(("theme", "options"), [("light", {}), ("dark", PHONE)], ids=["desk", "phone"])
+@pytest.mark.parametrize(("theme", "options"), [("light", {}), pytest.param("dark", PHONE, marks=pytest.mark.soak)], ids=["desk", "phone"])
 def test_a_schedule_is_written_run_and_paused(sites, browser, theme, options):
     site = sites("demo")
     visitor = site.visit(browser, "sam", theme=theme, **options)

@@ -290,7 +290,9 @@ COLUMNS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("address", ["/jobs/", "/nodes/", "/gpus/", "/clusters/", "/quotas/"])
+@pytest.mark.parametrize(
+    "address", ["/jobs/", "/nodes/", *(pytest.param(path, marks=pytest.mark.soak) for path in ("/gpus/", "/clusters/", "/quotas/"))]
+)
 def test_what_a_page_says_last_stands_beside_it_on_a_wide_screen(demo: Site, browser: Browser, address: str):
     visitor = demo.visit(browser, "root", viewport={"width": 1440, "height": 900})
     page = visitor.page

@@ -303,7 +303,7 @@ def test_a_clone_marks_what_differs(visit):
     assert visitor.watch.faults == []
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), pytest.param("dark", 390, marks=pytest.mark.soak)])
 def test_it_holds_up_to_axe_in_both_themes_and_on_a_phone(visit, theme, width):
     visitor = visit("/jobs/new/?template=elastic-training", theme=theme, viewport={"width": width, "height": 900})
     expect(visitor.page.locator("#fit .fit-verdict")).to_be_visible()
@@ -357,7 +357,7 @@ def test_types_with_their_speeds_are_compared_and_fit_a_phone(visit, width):
     assert visitor.watch.faults == []
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [pytest.param("light", 1280, marks=pytest.mark.soak), ("dark", 390)])
 def test_what_a_template_changed_is_seen_and_an_older_version_used(visit, theme, width):
     visitor = visit("/templates/", theme=theme, viewport={"width": width, "height": 900})
     access = access_for_user(User.objects.get(username="root"))

@@ -91,7 +91,7 @@ def test_a_node_is_drained_in_three_clicks_with_the_jobs_named_before(live_conso
     assert visitor.watch.faults == []
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", [1440, pytest.param(390, marks=pytest.mark.soak)])
 def test_another_health_is_planned_and_called_off_in_the_list_of_plans(live_console: LiveConsole, browser: Browser, width: int):
     node, begins = builders.node("n1", gpus=2), now() + timedelta(hours=3)
     builders.placement(of=builders.job("llama-pretrain", state=JobState.RUNNING), on=node.gpus.first())

@@ -137,7 +137,7 @@ def test_most_have_a_range_to_plan_by_also_while_a_fleet_fills_up(growth: int) -
     assert 0.3 <= unsure / 1500 < 0.5
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("wider", [0.4, 0.8, 1.6])
 def test_told_one_after_the_other_what_is_promised_is_held(seed: int, wider: float) -> None:
     """With what became of its own ranges, and with outcomes that are known only hours later, as in a week."""
@@ -304,7 +304,7 @@ def test_what_is_told_in_a_week_knows_nothing_of_what_comes_later() -> None:
     assert len(rule) == len(whole) == 300
 
 
-@pytest.mark.parametrize("limit", [None, 1.25])
+@pytest.mark.parametrize("limit", [1.25, pytest.param(None, marks=pytest.mark.soak)])
 def test_a_seed_tells_the_same_story_and_nodes_are_lost_on_the_way(limit: float | None) -> None:
     fleet = Fleet(5, 0.9, limit)
     story, world = played(5, fleet, days=1)

@@ -78,7 +78,7 @@ def seeded(seed: int, *, hours: float = 0.1, size: str = "small") -> Console:
     return Console()
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.soak)])
 def test_something_happens_within_twenty_seconds(seed: int) -> None:
     seeded(seed, hours=0.2).steps(10)
 

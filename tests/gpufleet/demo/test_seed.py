@@ -71,7 +71,7 @@ def test_a_database_with_anything_in_it_is_left_alone() -> None:
     assert not Node.objects.exists()
 
 
-@pytest.mark.parametrize(("seed", "hour"), [(1, 12), (2, 12), (3, 3), (4, 21)])
+@pytest.mark.parametrize(("seed", "hour"), [(1, 12), (3, 3), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((2, 12), (4, 21)))])
 def test_who_looks_first_finds_something_to_do(seed: int, hour: int) -> None:
     now = NOON.replace(hour=hour)
     demo_seed(size="small", seed=seed, now=now, hours=0.3)

@@ -40,7 +40,7 @@ def compared(scenario: Scenario, tried: Job, found: Trial) -> tuple[int | None, 
     return None if found.at is None else scenario.now + found.at, predicted
 
 
-@pytest.mark.parametrize("first", range(0, 240, 40))
+@pytest.mark.parametrize("first", [*range(0, 120, 40), *(pytest.param(first, marks=pytest.mark.soak) for first in range(120, 240, 40))])
 def test_a_trial_is_what_the_plan_would_say(first: int) -> None:
     """The date may differ where the job's request changes the shares, and so the order, of others: that is seldom."""
     dates = alike = 0

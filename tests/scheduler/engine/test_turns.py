@@ -55,7 +55,7 @@ def scenarios(first: int, count: int) -> Iterator[Scenario]:
             yield parse(scenario_random(seed, size))
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", [0, 50, *(pytest.param(first, marks=pytest.mark.soak) for first in (100, 150))])
 def test_it_is_the_order_in_which_the_engine_asks_them(first: int) -> None:
     facts: set[str] = set()
     most = 0

@@ -150,7 +150,7 @@ def test_a_winner_runs_soon_after_its_victims_grace() -> None:
     fleet.until(lambda: state(taken) == JobState.COMPLETED, step=300, most=9000)
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 7))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 7))])
 def test_a_busy_hour_with_changes_of_mind_ends_with_everything_done(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(3):
