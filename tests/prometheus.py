@@ -56,9 +56,9 @@ class Exporter:
 
 
 class Prometheus:
-    """Scrapes the given exporters every second (or as often as asked)."""
+    """Scrapes the given exporters twice a second (or as often as asked)."""
 
-    def __init__(self, exporters: Sequence[int], *, every: str = "1s") -> None:
+    def __init__(self, exporters: Sequence[int], *, every: str = "500ms") -> None:
         found = shutil.which("prometheus")
         if found is None:
             required("prometheus", "Prometheus is not installed (Debian package: prometheus).")
@@ -118,7 +118,7 @@ class Prometheus:
 
 
 @contextmanager
-def scraped(*, every: str = "1s") -> Iterator[tuple[Exporter, Prometheus]]:
+def scraped(*, every: str = "500ms") -> Iterator[tuple[Exporter, Prometheus]]:
     """An exporter and a Prometheus that scrapes it."""
     exporter = Exporter()
     try:
