@@ -171,7 +171,7 @@ class Anew:
                 release(self.cycle, units, reason("repartition", "a trial"), None)
                 return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
 
-        return replace(target, fits=fits)
+        return replace(target, fits=fits, lacking=0)  # GPUs that are joined come free as well
 
     def _outside(self, low: int, high: int) -> int:
         everywhere = span_bits(0, self.cycle.grid.size)

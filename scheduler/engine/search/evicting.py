@@ -16,7 +16,7 @@ from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
 from .reservations import delays, held_back, off_limits
 from .units import Unit
-from .victims import Found, Ranked, Rights, Target, least_sets
+from .victims import Found, Ranked, Rights, Target, least_sets, most_freed_by
 
 Key = tuple[object, ...]
 
@@ -58,6 +58,7 @@ def targets(
             domains = [level.domain_of(work.seats[0].node)]
         slices = [level.slice_of(domain) for domain in (range(len(level)) if domains is None else domains)]
     short = at_limits(cycle, work, quota_type) + more
+    asked, soon = sum([kind.roles[place].gpus * len(ranks) for place, ranks in wants]), cycle.fleet.soon
     if work.form.plain and counted:
         place, ranks = wants[0]
         role = kind.roles[place]
@@ -66,13 +67,17 @@ def targets(
         if off:
             array = array * outside(off, grid.size)
             flags = bytes(array.tolist())
-        return [Target(low, high, len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib, array, flags, short=short) for low, high in slices]
+        worker, lacking = (len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib), asked - soon.idle
+        return [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
     found = []
     counts = work.form.plain and not work.seats and work.kind.roles[0].gpus > 0
     for low, high in slices:
+        lacking = asked - int(soon.count_np[low:high].sum())
 
-        def fits(units: Sequence[Unit], low: int = low, high: int = high) -> bool:
+        def fits(units: Sequence[Unit], low: int = low, high: int = high, lacking: int = lacking) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
+                return False
+            if most_freed_by(units) < lacking:
                 return False
             if counts and not off:
                 return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
@@ -80,7 +85,7 @@ def targets(
                 release(cycle, units, reason("reclaim", "a trial"), None)
                 return place_in(cycle, work, quota_type, low, high, off) is not None
 
-        found.append(Target(low, high, fits=fits, short=short))
+        found.append(Target(low, high, fits=fits, lacking=lacking, short=short))
     return found
 
 
@@ -160,11 +165,8 @@ def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, o
         return cleared(cycle, work, quota_type, freed_by(cycle, ranked), off)
     if width < 0 or len(grid.levels[width]) == 1:
         return None
-    level = grid.levels[width]
-    if len(ranked) < 64:
-        domain_of = level.domain_of
-        return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
-    return None
+    domain_of = grid.levels[width].domain_of
+    return sorted({domain_of(seat.node) for _, unit in ranked for seat in unit.seats})
 
 
 def freed_by(cycle: Cycle, ranked: Ranked) -> dict[int, int]:

@@ -5,6 +5,7 @@ in the order of semantics, passes over what is not legal, stops when the job fit
 """
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -39,6 +40,7 @@ class Target:
     allowed: Ints | None = None  # nodes that may serve it
     flags: bytes | None = None  # the same, one byte per node; None where every node may
     fits: Callable[[Sequence[Unit]], bool] | None = None  # for shapes that can't be counted
+    lacking: int = 0  # how many GPUs must come free at the least
     growth: bool = False  # for nobody's minimum: then no surplus goes that does not help
     short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
     room: int = -1  # how many workers of a plain shape there is room for as it is, once that was counted
@@ -183,6 +185,8 @@ def least_sets(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target,
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
+    if target.fits is not None and most_freed_by([unit for _, unit in useful]) < target.lacking:
+        return None
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
         taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
@@ -249,10 +253,7 @@ def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Ta
 def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
     if target.fits is not None:
         return target.fits(units)
-    counter = Counter(cluster, target)
-    for unit in units:
-        counter.change(unit, 1)
-    return counter.enough
+    return Counter(cluster, target).change(units, 1)
 
 
 def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
@@ -289,29 +290,30 @@ class Counter:
         self.total = self.target.room
         self.short = [list(part) for part in self.target.short]
 
-    def change(self, unit: Unit, sign: int) -> bool:
-        """Take a unit (1) or give it back (-1); whether there is enough then."""
-        if self.short:
+    def change(self, units: Iterable[Unit], sign: int) -> bool:
+        """Take units (1) or give them back (-1); whether there is enough then."""
+        free, usable, asked, cpus_asked, memory_asked = self.free, self.usable, self.gpus, self.cpus, self.memory
+        for unit in units:
             for part in self.short:
                 if part[0] <= unit.leaf < part[1]:
                     part[2] -= sign * unit.milli
-        for _, _, node, mask, cpus, memory, _, _ in unit.seats:
-            state = self.free.get(node) or self._begin(node)
-            if not state[4]:
-                continue
-            gpus = state[0] = state[0] + sign * (mask & self.usable[node]).bit_count()
-            room = gpus // self.gpus if self.gpus else 10**6
-            if self.cpus:
-                left = state[1] = state[1] + sign * cpus
-                if left < room * self.cpus:
-                    room = left // self.cpus if left > 0 else 0
-            if self.memory:
-                left = state[2] = state[2] + sign * memory
-                if left < room * self.memory:
-                    room = left // self.memory if left > 0 else 0
-            if room != state[3]:
-                self.total += room - state[3]
-                state[3] = room
+            for _, _, node, mask, cpus, memory, _, _ in unit.seats:
+                state = free.get(node) or self._begin(node)
+                if not state[4]:
+                    continue
+                gpus = state[0] = state[0] + sign * (mask & usable[node]).bit_count()
+                room = gpus // asked if asked else 10**6
+                if cpus_asked:
+                    left = state[1] = state[1] + sign * cpus
+                    if left < room * cpus_asked:
+                        room = left // cpus_asked if left > 0 else 0
+                if memory_asked:
+                    left = state[2] = state[2] + sign * memory
+                    if left < room * memory_asked:
+                        room = left // memory_asked if left > 0 else 0
+                if room != state[3]:
+                    self.total += room - state[3]
+                    state[3] = room
         return self.total >= self.count and (not self.short or self.enough)
 
     def _begin(self, node: int) -> list[int]:
@@ -322,12 +324,6 @@ class Counter:
         room = soon.room_on(node, self.gpus, self.cpus, self.memory) if serves else 0
         state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, serves]
         return state
-
-    def enough_without(self, unit: Unit) -> bool:
-        """Whether there is enough with a unit gone."""
-        enough = self.change(unit, 1)
-        self.change(unit, -1)
-        return enough
 
     def needs(self, unit: Unit) -> bool:
         """Whether a unit on one node surely can't be given back: a bound by GPUs alone."""
@@ -352,19 +348,15 @@ def _wanted_everywhere(cluster: Cluster, target: Target) -> bool:
 def _useful(unit: Unit, target: Target) -> bool:
     """Whether a unit stands where the job could run: the rest would be taken in vain."""
     low, high, flags = target.low, target.high, target.flags
-    if len(unit.seats) == 1:
-        node = unit.seats[0].node
-        return low <= node < high and (flags is None or flags[node] != 0)
-    if flags is None:
-        return any(low <= seat.node < high for seat in unit.seats)
-    return any(low <= seat.node < high and flags[seat.node] for seat in unit.seats)
+    return any(low <= seat.node < high and (flags is None or flags[seat.node]) for seat in unit.seats)
 
 
 def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
     charged: dict[int, int] = {}
     taken: list[Unit] = []
-    refused = 0
+    counted = refused = 0
+    lacking = 1000 * target.lacking  # before so much comes free, nothing is counted
     # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
     exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
     for _, unit in units:
@@ -376,8 +368,11 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
             continue
         charged[place] = charged.get(place, 0) + unit.milli
         taken.append(unit)
-        if counter is not None and counter.change(unit, 1):
-            return taken
+        lacking -= unit.milli
+        if counter is not None and lacking <= 0:
+            if counter.change(taken[counted:], 1):
+                return taken
+            counted = len(taken)
     if counter is not None:
         counter.begin_anew()
         if refused and len(units) <= FEW:
@@ -404,8 +399,7 @@ def _least_set(units: Ranked, legal: Legal, target: Target, counter: Counter) ->
     best = min(
         _sets([unit for _, unit in units], legal, counter, []), key=lambda some: Found(some, {}, target.low, target.high, units).rank(), default=None
     )
-    for unit in best or ():
-        counter.change(unit, 1)
+    counter.change(best or (), 1)
     return best
 
 
@@ -414,11 +408,17 @@ def _sets(units: Sequence[Unit], legal: Legal, counter: Counter, chosen: list[Un
     for at, unit in enumerate(units):
         some = [*chosen, unit]
         if Together(legal).may_grow_by(some):  # else nothing that holds them may be taken
-            if counter.change(unit, 1):
+            if counter.change((unit,), 1):
                 yield some
             else:
                 yield from _sets(units[at + 1 :], legal, counter, some)
-            counter.change(unit, -1)
+            counter.change((unit,), -1)
+
+
+def most_freed_by(units: Sequence[Unit]) -> int:
+    """A bound: how many GPUs become idle without the units. Whoever leaves a part of a GPU may leave the whole."""
+    leave = [seat for unit in units for seat in (unit.seats if unit.surplus else unit.work.seats)]
+    return sum([seat.mask.bit_count() + len(seat.parts) for seat in leave])
 
 
 def fewest(taken: Sequence[T], fits: Callable[[Sequence[T]], bool]) -> list[T]:
@@ -479,14 +479,15 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
 
     Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
     """
-    here: dict[int, list[tuple[tuple[int, ...], Unit]]] = {}
-    for pair in units:
-        seats = pair[1].seats
-        for node in (seats[0].node,) if len(seats) == 1 else {seat.node for seat in seats}:
-            if node in here:
-                here[node].append(pair)
-            elif target.low <= node < target.high and (target.flags is None or target.flags[node]):
-                here[node] = [pair]
+    usable, low, high, flags = cluster.grid.usable, target.low, target.high, target.flags
+    here: defaultdict[int, list[Here]] = defaultdict(list)
+    for rank, unit in units:
+        for _, _, node, mask, _, _, _, _ in unit.seats:
+            if low <= node < high and (flags is None or flags[node]):
+                mine, count = here[node], (mask & usable[node]).bit_count()
+                if mine and mine[-1][2] is unit:
+                    count += mine.pop()[0]
+                mine.append((count, rank, unit))
     slots = {node: [*_slots(cluster, target.gpus, node, here[node])] for node in sorted(here)}
     for _ in range(ROUNDS):
         taken = _clear(slots, legal, counter)
@@ -496,7 +497,7 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
             return None
         counter.begin_anew()
         for node in {seat.node for seat in taken[0].seats if seat.node in here}:
-            here[node] = [pair for pair in here[node] if pair[1] is not taken[0]]
+            here[node] = [one for one in here[node] if one[2] is not taken[0]]
             slots[node] = [*_slots(cluster, target.gpus, node, here[node])]
     return None
 
@@ -512,9 +513,8 @@ def _clear(slots: dict[int, list[Slot]], legal: Legal, counter: Counter) -> list
         fresh = [unit for unit in slots[node][at][4] if unit not in taken]
         if not together.may_grow_by(fresh):
             continue
-        for unit in fresh:
-            taken[unit] = None
-            counter.change(unit, 1)
+        taken.update(dict.fromkeys(fresh))
+        counter.change(fresh, 1)
         if at + 1 < len(slots[node]):
             heappush(heap, (*slots[node][at + 1][:4], at + 1))
     return list(taken)
@@ -530,37 +530,37 @@ class Together:
 
     def may_grow_by(self, units: Sequence[Unit]) -> bool:
         """Add them if all are legal together with those before."""
-        charged, last = dict(self._charged), dict(self._last)
-        places: dict[int, None] = {}
+        charged, last = dict[int, int](), dict[int, Unit]()
+        leaf, place = -1, None
         for unit in units:
-            place = self.legal(unit, {})
+            if unit.leaf != leaf:  # one answers for all of a leaf
+                leaf, place = unit.leaf, self.legal(unit, {})
             if place is None:
                 return False
-            places[place] = None
-            charged[place] = charged.get(place, 0) + unit.milli
-            before = last.get(place)
-            if before is None or (not unit.surplus, unit.milli) > (not before.surplus, before.milli):
+            if place not in last:
+                charged[place], last[place] = self._charged.get(place, 0), self._last.get(place, unit)
+            charged[place] += unit.milli
+            before = last[place]
+            if unit.milli > before.milli if unit.surplus is before.surplus else before.surplus:
                 last[place] = unit
-        if any(self.legal(last[place], {place: charged[place] - last[place].milli}) is None for place in places):
-            return False
-        self._charged, self._last = charged, last
+        for place, milli in charged.items():
+            if self.legal(last[place], {place: milli - last[place].milli}) is None:
+                return False
+        self._charged.update(charged)
+        self._last.update(last)
         return True
 
 
-def _slots(cluster: Cluster, gpus: int, node: int, here: Ranked) -> Iterator[Slot]:
+def _slots(cluster: Cluster, gpus: int, node: int, here: Sequence[Here]) -> Iterator[Slot]:
     """The units of a node that make room for one worker more after those before, each time, and what all of them cost."""
-    usable, idle = cluster.grid.usable[node], cluster.fleet.soon.count[node]
+    idle = cluster.fleet.soon.count[node]
     goal = (idle // gpus + 1) * gpus
     worst: tuple[int, ...] = ()
     milli = lost = 0
     mine: list[Here] = []
-    for rank, unit in here:
-        count = 0
-        for _, _, place, mask, _, _, _, _ in unit.seats:
-            if place == node:
-                count += (mask & usable).bit_count()
-        mine.append((count, rank, unit))
-        idle += count
+    for one in here:
+        mine.append(one)
+        idle += one[0]
         while idle >= goal:
             spared = _not_needed(mine, idle - goal) if idle > goal else []
             needed = [one for one in mine if one not in spared] if spared else mine
@@ -609,10 +609,10 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
             most = short  # processors and memory that come free may be for any number of workers
         if short > most or legal(unit, {}) is None:
             continue
-        if target.fits([unit]) if counter is None else counter.enough_without(unit):  # type: ignore[misc]
+        if _enough(cluster, [unit], target):
             best = unit
     if best is not None and counter is not None:
-        counter.change(best, 1)
+        counter.change((best,), 1)
     return [] if best is None else [best]
 
 
@@ -625,8 +625,8 @@ def _give_back(taken: list[Unit], target: Target, counter: Counter | None) -> li
     for unit in reversed(taken):
         if counter.needs(unit):
             needed.append(unit)
-        elif not counter.change(unit, -1):
-            counter.change(unit, 1)
+        elif not counter.change((unit,), -1):
+            counter.change((unit,), 1)
             needed.append(unit)
     needed.reverse()
     return needed
