@@ -1,7 +1,7 @@
 """Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..model.values import Preemptible
 from .cluster import Cluster
@@ -25,6 +25,7 @@ class Sums:
     def __init__(self, works: Iterable[Work]) -> None:
         self._known: dict[Work, Counted] = {}
         self._by_level: dict[tuple[int, Level], list[int]] = {}  # by quota type, class and number: jobs, milli-GPU
+        self._answers: dict[object, Any] = {}  # since the last change
         self._on_node: dict[int, list[int]] | None = None  # by node, once that was asked: GPUs and workers
         for work in works:
             self.come(work)
@@ -41,6 +42,7 @@ class Sums:
             self._change(counted, -1)
 
     def _change(self, counted: Counted, sign: int) -> None:
+        self._answers.clear()
         seats, milli, key = counted
         sums = self._by_level.get(key) or self._by_level.setdefault(key, [0, 0])
         sums[0] += sign
@@ -49,11 +51,18 @@ class Sums:
             count_on_nodes(self._on_node, seats, sign)
 
     def lowest(self) -> Lowest | None:
-        levels = [level for (_, level), (count, _) in self._by_level.items() if count]
-        return Lowest(min(levels), sum(milli for _, milli in self._by_level.values())) if levels else None
+        if None not in self._answers:
+            levels = [level for (_, level), (count, _) in self._by_level.items() if count]
+            self._answers[None] = Lowest(min(levels), sum(milli for _, milli in self._by_level.values())) if levels else None
+        lowest: Lowest | None = self._answers[None]
+        return lowest
 
     def below(self, quota_type: int, level: Level) -> int:
-        return sum([milli for (kind, each), (_, milli) in self._by_level.items() if each < level and kind == quota_type])
+        known: int | None = self._answers.get((quota_type, level))
+        if known is None:
+            known = sum([milli for (kind, each), (_, milli) in self._by_level.items() if each < level and kind == quota_type])
+            self._answers[quota_type, level] = known
+        return known
 
     def on_node(self) -> Mapping[int, Sequence[int]]:
         """GPUs and workers by node. A worker without GPUs counts for nothing there, but what it takes of the host may help."""
@@ -83,9 +92,6 @@ class Standing:
         self._stands: dict[Work, tuple[int, tuple[object, ...]]] = {}  # charged leaf and seats
         self._below: dict[int, dict[Work, None]] = {}
         self._sums: dict[int, Sums] = {}  # of the leaves about which that was asked
-        self._version: dict[int, int] = {}  # how often what stands below a leaf has changed
-        self._lowest: dict[int, tuple[int, Lowest | None]] = {}  # as of which change, of the leaves about which that was asked
-        self._lower: dict[tuple[int, int, Level], tuple[int, int]] = {}
 
     def _begin(self) -> None:
         """Look at everyone, in one go."""
@@ -99,7 +105,6 @@ class Standing:
                 below[leaf][work] = None
             else:
                 below[leaf] = {work: None}
-        self._version = dict.fromkeys(below, 1)
 
     def go_on(self, cluster: Cluster) -> None:
         """Take up who came and went between two plans."""
@@ -125,7 +130,6 @@ class Standing:
                 self._below.setdefault(leaf, {})[work] = None
                 if leaf in self._sums:
                     self._sums[leaf].come(work)
-                self._touch(leaf)
 
     def _follow(self) -> None:
         if not self.begun:
@@ -142,10 +146,6 @@ class Standing:
             del self._below[leaf][work]
             if leaf in self._sums:
                 self._sums[leaf].go(work)
-            self._touch(leaf)
-
-    def _touch(self, leaf: int) -> None:
-        self._version[leaf] = self._version.get(leaf, 0) + 1
 
     def below(self, leaf: int) -> Collection[Work]:
         """Who stands below a leaf."""
@@ -156,18 +156,14 @@ class Standing:
 
     def lowest(self, leaf: int) -> Lowest | None:
         """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
-        self._follow()
-        version, known = self._version.get(leaf, 0), self._lowest.get(leaf)
-        if known is None or known[0] != version:
-            known = self._lowest[leaf] = version, self._sums_of(leaf).lowest()
-        return known[1]
+        return self._sums_of(leaf).lowest()
 
     def on_node(self, leaf: int) -> Mapping[int, Sequence[int]]:
         """GPUs and workers of preemptible work of a leaf, by node."""
-        self._follow()
         return self._sums_of(leaf).on_node()
 
     def _sums_of(self, leaf: int) -> Sums:
+        self._follow()
         known = self._sums.get(leaf)
         if known is None:
             known = self._sums[leaf] = Sums(self._below.get(leaf, ()))
@@ -175,12 +171,7 @@ class Standing:
 
     def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:
         """Milli-GPU that may become idle without the preemptible work of a leaf below a class and number."""
-        self._follow()
-        version, key = self._version.get(leaf, 0), (leaf, quota_type, level)
-        known = self._lower.get(key)
-        if known is None or known[0] != version:
-            known = self._lower[key] = version, self._sums_of(leaf).below(quota_type, level)
-        return known[1]
+        return self._sums_of(leaf).below(quota_type, level)
 
 
 def most_freed(work: Work) -> int:
