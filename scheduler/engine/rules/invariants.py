@@ -1,5 +1,6 @@
 """The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -131,20 +132,18 @@ def _check_changes(cluster: Cluster, first: First) -> None:
     held: dict[int, int] = {}
     shared: Shared = {}
     used = [list(each) for each in first.used]
+    more: defaultdict[tuple[int, int], int] = defaultdict(int)  # milli-GPU by division and leaf
     for work in changed:
-        if work.first_seats:
-            its_own = used[_charged(cluster, work.first_seats)]
-        for seat in work.first_seats:
-            held[seat.node] = held.get(seat.node, first.held[seat.node]) & ~seat.mask
-            for part in seat.parts:
-                del first.tenants(shared, seat.node, part.gpu)[work.job.name, seat.role, seat.rank]
-            for place in tree.path[work.home]:
-                its_own[place] -= seat.milli
-    for work in changed:
-        if work.seats:
-            _whole_gang(work, grid)
-            if len(work.seats) > 1:
-                _together(work, grid)
+        for role, rank, node, mask, _, _, milli, parts in work.first_seats:
+            held[node] = held.get(node, first.held[node]) & ~mask
+            for part in parts:
+                del first.tenants(shared, node, part.gpu)[work.job.name, role, rank]
+            more[_charged(cluster, work.first_seats), work.home] -= milli
+    standing = [work for work in changed if work.seats]
+    for work in standing:
+        _whole_gang(work, grid)
+        if len(work.seats) > 1:
+            _together(work, grid)
         for seat in work.seats:
             here = held.get(seat.node, first.held[seat.node])
             if here & seat.mask:
@@ -152,9 +151,8 @@ def _check_changes(cluster: Cluster, first: First) -> None:
             held[seat.node] = here | seat.mask
             for part in seat.parts:
                 first.tenants(shared, seat.node, part.gpu)[work.job.name, seat.role, seat.rank] = part
-            for place in tree.path[work.charged_leaf]:
-                used[tree.division_of[work.quota_type]][place] += seat.milli
-    for work in changed:
+            more[tree.division_of[work.quota_type], work.charged_leaf] += seat.milli
+    for work in standing:
         for seat in work.seats:
             for gpu in bits_of(seat.mask):
                 if shared.get((seat.node, gpu), first.shared.get((seat.node, gpu))):
@@ -165,10 +163,11 @@ def _check_changes(cluster: Cluster, first: First) -> None:
             _shared(grid, (node, gpu), [*tenants.values()], [*tenants][-1][0], whole=bool(whole))
     for work in cluster.works if cluster.windows.of_classes else ():
         if work.charged_leaf != work.home and work.seats and work.seats == work.first_seats:
-            its_own = used[tree.division_of[work.quota_type]]
             for leaf, sign in ((work.home, -1), (work.charged_leaf, 1)):
-                for place in tree.path[leaf]:
-                    its_own[place] += sign * work.milli
+                more[tree.division_of[work.quota_type], leaf] += sign * work.milli
+    for (index, leaf), milli in more.items():
+        for place in tree.path[leaf]:
+            used[index][place] += milli
     if used != [division.used for division in tree.divisions]:
         raise InvariantBroken("the books of the quota tree do not add up")
     if tree.limited:

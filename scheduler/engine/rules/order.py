@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -10,6 +11,7 @@ from .windows import Windows
 
 Key = tuple[int, ...]
 Rank = tuple[bool, int, int, int]
+_order, _level = attrgetter("order"), attrgetter("form.level")
 
 
 class JobOrder:
@@ -23,7 +25,10 @@ class JobOrder:
         return (kind.class_rank not in self.owed, -kind.class_rank, -kind.priority, work.order)
 
     def sort(self, queue: list[Work]) -> None:
-        queue.sort(key=self.rank)
+        queue.sort(key=_order)
+        queue.sort(key=_level, reverse=True)
+        if self.owed:
+            queue.sort(key=lambda work: work.kind.class_rank not in self.owed)
 
     def behind(self, work: Work, others: Iterable[Work]) -> list[Work]:
         """Those of them that come behind a job."""

@@ -35,7 +35,7 @@ class Weight(NamedTuple):
 
 def weight_of(work: Work, now: int) -> Weight:
     """Who starts in this plan loses nothing yet; he is weighed as the next plan would see him, so that it finds nothing left to move."""
-    lost = lost_since(work.job, work.milli, now, begun=now) if work.fresh else lost_work(work, work.milli, now)
+    lost = lost_since(work.job, work.milli, now, now) if work.fresh else lost_work(work, work.milli, now)
     return Weight(lost, -work.job.submitted, work.job.name)
 
 

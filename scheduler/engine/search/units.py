@@ -1,6 +1,7 @@
 """Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -29,16 +30,16 @@ class Unit:
         self.surplus = surplus
         self.index = index  # of its highest worker: a lower one is kept longest
         self.leaf = work.charged_leaf
+        job, role = work.job, seats[0].role if seats else 0
+        started = job.run.started
+        self.fresh = False
         if work.moved:
-            self.fresh = False
-            self.lost, self.began = lost_since(work.job, milli, now, begun=now), now  # as the next plan would see it
+            self.lost, self.began = lost_since(job, milli, now, now), now  # as the next plan would see it
         elif work.evicted or not work.first_seats:
             self.fresh = not work.firm  # nobody has begun to work here, and nothing says that it is to stay
-            self.lost, self.began = 0, now if work.firm else begin_of(work.job, now)
+            self.lost, self.began = 0, now if work.firm else begin_of(job, now)
         else:
-            self.fresh = False
-            self.lost, self.began = lost_since(work.job, milli, now), begin_of(work.job, now)
-        job, role = work.job, seats[0].role if seats else 0
+            self.lost, self.began = lost_since(job, milli, now, started), begin_of(job, now) if started is None else started
         self.cost: Cost = (self.lost, -self.began, -job.submitted, job.name, -index, role)  # how units of one kind compare
 
     @property
@@ -60,7 +61,7 @@ def lost_work(work: Work, milli: int, now: int) -> int:
     """GPU-milliseconds lost by an eviction now: since the last complete checkpoint or the start, plus saving and restoring."""
     if work.fresh or work.evicted:
         return 0
-    return lost_since(work.job, milli, now)
+    return lost_since(work.job, milli, now, work.job.run.started)
 
 
 def begin_of(job: Job, now: int) -> int:
@@ -71,9 +72,8 @@ def begin_of(job: Job, now: int) -> int:
     return run.started
 
 
-def lost_since(job: Job, milli: int, now: int, begun: int | None = None) -> int:
-    """The same from its start on, or from a later begin."""
-    since = job.run.started if begun is None else begun
+def lost_since(job: Job, milli: int, now: int, since: int | None) -> int:
+    """The same of who began then, or never did."""
     if since is None:
         return 0
     checkpoint = job.checkpoint
@@ -215,9 +215,9 @@ class Units:
         members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
         if promised <= 0:
             return frozenset(members)
-        kinds: dict[tuple[int, ...], list[Unit]] = {}
+        kinds: defaultdict[tuple[int, ...], list[Unit]] = defaultdict(list)
         for unit in members:
-            kinds.setdefault(unit.work.form.protected, []).append(unit)
+            kinds[unit.work.form.protected].append(unit)
         outside: list[Unit] = []
         for _, alike in sorted(kinds.items()):
             if not outside:

@@ -81,7 +81,7 @@ def _decision(served: "Served", action: str, work: Work) -> Decision:
     if beneficiary is not None and beneficiary not in served.served:
         why, beneficiary = served.by(work, why, beneficiary)
     if action == "evict":
-        return Decision(action, why, work.job.name, beneficiary, grace_ms=work.kind.grace_ms)
+        return Decision._make((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
     after = served.befores.get(work.order, ())
     return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
 
@@ -203,7 +203,7 @@ class Owners:
         for work in dict.fromkeys((*self.touched, *leavers)):
             left: Collection[Seat] = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats
             for seat in (*left, *leavers.get(work, ())):
-                by_node[seat.node].append((on_gpus(seat), work.order))
+                by_node[seat.node].append((on_gpus(seat) if seat.parts else seat.mask, work.order))
         return by_node
 
     def holding(self, node: int, gpu: int) -> tuple[str, ...]:

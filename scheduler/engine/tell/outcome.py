@@ -50,14 +50,16 @@ def _waiting(cycle: Cycle, forecast: Forecast, told: Told, changed: Sequence[int
     anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
     # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
     shared: dict[tuple[int, Form], Reasons] = {}
+    home, form = -1, None
     for work in anew:
         if (work.seats and not work.degraded) or work.state == "stopping":
             entries.pop(work, None)
         elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale:
             entries[work] = _entry(cycle, forecast, blockers, work)
         else:
-            key = (work.home, work.form)
-            reasons = shared.get(key) or shared.setdefault(key, blockers.of(work))
+            if work.form is not form or work.home != home:  # neighbours are often alike
+                home, form = work.home, work.form
+                reasons = shared.get((home, form)) or shared.setdefault((home, form), blockers.of(work))
             entries[work] = new_waiting((work.job.name, reasons, None, None))
     told.rooms, told.own = blockers.rooms.told, moved | own
     return tuple(filter(None, map(entries.get, works)))
@@ -67,7 +69,7 @@ def _own(cycle: Cycle, forecast: Forecast, among: Iterable[Work]) -> dict[Work, 
     """Those of whom there is something of their own to tell: what this plan has found; and among some a date or a delay, which depend on the time."""
     works, waiting = cycle.cluster.works, cycle.waiting
     own = dict.fromkeys(works[order] for order in (*waiting.static, *waiting.notes, *forecast.predicted))
-    own.update(dict.fromkeys(work for work in among if work.job.deadline is not None or work.kind.preemption_delay_ms))
+    own.update(dict.fromkeys([work for work in among if work.job.deadline is not None or work.kind.preemption_delay_ms]))
     return own
 
 
