@@ -215,7 +215,8 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
             surplus.setdefault(unit.work.order, []).append(unit)
         else:
             whole[unit.work.order] = unit.work  # without its minimum nothing of it stays
-    cycle.cluster.put_out_all([*whole.values()], why, for_job)
+    for work in whole.values():
+        cycle.cluster.unseat(work, work.seats, why, for_job)
     for order, members in surplus.items():
         if order not in whole:
             told = given_back(for_job) if members[0].leaf == own else why
@@ -408,10 +409,7 @@ def try_set(
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
     in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-    if found.surplus:
-        release(cycle, found.units, code, work.job.name, rights.own)
-    else:
-        cluster.put_out_all(victims, code, work.job.name)
+    release(cycle, found.units, code, work.job.name, rights.own)
     refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
     if refused is not None:
         cluster.undo(before)

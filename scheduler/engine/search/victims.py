@@ -74,11 +74,6 @@ class Found:
         return sum(unit.lost for unit in self.units)
 
     @property
-    def surplus(self) -> bool:
-        """Whether it is the surplus of somebody that goes."""
-        return any(unit.surplus for unit in self.units)
-
-    @property
     def fresh(self) -> bool:
         """Whether all of it stands only by this plan."""
         return all(unit.fresh for unit in self.units)

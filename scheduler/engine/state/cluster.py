@@ -1,10 +1,9 @@
 """The one mutable thing while a plan is made: jobs, where they stand, what they are charged, and how to take it all back.
 
-Jobs change only by `seat`, `unseat`, `put_out_all` and `charge_elsewhere`. Each logs how to undo what it changes of fleet, tree and
+Jobs change only by `seat`, `unseat` and `charge_elsewhere`. Each logs how to undo what it changes of fleet, tree and
 job, so that "all or nothing" is an attempt that is not kept.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -191,50 +190,6 @@ class Cluster:
             work.why = why
             work.for_job = for_job
         self._charge(work.charged_leaf, work.quota_type, -milli, work.form.fixed)
-
-    def put_out_all(self, works: Sequence[Work], why: Reason, for_job: str | None) -> None:
-        """Evict many jobs: places on one node, and what one leaf is charged, are given back in one step."""
-        places: list[Seat] = []
-        charges: defaultdict[tuple[int, int, bool], int] = defaultdict(int)
-        untouched = [work for work in works if work.seats is work.first_seats and work.why is None and not work.form.parted]
-        if len(untouched) < len(works):
-            for work in works:
-                if work.seats is not work.first_seats or work.why is not None or work.form.parted:
-                    self.unseat(work, work.seats, why, for_job)
-        if not untouched:
-            return
-        self.log.append((self._put_all_back, (untouched,)))
-        one, milli = untouched[0], 0
-        leaf, quota_type, fixed = one.charged_leaf, one.quota_type, one.form.fixed
-        for work in untouched:
-            places += work.seats
-            if work.charged_leaf != leaf or work.quota_type != quota_type or work.form.fixed is not fixed:  # neighbours are often alike
-                charges[leaf, quota_type, fixed] += milli
-                leaf, quota_type, fixed, milli = work.charged_leaf, work.quota_type, work.form.fixed, 0
-            milli += work.milli
-            work.seats = ()
-            work.milli = 0
-            work.backfilled = work.degraded = False
-            work.evicted = True
-            work.why, work.for_job = why, for_job
-        charges[leaf, quota_type, fixed] += milli
-        self.ousted.update(dict.fromkeys(untouched, (why, for_job)))
-        self.journal += untouched
-        self.put_out += untouched
-        self.fleet.free_all(places)
-        for (leaf, quota_type, fixed), milli in charges.items():
-            self._charge(leaf, quota_type, -milli, fixed)
-
-    def _put_all_back(self, works: Sequence[Work]) -> None:
-        """As before this plan first put them out."""
-        for work in reversed(works):
-            self.journal.append(work)
-            work.seats = work.first_seats
-            work.milli = sum([seat.milli for seat in work.seats])
-            work.backfilled = work.job.run.backfilled
-            work.evicted = False
-            work.why = work.for_job = None
-            work.look_for_gaps()
 
     def spend_moves(self, count: int) -> None:
         self.log.append((setattr, (self, "moves_left", self.moves_left)))

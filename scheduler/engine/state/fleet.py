@@ -386,22 +386,6 @@ class Fleet:
                     self.set_split(view, (node, part.gpu), left(split, part))
             self._change(view, node, mask if view is self.soon else mask & self.idle_at_start[node], cpus, memory)
 
-    def free_all(self, seats: Iterable[Seat]) -> None:
-        """Let places of whole GPUs become free that were held when the plan began: one step per node."""
-        self.part_ways()
-        self.soon.refused.clear()
-        here: dict[int, list[int]] = {}
-        for _, _, node, mask, cpus, memory, _, _ in seats:
-            known = here.get(node)
-            if known is None:
-                here[node] = [mask, cpus, memory]
-            else:
-                known[0] |= mask
-                known[1] += cpus
-                known[2] += memory
-        for node, (mask, cpus, memory) in here.items():
-            self._change(self.soon, node, mask & self.grid.usable[node], cpus, memory)
-
     def _change(self, view: View, node: int, bits: int, cpus: int, memory: int) -> None:
         self.log.append((view, View.change, (node, bits, -cpus, -memory)))
         view.change(node, bits, cpus, memory)
