@@ -462,12 +462,12 @@ def test_previews_leave_next_to_nothing_with_what_trials_keep(personas, ground, 
         fitting.GROUNDS.forget()
         fitting.GROUNDS.read(NOON)
     side = fitting.GROUNDS._serving
-    forms, counted = len(side.ground.kept.forms), side.kinds
+    forms, counted = len(side.ground.kept.state.forms), side.kinds
     asked = asked_checked(action=action, jobs=[(one.public_id, None) for one in ground], priority=80 if action == "priority" else None)
 
     assert jobs_preview(access=personas.access("team_lead"), asked=asked, now=NOON).following is not None
 
-    assert len(side.ground.kept.forms) == forms
+    assert len(side.ground.kept.state.forms) == forms
     assert side.kinds - counted == (4 if action == "release" else 0)
 
 

@@ -68,7 +68,7 @@ class Verdicts:
 
     def fits_empty(self, work: Work, quota_type: int) -> bool:
         """Whether the minimum would fit if nothing else ran."""
-        key, fits = (work.form.shape, quota_type), self.cluster.kept.fits_empty
+        key, fits = (work.form.shape, quota_type), self.cluster.forms.fits_empty
         if key not in fits:
             bare, kind = _bare(work), work.kind
             counted = self.capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
@@ -79,7 +79,6 @@ class Verdicts:
         """Whether workers of a job find places were the fleet empty."""
         cluster = self.cluster
         real, empty = cluster.fleet, Fleet(cluster.grid)
-        empty.settle()
         cluster.fleet = empty
         try:
             budget = dict.fromkeys(cluster.grid.pool_of, 1 << 30)

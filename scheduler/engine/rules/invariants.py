@@ -32,16 +32,16 @@ def check(cycle: Cycle) -> None:
     Where everyone stood at first is sound, so only what a plan has changed is looked at.
     """
     cluster = cycle.cluster
-    if cluster.kept.first is not None:
-        cluster.kept.first.follow(cluster)
+    if cluster.state.first is not None:
+        cluster.state.first.follow(cluster)
     if cycle.placed:
-        _check_changes(cluster, cluster.kept.first or First(cluster))
+        _check_changes(cluster, cluster.state.first or First(cluster))
 
 
 def prepare(cluster: Cluster) -> None:
     """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.kept.first is None and cluster.first_state.by_places and not cluster.scenario.windows:
-        cluster.kept.first = First(cluster)
+    if cluster.state.first is None and cluster.state.by_places and not cluster.scenario.windows:
+        cluster.state.first = First(cluster)
 
 
 class First:
@@ -68,7 +68,7 @@ class First:
             self._share(work)
 
     def follow(self, cluster: Cluster) -> None:
-        since = cluster.first_state.since
+        since = cluster.state.since
         for work in since.gone:
             for seat in work.first_seats:
                 self.held[seat.node] &= ~seat.mask

@@ -15,9 +15,9 @@ from .regions import Region, Span, last_together, regions_around
 
 if TYPE_CHECKING:
     from ..state.cluster import Cluster
-    from ..state.first_state import FirstState
+    from ..state.state import State
 
-    Charged: TypeAlias = Cluster | FirstState  # jobs on the fleet, charged to the tree
+    Charged: TypeAlias = Cluster | State  # jobs on the fleet, charged to the tree
 
 NEVER = 1 << 62
 MOST_CHOICES = 500  # of blocks, to find some for all windows together

@@ -70,7 +70,7 @@ class Prospects(ABC):
         cluster = self.cycle.cluster
         if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
             self._geometry, self._read = [*cluster.geometry], len(cluster.journal)
-            prospect, cluster.kept.prospect = cluster.kept.prospect, None
+            prospect, cluster.state.prospect = cluster.state.prospect, None
             if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
                 self._ahead = self._go_on(prospect)
             else:

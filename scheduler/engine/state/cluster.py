@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model.reasons import Reason
 from ..model.values import Scenario
-from ..place.blocks import Block, Blocks, largest, usual_blocks
+from ..place.blocks import Blocks
 from ..place.gradient import Gradient, demand_of
 from .fleet import Seat
 from .kept import Kept
@@ -46,11 +46,10 @@ class Cluster:
     """Jobs on the fleet, charged to the tree."""
 
     def __init__(self, scenario: Scenario, kept: Kept | None = None) -> None:
-        self.kept = kept = Kept() if kept is None else kept
-        self.first_state = first = kept.first_state(scenario)
+        self.state = state = (kept or Kept()).begin(scenario)
         self.scenario, self.settings, self.now = scenario, scenario.settings, scenario.now
-        self.grid, self.forms, self.windows = first.grid, first.forms, first.windows
-        self.fleet, self.tree, self.works = first.fleet, first.tree, first.works
+        self.grid, self.forms, self.windows = state.grid, state.forms, state.windows
+        self.fleet, self.tree, self.works = state.fleet, state.tree, state.works
         self.log: list[tuple[Callable[..., object], tuple[Any, ...]]] = []  # what undoes a change
         self.before_changes: Callable[[], None] | None = None  # what has to be known of this state before it is another one
         self.geometry: dict[tuple[int, int], Work] = {}  # GPUs split anew by this plan, and for whom
@@ -66,23 +65,19 @@ class Cluster:
         """What chooses nodes, where it is the steepest descent of fragmentation."""
         if self.settings.placement != "fgd":
             return None
-        demand, known = demand_of(self.scenario), self.kept.gradient
+        demand, known = demand_of(self.scenario), self.state.gradient
         if known is None or known.grid is not self.grid or known.demand != demand:
-            known = self.kept.gradient = Gradient(self.grid, demand)
+            known = self.state.gradient = Gradient(self.grid, demand)
         return known
-
-    @property
-    def usual_blocks(self) -> tuple[Block, ...]:
-        """The largest blocks of the usual demand."""
-        demand, known = self.scenario.demand, self.kept.usual_blocks
-        if known is None or (known[0] is not demand and known[0] != demand):
-            known = self.kept.usual_blocks = demand, largest(usual_blocks(self.grid, demand))
-        return known[1]
 
     @property
     def anyone_ends(self) -> bool:
         """Whether anyone who stands, at first or by this plan, is known to leave some time."""
-        return self.first_state.anyone_ends or any(work.seats and work.ends for work in self.journal)
+        return self._anyone_ends_at_first or any(work.seats and work.ends for work in self.journal)
+
+    @cached_property
+    def _anyone_ends_at_first(self) -> bool:
+        return self.state.ends_known
 
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""

@@ -25,13 +25,12 @@ def alike_at_both_ends(one: Sequence[Job], other: Sequence[Job]) -> tuple[int, i
 class Difference(NamedTuple):
     """What two lists of jobs do not have in common: between the first so many and the last so many that are the same."""
 
-    first: int = 0
-    last: int = 0
-    before: Sequence[Work] = ()  # who stood there
-    now: Sequence[Work] = ()  # who stands there now
-    gone: Sequence[Work] = ()
-    come: Sequence[Work] = ()
-    in_place: bool = True  # whether who came stands where somebody went, and nobody else has moved
+    first: int
+    last: int
+    now: Sequence[Work]  # who stands there now
+    gone: Sequence[Work]
+    come: Sequence[Work]
+    in_place: bool  # whether who came stands where somebody went, and nobody else has moved
 
 
 def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], new: Callable[[Job, int], Work]) -> Difference:
@@ -47,4 +46,4 @@ def compared(works: Sequence[Work], one: Sequence[Job], other: Sequence[Job], ne
         now[place] = new(jobs[place], first + place)
     gone = sorted([known[key] for key in known.keys() - keys], key=attrgetter("order"))
     in_place = len(jobs) == len(before) and [work.order - first for work in gone] == places
-    return Difference(first, last, before, now, gone, [now[place] for place in places], in_place)
+    return Difference(first, last, now, gone, [now[place] for place in places], in_place)

@@ -254,32 +254,23 @@ class Fleet:
                 if self.now.free[place] >> gpu & 1:
                     self.now.splits[place, gpu] = Split("mig", instances=tuple(sorted(instances)))
             self.now.free[place] &= ~node.split
-
-    def hold(self, seats: Iterable[Seat]) -> None:
-        """Note whole GPUs that are held when the plan begins; `settle` must follow before anything else is read."""
-        free, cpus, memory = self.now.free, self.now.cpus, self.now.memory
-        for _, _, node, mask, of_host, of_memory, _, _ in seats:
-            free[node] &= ~mask
-            cpus[node] -= of_host
-            memory[node] -= of_memory
+        self.now.recount()
 
     def promise(self, seats: Sequence[Seat]) -> None:
-        """Note places that were promised to somebody who is not there yet: what stands in their way on a board is to be split anew."""
-        splits = self.now.splits
+        """Places are promised to somebody who is not there yet: what stands in their way on a board is to be split anew. `put` must follow."""
         for seat in seats:
             for gpu in bits_of(seat.mask):
-                splits.pop((seat.node, gpu), None)
+                self.soon.put_split((seat.node, gpu), None)
             for part in seat.parts:
                 key = (seat.node, part.gpu)
-                split = splits.get(key)
+                split = self.soon.splits.get(key)
                 if split is None or split.mode != "mig":
                     continue
-                if part.mode != "mig":
-                    del splits[key]
-                else:
-                    beside = tuple(one for one in split.instances if not self._overlap(seat.node, one, Instance(part.start, part.profile)))
-                    splits[key] = split._replace(instances=beside)
-        self.put(self.now, seats)
+                beside: Split | None = None
+                if part.mode == "mig":
+                    mine = Instance(part.start, part.profile)
+                    beside = split._replace(instances=tuple(one for one in split.instances if not self._overlap(seat.node, one, mine)))
+                self.soon.put_split(key, beside)
 
     def _overlap(self, node: int, one: Instance, other: Instance) -> bool:
         """Whether two instances of a board want the same memory; the same instance does not stand in its own way."""
@@ -299,7 +290,7 @@ class Fleet:
             soon.change(node, mask & usable[node] & ~soon.free[node], cpus, memory)
 
     def put(self, view: View, seats: Iterable[Seat]) -> None:
-        """Places are held when the plan begins; `begin` or `settle` must follow."""
+        """Places are held when the plan begins; `begin` must follow."""
         for _, _, node, mask, cpus, memory, _, parts in seats:
             for part in parts:
                 view.put_split((node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
@@ -316,11 +307,8 @@ class Fleet:
         self.log.clear()
         self._alike = 0
 
-    def settle(self, leaving: Sequence[Seat] = ()) -> None:
-        """Everything held is noted: count what is idle, and free in `soon` what is leaving."""
-        self.soon.recount()
-        self.begin(leaving)
-        # Who leaves keeps the geometry: an emptied MIG instance can be used again as it is.
+    def leave_instances(self, leaving: Sequence[Seat]) -> None:
+        """Who leaves keeps the geometry: an emptied MIG instance can be used again as it is."""
         for seat in leaving:
             for part in seat.parts:
                 if part.mode == "mig":

@@ -1,7 +1,7 @@
 """What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
 from ..model.mig import fitting_profiles
-from ..model.values import Kind, Preemptible, Role
+from ..model.values import Kind, Preemptible, Role, Scenario
 from ..place.blocks import breakable
 from .grid import Eligible, Grid
 
@@ -102,9 +102,11 @@ class Form:
 class Forms(dict[int, Form]):
     """Forms by the identity of their kinds, and what is true of any of them: there are many, and few are added from plan to plan."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         super().__init__()
-        self.grid = grid
+        self.grid = Grid(scenario)
+        self._made_of = _ground_of(scenario)
+        self.fits_empty: dict[tuple[int, int], bool] = {}  # by shape and quota type
         self.shapes: dict[tuple[object, ...], int] = {}
         # Kinds that advice has tried, by the form and the change: what is known by a kind's identity must not outlive it.
         self.changed_kinds: dict[tuple[Form, str, int | str | None], Kind] = {}
@@ -113,6 +115,10 @@ class Forms(dict[int, Form]):
         self.choosy = self.by_memory = False  # accept several types; ask for a part by memory
         self.least_level = (0, 0)  # of class and number: nobody stands below it
         self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
+
+    def serve(self, scenario: Scenario) -> bool:
+        """Whether they are valid for a scenario as well."""
+        return self._made_of == _ground_of(scenario)
 
     def of(self, kind: Kind) -> Form:
         form = self.get(id(kind))
@@ -133,6 +139,11 @@ class Forms(dict[int, Form]):
         self.choosy |= len(form.types) > 1
         self.by_memory |= any(role.memory_mib is not None for role in form.kind.roles)
         self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.kind.roles if role.cpu_milli or role.host_memory_mib)
+
+
+def _ground_of(scenario: Scenario) -> tuple[object, ...]:
+    """The fleet, and how it is filled: what would fit were it empty depends on both."""
+    return scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
 
 
 def _plain(kind: Kind, grid: Grid) -> bool:

@@ -48,36 +48,33 @@ class Cycle:
         self.displaced = Displaced(self)
         self.held_shares = HeldShares()
         self._go_on()
-        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.usual_blocks)
+        self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.state.usual_blocks)
         self.requests = Requests(self.waiting)
 
     def _go_on(self) -> None:
-        """Bring up to date what the plan before has left, or forget it."""
-        kept, first = self.cluster.kept, self.cluster.first_state
-        if not first.goes_on:
-            kept.forget()
-            return
+        """Bring up to date what the plan before has left."""
+        state = self.cluster.state
         if self.fleet.soon.splits:
-            kept.prospect = None  # it follows whole GPUs only
-        if kept.prospect is not None:
-            kept.prospect.changed.update(dict.fromkeys(first.since.come, True) | dict.fromkeys(first.since.gone, False))
-        if kept.standing is not None:
-            kept.standing.go_on(self.cluster)
+            state.prospect = None  # it follows whole GPUs only
+        if state.prospect is not None:
+            state.prospect.changed.update(dict.fromkeys(state.since.come, True) | dict.fromkeys(state.since.gone, False))
+        if state.standing is not None:
+            state.standing.go_on(self.cluster)
 
     def rest(self) -> None:
         """Take back all that was decided: the next plan begins with what the scenario says."""
         changed = list(dict.fromkeys(self.cluster.journal))
-        kept = self.cluster.kept
+        state = self.cluster.state
         prospect = self.book.prospect()
         self.cluster.undo((0, 0))
         for work in changed:
             work.begin_anew()
         self.waiting.rest(changed)
-        kept.prospect = prospect or kept.prospect
-        if kept.prospect is not None:
-            kept.prospect.changed.update(dict.fromkeys(changed, True))
-        if kept.standing is not None:
-            kept.standing.rest(changed)
+        state.prospect = prospect or state.prospect
+        if state.prospect is not None:
+            state.prospect.changed.update(dict.fromkeys(changed, True))
+        if state.standing is not None:
+            state.standing.rest(changed)
 
     def limits_of(self, leaf: int) -> tuple[int, ...]:
         """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""
@@ -92,10 +89,10 @@ class Cycle:
 
     @property
     def standing(self) -> Standing:
-        kept = self.cluster.kept
-        if kept.standing is None:
-            kept.standing = Standing(self.cluster)
-        return kept.standing
+        state = self.cluster.state
+        if state.standing is None:
+            state.standing = Standing(self.cluster)
+        return state.standing
 
     @cached_property
     def movables(self) -> Movables:

@@ -3,47 +3,24 @@
 from bisect import insort
 from collections.abc import Iterable
 from itertools import starmap
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..model.reasons import Reason, reason
 from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
-from ..rules.impossible import Verdicts
-from ..rules.order import JobOrder
-from .cluster import Cluster
 from .form import Form
 from .grid import Ints
 from .work import Work
 
+if TYPE_CHECKING:
+    from .waiting import Waiting
+
 Types = tuple[int, ...]
-
-
-class Surroundings(Protocol):
-    """Who waits, as the plan in the making has it."""
-
-    cluster: Cluster
-    order: JobOrder
-    verdicts: Verdicts
-
-
-Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
-
-
-class Begun(NamedTuple):
-    """What was used and asked for as a plan began, by division and node; and of which amounts that was made."""
-
-    used: list[list[int]]
-    requested: list[list[int]]
-    asked: Amounts
-    running: Amounts  # of those who have places and ask for more
 
 
 class Queues:
     def __init__(self) -> None:
         self.by_leaf: dict[int, list[Work]] = {}  # by leaf, in its order
-        self.asked: Amounts = {}  # of those that have no place
-        self.begun: Begun | None = None
-        self.rerequested: set[tuple[int, int]] = set()  # of what is asked for, what has changed since then
         self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
         self._largest: tuple[Block, ...] | None = None  # of the blocks, once that was asked
         self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
@@ -55,7 +32,7 @@ class Queues:
         self.in_gaps: dict[Work, None] = {}  # who came into a gap before this plan
         self._types: dict[tuple[int, Form], Types | None] = {}  # which types jobs of a leaf that ask for the same can have; None: blocked
 
-    def change(self, waiting: Surroundings, gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
+    def change(self, waiting: "Waiting", gone: Iterable[Work], come: Iterable[Work]) -> dict[int, tuple[Reason, ...]]:
         """Take up who came and who went. Returns, by a job's place, why it waits for nothing that a pass could give."""
         for work in gone:
             self._leave(waiting, work)
@@ -101,7 +78,7 @@ class Queues:
             static[work.order] = told or waiting.verdicts.of(work)[0]
         return static
 
-    def _put_in_order(self, waiting: Surroundings, queue: list[Work], many: int) -> None:
+    def _put_in_order(self, waiting: "Waiting", queue: list[Work], many: int) -> None:
         """The first so many are in their order."""
         if len(queue) - many > many // 16 + 1:
             waiting.order.sort(queue)
@@ -127,7 +104,7 @@ class Queues:
             self._largest = largest(starmap(Block, found))
         return self._largest
 
-    def _join_all(self, waiting: Surroundings, joined: dict[tuple[int, Form], list[Work]]) -> None:
+    def _join_all(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> None:
         """Let jobs wait: by leaf and by what they ask for."""
         known_types, queues = self._types, self.by_leaf
         alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
@@ -155,7 +132,7 @@ class Queues:
             self._want(waiting, first, many)
             self.count(first, many)
 
-    def _leave(self, waiting: Surroundings, work: Work) -> None:
+    def _leave(self, waiting: "Waiting", work: Work) -> None:
         self.in_gaps.pop(work, None)
         self.open.pop(work, None)
         if work.first_seats:
@@ -174,22 +151,19 @@ class Queues:
             self.count(work, -1)
             self.by_leaf[work.home].remove(work)
 
-    def _ask(self, waiting: Surroundings, work: Work, times: int) -> None:
-        asked, division_of = self.asked, waiting.cluster.tree.division_of
-        types = work.types
+    def _ask(self, waiting: "Waiting", work: Work, times: int) -> None:
+        tree, types = waiting.cluster.tree, work.types
         if len(types) > 1:
-            types = tuple({division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
+            types = tuple({tree.division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
         for quota_type in types:
-            milli = times * work.form.request_milli(quota_type, waiting.cluster.tree.by_type)
+            milli = times * work.form.request_milli(quota_type, tree.by_type)
             for leaf in waiting.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
-                key = leaf, division_of[quota_type]
-                asked[key] = asked.get(key, 0) + milli
-                self.rerequested.add(key)
+                tree.ask(leaf, tree.division_of[quota_type], milli)
 
     def count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
 
-    def _want(self, waiting: Surroundings, work: Work, times: int) -> None:
+    def _want(self, waiting: "Waiting", work: Work, times: int) -> None:
         """Add to the blocks that are waited for."""
         form = work.form
         if not form.block:

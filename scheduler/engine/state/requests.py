@@ -1,12 +1,12 @@
 """What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
 
-from collections.abc import Iterable, Mapping
-from operator import add, sub
+from collections.abc import Mapping
+from operator import add
 
-from .queues import Amounts, Begun
 from .waiting import Waiting
 from .work import Work
 
+Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
 NOTHING: Mapping[tuple[int, int], int] = {}
 
 
@@ -30,32 +30,12 @@ class Requests:
 
     def _begin(self) -> None:
         """What is used and what is asked for as the plan begins, and the shares that follow."""
-        asking = self.waiting.queues
         running: Amounts = {}
-        for work in asking.open:
+        for work in self.waiting.queues.open:
             self._of_running(work, running)
-        begun = asking.begun
-        if begun is None:
-            self._request([*asking.asked.items(), *running.items()])
-        else:
-            self._go_on(begun, running)
-        asking.rerequested.clear()
-        divisions = self.tree.divisions
-        asking.begun = Begun([list(each.used) for each in divisions], [list(each.requested) for each in divisions], dict(asking.asked), running)
-        self.tree.share()
-
-    def _go_on(self, begun: Begun, running: Amounts) -> None:
-        """Go on from what was asked for as the plan before began."""
-        asking = self.waiting.queues
-        for division, used, requested in zip(self.tree.divisions, begun.used, begun.requested, strict=True):
-            division.requested = requested
-            if division.used != used:
-                requested[:] = map(add, requested, map(sub, division.used, used))
-        for key in asking.rerequested:
-            self.tree.request(*key, asking.asked.get(key, 0) - begun.asked.get(key, 0))
-        if running != begun.running:
-            for key in running.keys() | begun.running.keys():
-                self.tree.request(*key, running.get(key, 0) - begun.running.get(key, 0))
+        for division in self.tree.divisions:
+            division.requested = [*map(add, division.used, division.asked)]
+        self._share(running)
 
     def follow(self) -> None:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
@@ -73,14 +53,15 @@ class Requests:
                 for key, milli in now.items():
                     self._all[key] = self._all.get(key, 0) + milli
         self._read = len(journal)
-        self._request(self._all.items())
-        self.tree.share()
-
-    def _request(self, amounts: Iterable[tuple[tuple[int, int], int]]) -> None:
         for division in self.tree.divisions:
-            division.requested = list(division.used)
-        for (leaf, index), milli in amounts:
+            division.requested = [*division.used]
+        self._share(self._all)
+
+    def _share(self, amounts: Amounts) -> None:
+        """So much more is asked for."""
+        for (leaf, index), milli in amounts.items():
             self.tree.request(leaf, index, milli)
+        self.tree.share()
 
     def _of_waiting(self, work: Work, amounts: Amounts) -> None:
         seen = set()

@@ -110,9 +110,9 @@ class Standing:
         """Take up who came and went between two plans."""
         self.cluster, self._read = cluster, 0
         if self.begun:
-            for work in cluster.first_state.since.gone:
+            for work in cluster.state.since.gone:
                 self._forget(work)
-            self._look_at(cluster.first_state.since.come)
+            self._look_at(cluster.state.since.come)
 
     def rest(self, changed: Iterable[Work]) -> None:
         """These stand again as when the plan began."""

@@ -47,6 +47,7 @@ class Division:
         self.limit: list[int | None] = [None] * size
         self.used = [0] * size
         self.fixed = [0] * size  # of which non-preemptible
+        self.asked = [0] * size  # by those that have no place as a plan begins
         self.requested = [0] * size
         self.fair = [0] * size
         self.counts_on = [0] * size  # B
@@ -156,15 +157,6 @@ class Tree(Layout):
         self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
         self.version = 0
 
-    def clear(self, scenario: Scenario) -> None:
-        """Forget what was used and asked for, as before the first charge."""
-        size = len(self.names)
-        for division in self.divisions:
-            division.used, division.fixed, division.requested = [0] * size, [0] * size, [0] * size
-        if self.used_by_type is not None:
-            self.used_by_type = [[0] * size for _ in self.types]
-        self.usage_weight = scenario.settings.fairness.usage_weight_millionths
-
     # Amounts
 
     def _amounts(self, windows: Sequence[Window]) -> None:
@@ -247,6 +239,12 @@ class Tree(Layout):
             for place in path:
                 by_type[place] += milli
         self.version += 1
+
+    def ask(self, leaf: int, division: int, milli: int) -> None:
+        """Add to what is asked for on the leaf's path by those that have no place."""
+        asked = self.divisions[division].asked
+        for place in self.path[leaf]:
+            asked[place] += milli
 
     def request(self, leaf: int, division: int, milli: int) -> None:
         """Add to what is asked for below the leaf's path; `share` must be called before shares are read again."""

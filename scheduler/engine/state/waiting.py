@@ -10,7 +10,6 @@ from ..rules.order import JobOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
-from .queues import Queues
 from .tree import Division
 from .work import Work
 
@@ -30,12 +29,9 @@ class Waiting:
         self._all: ByLeaf | None = None  # the same of all leaves in which anybody waits
         self._changed: defaultdict[int, dict[Work, None]] = defaultdict(dict)  # by leaf: of which jobs any may have been changed
         self._read = 0  # how much of the cluster's journal it knows
-        first, kept = cluster.first_state, cluster.kept
-        if not first.goes_on:
-            kept.who_waits = Queues()
-        self.queues = kept.who_waits
+        self.queues = cluster.state.queues
         # By a job's place, why it waits for nothing that a pass could give.
-        self.static = self.queues.change(self, first.since.gone, first.since.come if first.goes_on else cluster.works)
+        self.static = self.queues.change(self, cluster.state.since.gone, cluster.state.since.come)
 
     def rest(self, changed: Iterable[Work]) -> None:
         """Those who have changed wait again as when the plan began."""

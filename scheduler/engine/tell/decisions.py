@@ -198,7 +198,7 @@ class Owners:
     @cached_property
     def _by_node(self) -> Mapping[int, Sequence[tuple[int, int]]]:
         """(GPUs, place of the job) by node of everything that leaves in this plan or is leaving already."""
-        leavers = self.cycle.cluster.first_state.leavers
+        leavers = self.cycle.cluster.state.leavers
         by_node: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for work in dict.fromkeys((*self.touched, *leavers)):
             left: Collection[Seat] = set(work.first_seats) - set(work.seats) if work.seats else work.first_seats

@@ -46,7 +46,7 @@ def _waiting(cycle: Cycle, forecast: Forecast, told: Told, changed: Sequence[int
     """What is told of every job that waits, in the order of jobs."""
     works, blockers, entries = cycle.cluster.works, Blockers(cycle), told.entries
     moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))
-    own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.first_state.since.come))
+    own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.state.since.come))
     anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
     # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
     shared: dict[tuple[int, Form], Reasons] = {}
@@ -76,7 +76,7 @@ def _own(cycle: Cycle, forecast: Forecast, among: Iterable[Work]) -> dict[Work, 
 def _to_be_told(cycle: Cycle, blockers: Blockers, told: Told, changed: Iterable[int], own: Iterable[Work]) -> Iterable[Work]:
     """Those whose reasons may be others than in the plan before."""
     tree, queues = cycle.tree, cycle.waiting.queues.by_leaf
-    anew = dict.fromkeys((*told.own, *cycle.cluster.first_state.since.come, *own))
+    anew = dict.fromkeys((*told.own, *cycle.cluster.state.since.come, *own))
     beside = {tree.parent[place] for place in changed}  # what counts beside a node counts below all its siblings
     for leaf in {leaf for place in beside for leaf in range(place, tree.end[place]) if leaf in queues}:
         anew.update(dict.fromkeys(queues[leaf]))

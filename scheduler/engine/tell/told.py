@@ -28,14 +28,14 @@ class Told:
     @classmethod
     def before(cls, cycle: Cycle, forecast: Forecast) -> "Told":
         """What the plan before has told, without the jobs that have gone since; or nothing."""
-        cluster, kept, told = cycle.cluster, cycle.cluster.kept, cycle.cluster.kept.told
-        goes_on = cluster.first_state.goes_on and not cycle.fleet.soon.splits and not forecast.advises_all
-        if told is None or not goes_on or told.turn + 1 != kept.turn or told.settings != cycle.settings:
-            told = kept.told = cls(cycle.settings)
-        for work in cluster.first_state.since.gone:
+        state, told = cycle.cluster.state, cycle.cluster.state.told
+        goes_on = not cycle.fleet.soon.splits and not forecast.advises_all
+        if told is None or not goes_on or told.turn + 1 != state.turn or told.settings != cycle.settings:
+            told = state.told = cls(cycle.settings)
+        for work in state.since.gone:
             told.entries.pop(work, None)
             told.own.pop(work, None)
-        told.turn = kept.turn
+        told.turn = state.turn
         return told
 
     def changed_places(self, tree: Tree) -> list[int] | None:

@@ -1,6 +1,6 @@
 """When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from ..model.values import HOUR_MS, QUEUED, Settings
 from ..rules.times import backoff_until, ends_at
@@ -54,14 +54,14 @@ class Wakes:
     @classmethod
     def of(cls, cycle: Cycle) -> "Wakes":
         """What the plan before has found, without the jobs that have gone since; or nothing."""
-        first, kept, wakes = cycle.cluster.first_state, cycle.cluster.kept, cycle.cluster.kept.wakes
-        if wakes is None or not first.goes_on or wakes.turn + 1 != kept.turn or wakes.settings != cycle.settings:
-            wakes = kept.wakes = cls(cycle.settings, _may_wake(cycle))
-        for work in first.since.gone:
+        state, wakes = cycle.cluster.state, cycle.cluster.state.wakes
+        if wakes is None or wakes.turn + 1 != state.turn or wakes.settings != cycle.settings:
+            wakes = state.wakes = cls(cycle.settings, _may_wake(cycle, cycle.cluster.works))
+        for work in state.since.gone:
             for known in (wakes._times, wakes._untimed, wakes._ends):
                 known.pop(work, None)
-        wakes._untimed.update(dict.fromkeys(first.since.come))
-        wakes.turn = kept.turn
+        wakes._untimed.update(dict.fromkeys(_may_wake(cycle, state.since.come)))
+        wakes.turn = state.turn
         return wakes
 
     def times(self, cycle: Cycle, touched: Container[Work]) -> dict[Work, tuple[int, ...]]:
@@ -122,13 +122,18 @@ class Wakes:
         return freed
 
 
-def _may_wake(cycle: Cycle) -> Iterable[Work]:
-    """All jobs because of which alone a later plan could differ, and perhaps others."""
-    cluster, settings = cycle.cluster, cycle.settings
-    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms
-    if cluster.first_state.timed is None or protected or cycle.tree.protects or settings.waits_end or cluster.forms.delay:
-        return cluster.works
-    return [*cluster.first_state.timed, *cycle.waiting.queues.held]
+def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
+    """Those of them because of whom alone a later plan could differ, and perhaps others."""
+    settings = cycle.settings
+    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms or cycle.tree.protects
+    if protected or settings.waits_end or cycle.cluster.forms.delay:
+        return works
+    return [work for work in works if work.job.not_before is not None or (work.job.run is not QUEUED and _has_times(work))]
+
+
+def _has_times(work: Work) -> bool:
+    run = work.job.run
+    return run.until is not None or run.last_evicted is not None or run.reclaimed is not None or work.degraded
 
 
 def _while_it_waits(cycle: Cycle, work: Work) -> Iterator[int]:

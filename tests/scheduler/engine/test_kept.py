@@ -122,8 +122,8 @@ def holds_through(scenario: Scenario, events: list[str], seed: int) -> None:
     for turn, event in enumerate(events):
         plan = make_plan(scenario, kept)
         assert written(plan) == written(make_plan(scenario)), (turn, events[:turn])
-        if kept._first_state is not None:
-            check_refused(kept._first_state)
+        if kept.state is not None:
+            check_refused(kept.state)
         scenario = after(scenario, plan, event, chance, turn)
 
 
@@ -244,8 +244,8 @@ def test_a_plan_that_goes_on_is_not_made_from_scratch():
     kept = Kept()
     first = make_plan(scenario, kept)
     later = carried_out(scenario, first)
-    assert kept._first_state is not None
-    assert kept._first_state.difference(later) is not None
+    assert kept.state is not None
+    assert kept.state.difference(later) is not None
 
 
 def test_so_is_one_while_somebody_leaves():
@@ -256,8 +256,8 @@ def test_so_is_one_while_somebody_leaves():
     kept = Kept()
     make_plan(scenario, kept)
     for later in (leaving, leaving, gone):
-        assert kept._first_state is not None
-        assert kept._first_state.difference(later) is not None
+        assert kept.state is not None
+        assert kept.state.difference(later) is not None
         assert written(make_plan(later, kept)) == written(make_plan(later))
 
 

@@ -11,9 +11,9 @@ from scheduler.engine.place.seating import fit
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.cluster import Cluster
-from scheduler.engine.state.first_state import FirstState
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Standing
+from scheduler.engine.state.state import State
 from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -40,7 +40,7 @@ def stir(cycle: Cycle, chance: random.Random) -> None:
     cycle.changed()
 
 
-def check_refused(cluster: Cluster | FirstState) -> None:
+def check_refused(cluster: Cluster | State) -> None:
     """Whoever was refused room is refused it if he asks anew."""
     forms = {form.shape: form for form in cluster.forms.values()}
     for view in (cluster.fleet.now, cluster.fleet.soon):

@@ -1,0 +1,182 @@
+"""The one thing that lives longer than a plan: the fleet, the tree and the jobs where they stand, and what follows from that.
+
+It is built from a scenario and from then on changed by what happened since: who came and who went. At the end of a plan all that was decided is
+taken back, so that the next one begins with what its scenario says. With it hang, as long as it goes on from plan to plan,
+
+- `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
+- `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
+  that changed, and looks again at those whose time was up or has not begun;
+- `Told`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
+  both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
+  own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
+- `Wakes`: when a later plan could differ because of a job that stands as it did;
+- `Standing`: who stands below which leaf, and what follows from that whatever the time;
+- `First`: who held what when the plan began, against which the last word on a plan checks what it has changed.
+
+Where shares are held, the look-ahead is made anew.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..model.mig import board_of
+from ..model.values import QUEUED, Job, Placed, Scenario
+from ..place.blocks import Block, largest, usual_blocks
+from ..rules.claims import claims
+from ..rules.windows import Windows
+from .difference import Difference, compared
+from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, new_seat
+from .form import Forms
+from .queues import Queues
+from .tree import Tree
+from .work import Work
+
+if TYPE_CHECKING:
+    from ..place.gradient import Gradient
+    from ..rules.invariants import First
+    from ..search.entries import Prospect
+    from ..tell.told import Told
+    from ..tell.waking import Wakes
+    from .standing import Standing
+
+
+class State:
+    def __init__(self, scenario: Scenario, forms: Forms) -> None:
+        self.scenario = scenario
+        self.forms = forms
+        self.grid = grid = forms.grid
+        self.windows = Windows(scenario, grid)
+        self.tree = Tree(scenario, grid.types, grid.capacity, self.windows.lasting)
+        self.fleet = Fleet(grid)
+        self.works: list[Work] = []
+        self.leavers: dict[Work, tuple[Seat, ...]] = {}  # who leaves places that are still held, and which
+        self.queues = Queues()
+        self.turn = 0  # of the plan that is being made: what another one than the last has told is out of date
+        self.told: Told | None = None
+        self.wakes: Wakes | None = None
+        self.prospect: Prospect | None = None
+        self.first: First | None = None
+        self.standing: Standing | None = None
+        self.gradient: Gradient | None = None
+        self.since = compared((), (), scenario.jobs, self._new)  # what came and went since the plan before
+        self.fleet.hold_geometry()
+        self._take_up()
+        leaving = self._leaving()
+        # Whether the places of jobs alone decide what is held: no GPU has a layout of its own, and nobody leaves a part of one.
+        instances = grid.any_split or any(split.mode == "mig" for split in self.fleet.now.splits.values())
+        self.by_places = not instances and not any(seat.parts for seat in leaving)
+        self.fleet.begin(leaving)
+        self.fleet.leave_instances(leaving)
+        if self.windows.lasting:
+            for work, leaf in claims(self).items():
+                self.tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
+                self.tree.charge(leaf, work.quota_type, work.milli, work.form.fixed)
+                work.charged_leaf = leaf
+
+    @cached_property
+    def usual_blocks(self) -> tuple[Block, ...]:
+        """The largest blocks of the usual demand."""
+        return largest(usual_blocks(self.grid, self.scenario.demand))
+
+    @property
+    def ends_known(self) -> bool:
+        """Whether anyone who stands as the plan begins is known to leave some time, or gives way."""
+        return bool(self.leavers) or any(work.first_seats and (work.ends or work.job.run.backfilled) for work in self.works)
+
+    # From one plan to the next
+
+    def difference(self, scenario: Scenario) -> Difference | None:
+        """What the jobs of another scenario do not have in common with those of this one.
+
+        None where it can't go on from this one: on other nodes or with other quotas, with MIG, where somebody leaves a part of a GPU, or with a
+        window more than the jobs that changed decides about the first state, and it is made anew.
+        """
+        mine = self.scenario
+        if mine.windows or scenario.windows or not self.by_places or scenario.now < mine.now:
+            return None
+        if not self.forms.serve(scenario) or mine.quotas != scenario.quotas or mine.demand != scenario.demand:
+            return None
+        between = compared(self.works, mine.jobs, scenario.jobs, self._new)
+        return between if all(map(_is_by_places, between.come)) else None
+
+    def go_on(self, scenario: Scenario) -> bool:
+        """Take up what differs between the jobs of the plan before and those of this one, where that suffices."""
+        since = self.difference(scenario)
+        if since is None:
+            return False
+        self.scenario, self.since = scenario, since
+        self.windows = Windows(scenario, self.grid)
+        self.turn += 1
+        self.tree.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        self._take_up()
+        self.fleet.begin(self._leaving())
+        return True
+
+    def _take_up(self) -> None:
+        """Who came and who went since the plan before."""
+        since, works, fleet, tree = self.since, self.works, self.fleet, self.tree
+        works[since.first : len(works) - since.last] = since.now
+        if not since.in_place:
+            for at in range(since.first, len(works)):
+                works[at].order = at
+        for work in since.gone:
+            self.leavers.pop(work, None)
+            if work.seats:
+                fleet.lift(work.seats)
+                tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
+        for work in since.come:
+            run = work.job.run
+            if run is not QUEUED:
+                self._seat(work)
+            if work.seats:
+                if run.state == "reserved" or run.leaving:
+                    fleet.promise(work.seats)
+                fleet.put(fleet.soon, work.seats)
+                tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
+
+    # Where a job stands
+
+    def _new(self, job: Job, order: int) -> Work:
+        return Work(job, order, self.tree.position[job.quota], self.forms.of(job.kind))
+
+    def _seat(self, work: Work) -> None:
+        """Note where it stands, and what it still holds and has given up: all of it where it stops."""
+        run = work.job.run
+        stops = run.state == "stopping"
+        if run.leaving or (stops and run.workers):
+            self.leavers[work] = self._seats(work, (*run.leaving, *run.workers) if stops else run.leaving)
+        if run.workers and not stops:
+            work.stand_at(self._seats(work, run.workers), self.grid.type_of)
+
+    def _seats(self, work: Work, workers: Iterable[Placed]) -> tuple[Seat, ...]:
+        index, roles, trust = self.grid.index, work.kind.roles, self.scenario.settings.sharing_trust
+        if work.form.each is not None:  # the most usual by far
+            milli, cpus, memory = work.form.each
+            return tuple([new_seat((0, one.index, index[one.node], one.gpus, cpus, memory, milli, NO_PARTS)) for one in workers])
+        seats = []
+        for worker in workers:
+            role, node = roles[worker.role], index[worker.node]
+            mask, milli, parts = worker.gpus, role.gpus * 1000, NO_PARTS
+            if worker.mig:
+                board = board_of(self.grid.nodes[node].gpu_type)
+                assert board is not None
+                parts = tuple([Part(gpu, board.charge_of(profile), "mig", "", profile, start) for gpu, profile, start in worker.mig])
+            elif worker.share_milli is not None:
+                share = worker.share_milli, work.kind.sharing, work.trust(trust)
+                parts = tuple([Part(gpu, *share, memory=role.memory_mib or 0) for gpu in bits_of(worker.gpus)])
+            if parts:
+                mask, milli = 0, sum([part.milli for part in parts])
+            seats.append(new_seat((worker.role, worker.index, node, mask, role.cpu_milli, role.host_memory_mib, milli, parts)))
+        return tuple(seats)
+
+    def _leaving(self) -> list[Seat]:
+        return [seat for seats in self.leavers.values() for seat in seats]
+
+
+def _is_by_places(work: Work) -> bool:
+    """Whether nothing but its own GPUs and shares of them depends on where a job stands, or leaves."""
+    run = work.job.run
+    if run is QUEUED or not (run.workers or run.leaving) or not work.form.parted:
+        return True
+    return work.kind.sharing != "mig" and run.state != "stopping" and not run.leaving
