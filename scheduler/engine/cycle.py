@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from .model.plan import Course, Plan
 from .model.values import Scenario
-from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
+from .passes import allocate, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .restart import has_to_begin_anew
 from .rules.claims import charge_claims
 from .rules.displaced import TakenBack, TakenInVain
@@ -23,7 +23,7 @@ Run = Callable[[Cycle], None]
 RUNS: dict[str, Run] = {
     "stale": stale.run,
     "allocate": allocate.run,
-    "backfill": backfill.run,
+    "backfill": allocate.backfill,
     "shrink": shrink.run,
     "consolidate": consolidate.run,
     "reclaim": reclaim.run,

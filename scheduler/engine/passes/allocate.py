@@ -29,6 +29,11 @@ def run(cycle: Cycle) -> None:
         serve(cycle, keep=False, free_start=True)
 
 
+def backfill(cycle: Cycle) -> None:
+    """Takes the place of a plain allocate: a job behind a blocked one must not run into the place kept for that one."""
+    serve(cycle, keep=cycle.settings.backfill_depth > 0, free_start="allocate" in cycle.settings.passes)
+
+
 def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
     """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
     cycle.book.clear()

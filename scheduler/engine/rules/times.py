@@ -8,11 +8,10 @@ from ..state.work import Work
 from .windows import NEVER
 
 if TYPE_CHECKING:
-    from ..search.prospects import Surroundings
     from ..state.cluster import Cluster
     from ..state.planning import Cycle
 
-    Clocked: TypeAlias = Cycle | Cluster | Surroundings
+    Clocked: TypeAlias = Cycle | Cluster
 
 FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 30_000, 3_600_000
 

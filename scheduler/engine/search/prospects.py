@@ -4,42 +4,30 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ..model.values import Preemptible, Settings
+from ..model.values import Preemptible
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
-from ..state.cluster import Cluster
-from ..state.fleet import Fleet, Seat
+from ..state.fleet import Seat
 from ..state.form import Form
-from ..state.grid import Grid, ints
-from ..state.tree import Tree
-from ..state.waiting import Waiting
+from ..state.grid import ints
 from ..state.work import Work
 from .entries import Date, Entry, Prospect, seats_of
 from .lookahead import END, FOREVER, Lookahead
 from .rehearsal import Rehearsal, counts_of
 from .stays import NOWHERE, Held, Stays
 
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
+
 MANY = 64  # jobs that changed from which a look-ahead is made anew
-
-
-class Surroundings(Protocol):
-    """What a book of reservations asks of the plan in the making."""
-
-    cluster: Cluster
-    fleet: Fleet
-    grid: Grid
-    tree: Tree
-    settings: Settings
-    now: int
-    waiting: Waiting
 
 
 class Prospects(ABC):
     """When places come free, by who stands where and what is kept."""
 
-    def __init__(self, cycle: Surroundings) -> None:
+    def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
         self._entries: list[Entry] = []
         self._ahead: Lookahead | None = None
@@ -241,7 +229,7 @@ class Prospects(ABC):
         if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
             return False
         role = form.kind.roles[0]
-        eligible = work.eligible(self.cycle.grid, role, quota_type)
+        eligible = work.eligible(self.cycle.grid, 0, quota_type)
         slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
         return int(slots.sum()) < role.least
 
@@ -280,7 +268,7 @@ class Prospects(ABC):
         for place, ranks in work.missing():
             role = work.kind.roles[place]
             if role.gpus:
-                eligible = work.eligible(self.cycle.grid, role, quota_type)
+                eligible = work.eligible(self.cycle.grid, place, quota_type)
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
                     nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])

@@ -1,6 +1,7 @@
 """Places kept for blocked jobs, and what may run in the gaps before them."""
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible
@@ -12,7 +13,10 @@ from ..state.standing import most_freed
 from ..state.work import Work
 from .entries import Date, Entry, Prospect
 from .lookahead import END
-from .prospects import Prospects, Surroundings
+from .prospects import Prospects
+
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
 
 Later = list[tuple[Work, int]]  # who asks for a place, and in which type
 
@@ -20,7 +24,7 @@ Later = list[tuple[Work, int]]  # who asks for a place, and in which type
 class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
 
-    def __init__(self, cycle: Surroundings) -> None:
+    def __init__(self, cycle: "Cycle") -> None:
         super().__init__(cycle)
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
         self._asking: Later = []
@@ -235,7 +239,7 @@ def _is_counted(book: Book, work: Work) -> bool:
     return not work.seats and book.only_gpus_count(work.form) and not book.cycle.cluster.windows.upcoming
 
 
-def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, quota_type: int) -> bool:
+def suffice_without(cycle: "Cycle", leaving: Collection[Work], work: Work, quota_type: int) -> bool:
     """A bound by the role with the largest workers: False where a job could not start at once even if these left."""
     roles = work.kind.roles
     counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
@@ -248,12 +252,12 @@ def suffice_without(cycle: Surroundings, leaving: Collection[Work], work: Work, 
     counts = cycle.fleet.soon.count_np.copy()
     for node, count in freed:
         counts[node] += count
-    slots = counts // gpus * work.eligible(cycle.grid, roles[place], quota_type).array
+    slots = counts // gpus * work.eligible(cycle.grid, place, quota_type).array
     width = work.form.width
     return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 
 
-def yields(cycle: Surroundings, work: Work) -> bool:
+def yields(cycle: "Cycle", work: Work) -> bool:
     """Whether it may run in a gap that ends before it does."""
     return work.kind.preemptible is Preemptible.ALWAYS and work.kind.grace_ms <= cycle.settings.backfill_notice_ms
 

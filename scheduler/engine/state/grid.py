@@ -88,7 +88,6 @@ class Grid:
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
         self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}
-        self._by_role: dict[tuple[int, int, int, bool, bool], Eligible] = {}
 
     @cached_property
     def gpu_types(self) -> list[str]:
@@ -193,18 +192,13 @@ class Grid:
 
     def eligible(self, kind: Kind, role: Role, quota_type: int, *, suspect: bool, spare: bool) -> "Eligible":
         """Nodes on which a worker of the role may stand, were they empty."""
-        key = (id(kind), id(role), quota_type, suspect, spare)
-        known = self._by_role.get(key)
+        if not role.gpus and not role.parted:
+            quota_type = ANYWHERE  # a worker without GPUs needs only a node
+        slow = tuple(name for name, speed in kind.throughput if speed == 0)
+        group = (role.gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
+        known = self._eligible.get(group)
         if known is None:
-            gpu_types = role.gpu_types
-            if not role.gpus and not role.parted:
-                quota_type = ANYWHERE  # a worker without GPUs needs only a node
-            slow = tuple(name for name, speed in kind.throughput if speed == 0)
-            group = (gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
-            known = self._eligible.get(group)
-            if known is None:
-                known = self._eligible[group] = self._new_eligible(gpu_types, slow, quota_type, kind, suspect, spare)
-            self._by_role[key] = known
+            known = self._eligible[group] = self._new_eligible(role.gpu_types, slow, quota_type, kind, suspect, spare)
         return known
 
     def _new_eligible(self, gpu_types: tuple[str, ...], slow: tuple[str, ...], quota_type: int, kind: Kind, suspect: bool, spare: bool) -> "Eligible":

@@ -6,10 +6,10 @@ per quota type where they are maps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import compress, repeat
 from operator import ne
+from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..model.values import ANY_TYPE, Quota, Scenario, Window
@@ -23,16 +23,11 @@ EVERY_TYPE = -1
 NOTHING_GONE: Mapping[int, int] = {}
 
 
-@dataclass(slots=True)
-class Group:
-    """The children of a node: what they state, and how they were divided among last."""
+class Group(NamedTuple):
+    """The children of a node: what they state."""
 
     stated: Siblings
     plain: bool  # whether each has a weight, and guarantees of whole GPUs
-    pool: int = -1
-    wants: Sequence[int] = ()
-    usage_weight: int = 0
-    parts: list[int] = field(default_factory=list)
 
 
 class Division:
@@ -355,17 +350,13 @@ class Tree(Layout):
         return changed
 
     def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
-        """What each child of a node gets; divided anew only where the pool or what somebody wants is not as it was last time."""
+        """What each child of a node gets."""
         group = division.groups.get(parent)
         if group is None:
             group = division.groups[parent] = self._group(division, parent)
-        if group.pool == pool and group.wants == wants and group.usage_weight == self.usage_weight:
-            return group.parts
         if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
             return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
-        group.pool, group.wants, group.usage_weight = pool, wants, self.usage_weight
-        group.parts = divide(pool, wants, group.stated, self.usage_weight)
-        return group.parts
+        return divide(pool, wants, group.stated, self.usage_weight)
 
     def _group(self, division: Division, parent: int) -> Group:
         members = self.children[parent]

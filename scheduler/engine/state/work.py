@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..model.reasons import Reason
-from ..model.values import Job, Kind, Preemptible, Role
+from ..model.values import Job, Kind, Preemptible
 from .fleet import Seat
 from .form import Form, Wants
 from .grid import Eligible, Grid
@@ -108,10 +108,9 @@ class Work:
             return False
         return not {*first} <= {*seats}
 
-    def eligible(self, grid: Grid, role: Role, quota_type: int) -> Eligible:
+    def eligible(self, grid: Grid, place: int, quota_type: int) -> Eligible:
         """The nodes on which its workers of a role may stand, were they empty."""
-        kind = self.kind
-        return grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=bool(self.seats))
+        return self.form.eligible(grid, place, quota_type, suspect=self.kind.tolerates_suspect, spare=bool(self.seats))
 
     def grown(self) -> tuple[Seat, ...]:
         """The workers that this plan has added to those that run."""
