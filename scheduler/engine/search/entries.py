@@ -1,7 +1,7 @@
 """The dates of blocked jobs and the places that are kept for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..model.values import Settings
@@ -45,11 +45,12 @@ class Entry:
         return sum(count for place, count in self.places if place == node)
 
 
+@dataclass(slots=True)
 class Prospect:
-    """A look-ahead to go on from in the next plan."""
+    """The look-ahead, and who stands where until when. It goes on from plan to plan."""
 
-    def __init__(self, settings: Settings, ahead: Lookahead, stays: Stays) -> None:
-        self.settings = settings
-        self.ahead = ahead
-        self.stays = stays
-        self.changed: dict[Work, bool] = {}  # jobs that may stand otherwise by now, and whether they are still there
+    settings: Settings
+    geometry: Sequence[tuple[int, int]]  # GPUs that had been split anew by the plan that made it
+    ahead: Lookahead
+    stays: Stays
+    changed: dict[Work, bool] = field(default_factory=dict)  # jobs that may stand otherwise since the plan before, and whether they are still there

@@ -30,10 +30,7 @@ class Prospects(ABC):
     def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
         self._entries: list[Entry] = []
-        self._ahead: Lookahead | None = None
         self._read = 0  # so much of the cluster's journal is in the look-ahead
-        self._geometry: list[tuple[int, int]] = []
-        self._stays = Stays()
         self._hosts_bind: bool | None = None
         # Nobody gives way to a reservation where none is made.
         self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
@@ -46,38 +43,24 @@ class Prospects(ABC):
     @property
     def ahead(self) -> Lookahead:
         """The look-ahead as of this moment, with the places that are kept by now."""
-        return self._renew()
+        return self._prospect().ahead
 
     @property
     def stays(self) -> Stays:
         """Who stands where until when, as of this moment."""
-        self._renew()
-        return self._stays
+        return self._prospect().stays
 
-    def _renew(self) -> Lookahead:
-        cluster = self.cycle.cluster
-        if self._ahead is None or (not self._entries and self._geometry != [*cluster.geometry]):
-            self._geometry, self._read = [*cluster.geometry], len(cluster.journal)
-            prospect, cluster.state.prospect = cluster.state.prospect, None
-            if prospect is not None and prospect.settings == self.cycle.settings and len(prospect.changed) <= MANY:
-                self._ahead = self._go_on(prospect)
-            else:
-                self._stays = Stays()
-                self._ahead = self._lookahead(self._stays)
-        elif self._read < len(cluster.journal):
-            self._follow(self._ahead)
-        return self._ahead
-
-    def _go_on(self, prospect: Prospect) -> Lookahead:
-        """The look-ahead of an earlier plan as of now."""
-        ahead, now = prospect.ahead, self.cycle.now
-        self._stays = prospect.stays
-        changed = prospect.changed | dict.fromkeys(self.cycle.cluster.journal, True)
-        if now != ahead.now:
-            ahead.pass_time(now)
-            changed = dict.fromkeys(self._stays.out_of_date(now), True) | changed
-        self._take_up(ahead, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
-        return ahead
+    def _prospect(self) -> Prospect:
+        """Both: those of the plan before, as of now, where not too much has changed since."""
+        cycle, cluster = self.cycle, self.cycle.cluster
+        known = cluster.state.prospect
+        valid = known is not None and known.settings == cycle.settings and len(known.changed) <= MANY
+        if known is None or not valid or (not self._entries and known.geometry != [*cluster.geometry]):
+            self._read, stays = len(cluster.journal), Stays()
+            known = cluster.state.prospect = Prospect(cycle.settings, [*cluster.geometry], self._lookahead(stays), stays)
+        elif known.changed or self._read < len(cluster.journal) or known.ahead.now != cycle.now:
+            self._follow(known)
+        return known
 
     def fresh_lookahead(self) -> Lookahead:
         return self._lookahead(Stays())
@@ -124,19 +107,23 @@ class Prospects(ABC):
     @contextmanager
     def standing(self, ahead: Lookahead, works: Iterable[Work]) -> Iterator[None]:
         """As if these did not give way, who stand in gaps: they stay as long as they are expected to."""
-        before = [(work, self._stays.of(work)) for work in works]
-        self._take_up(ahead, [(work, self._as_expected(work, held.seats)) for work, held in before])
+        stays = self.stays
+        before = [(work, stays.of(work)) for work in works]
+        self._take_up(ahead, stays, [(work, self._as_expected(work, held.seats)) for work, held in before])
         try:
             yield
         finally:
-            self._take_up(ahead, before)
+            self._take_up(ahead, stays, before)
 
-    def _follow(self, ahead: Lookahead) -> None:
-        """Take up what has changed about jobs: places given, taken back, or only tried; and who was served meanwhile."""
-        journal = self.cycle.cluster.journal
-        moved = {work.order: work for work in journal[self._read :]}
-        self._read = len(journal)
-        self._take_up(ahead, [(moved[order], self._held_by(moved[order])) for order in sorted(moved)])
+    def _follow(self, known: Prospect) -> None:
+        """Take up what has changed about jobs: who came and went, places given, taken back, or only tried; and who was served meanwhile."""
+        ahead, now, journal = known.ahead, self.cycle.now, self.cycle.cluster.journal
+        changed = known.changed | dict.fromkeys(journal[self._read :], True)
+        known.changed, self._read = {}, len(journal)
+        if now != ahead.now:
+            ahead.pass_time(now)
+            changed = dict.fromkeys(known.stays.out_of_date(now), True) | changed
+        self._take_up(ahead, known.stays, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for entry in self._entries:
             served = bool(entry.work.seats) and not entry.work.degraded
             if served != entry.served:
@@ -146,9 +133,9 @@ class Prospects(ABC):
                 else:
                     ahead.reserve(entry.at, entry.length, entry.places)
 
-    def _take_up(self, ahead: Lookahead, changed: Iterable[tuple[Work, Held]]) -> None:
+    def _take_up(self, ahead: Lookahead, stays: Stays, changed: Iterable[tuple[Work, Held]]) -> None:
         """These jobs stand so from now on. Of what cancels out, as who has become another job where he stands, nothing is changed."""
-        usable, stays = self.cycle.grid.usable, self._stays
+        usable = self.cycle.grid.usable
         by_node: dict[int, Counter[int]] = {}  # by the instant of leaving so many GPUs more, or less
         shared: dict[tuple[int, int], int] = {}  # until when GPUs in parts were held before
         for work, new in changed:

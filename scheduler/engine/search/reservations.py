@@ -11,7 +11,7 @@ from ..rules.times import overdue
 from ..state.fleet import Seat
 from ..state.standing import most_freed
 from ..state.work import Work
-from .entries import Date, Entry, Prospect
+from .entries import Date, Entry
 from .lookahead import END
 from .prospects import Prospects
 
@@ -90,8 +90,8 @@ class Book(Prospects):
         """Forget what was reserved; the look-ahead stays and goes on to follow what changes."""
         self._asking.clear()
         self.cycle.cluster.before_changes = None
-        if self._ahead is not None:
-            self._ahead.keep_nothing()
+        if (prospect := self.cycle.cluster.state.prospect) is not None:
+            prospect.ahead.keep_nothing()
         self._entries.clear()
         self.holds.clear()
         self.per_type.clear()
@@ -100,13 +100,6 @@ class Book(Prospects):
         self._by_node.clear()
         self._full.clear()
         self._staying.clear()
-
-    def prospect(self) -> Prospect | None:
-        """What the next plan can go on from, with all reservations taken back; only where GPUs are held whole."""
-        if self._ahead is None or self._stays.tenants or self._geometry:
-            return None
-        self.clear()
-        return Prospect(self.cycle.settings, self._ahead, self._stays)
 
     # Keeping
 

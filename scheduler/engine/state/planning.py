@@ -54,8 +54,8 @@ class Cycle:
     def _go_on(self) -> None:
         """Bring up to date what the plan before has left."""
         state = self.cluster.state
-        if self.fleet.soon.splits:
-            state.prospect = None  # it follows whole GPUs only
+        if state.prospect is not None and (self.fleet.soon.splits or state.prospect.stays.tenants):
+            state.prospect = None  # from plan to plan it follows whole GPUs only
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(state.since.come, True) | dict.fromkeys(state.since.gone, False))
         if state.standing is not None:
@@ -65,12 +65,11 @@ class Cycle:
         """Take back all that was decided: the next plan begins with what the scenario says."""
         changed = list(dict.fromkeys(self.cluster.journal))
         state = self.cluster.state
-        prospect = self.book.prospect()
+        self.book.clear()
         self.cluster.undo((0, 0))
         for work in changed:
             work.begin_anew()
         self.waiting.rest(changed)
-        state.prospect = prospect or state.prospect
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(changed, True))
         if state.standing is not None:
