@@ -86,7 +86,7 @@ class Walk:
                 queues[leaf] = queues[leaf][at:]
             if not queues[leaf]:
                 del queues[leaf]
-        return QueueOrder(self.cycle.tree, self.division, queues, self.milli)
+        return self.cycle.waiting.order_of(self.division, self.choice, queues)
 
     def _over(self) -> bool:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""
@@ -127,11 +127,10 @@ class Walk:
         return (work.form.shape, work.trust(self.cycle.settings.sharing_trust)) if work.kind.sharing == "mps" else work.form.shape
 
     def _has_right(self, work: Work, quota_type: int) -> bool:
-        return self.cycle.has_turn(work, quota_type, self.milli(work))
+        return self.cycle.has_turn(work, quota_type, self._milli(work))
 
-    def milli(self, work: Work) -> int:
-        types = self.cycle.waiting.tried_types(work, self.choice) if work.seats else work.types[self.choice :]
-        return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
+    def _milli(self, work: Work) -> int:
+        return self.cycle.waiting.asked_milli(work, self.choice)
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
         shape, unfit, promising = self._alike(work), self.unfit[quota_type], self.promising[quota_type]
@@ -159,7 +158,7 @@ class Walk:
             if self.keep and self.book.room_for_more(quota_type):
                 if not work.evicted and quota_type not in self.book.blocked_within:
                     return False
-                within = self.division.used[work.home] + self.milli(work) <= self.division.fair[work.home]
+                within = self.division.used[work.home] + self._milli(work) <= self.division.fair[work.home]
                 blocked = quota_type in self.book.blocked_within
                 # For whom this plan has put out a place is kept only if he can have it now.
                 in_vain = work.evicted and (blocked or not within) and self.book.is_full(work, quota_type)

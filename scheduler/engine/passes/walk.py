@@ -34,7 +34,9 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
             among = {leaf: chosen for leaf, queue in among.items() if (chosen := sieve(leaf, queue))}
         test = Test(cycle, choice, hopeful, inside=inside)
         queues = cycle.waiting.of_round(division, choice, test.of, among)
-        for work in in_turn(cycle, QueueOrder(cycle.tree, division, queues, test.milli), test.onward) if queues else ():
+        if not queues:
+            continue
+        for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues), test.onward):
             for quota_type in cycle.waiting.tried_types(work, choice):
                 if not test.of_type(work, quota_type):
                     continue
@@ -69,10 +71,6 @@ class Test:
         while at < len(queue) and not self.of(queue[at]):
             at += 1
         return at
-
-    def milli(self, work: Work) -> int:
-        types = self.cycle.waiting.tried_types(work, self.choice)
-        return work.missing_milli(types[0]) if types else 0  # as in a walk along the queue
 
 
 def may_evict(cycle: Cycle, work: Work) -> bool:

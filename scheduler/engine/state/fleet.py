@@ -6,7 +6,7 @@ Within a view a node's idle GPUs are a bit mask, and nodes with equally many idl
 tightest node that suffices is the lowest set bit of the first bucket that has one.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -257,7 +257,7 @@ class Fleet:
         self.now.recount()
 
     def promise(self, seats: Sequence[Seat]) -> None:
-        """Places are promised to somebody who is not there yet: what stands in their way on a board is to be split anew. `put` must follow."""
+        """Places are promised to somebody who is not there yet: what stands in their way on a board is to be split anew."""
         for seat in seats:
             for gpu in bits_of(seat.mask):
                 self.soon.put_split((seat.node, gpu), None)
@@ -278,31 +278,13 @@ class Fleet:
         assert board is not None, "a part of a board that can't be split was refused at the door"
         return one != other and bool(layout_faults(board, (one, other)))
 
-    def lift(self, seats: Iterable[Seat]) -> None:
-        """Whole GPUs and shares that were held when an earlier plan began are not any more; `begin` must follow."""
-        soon, usable = self.soon, self.grid.usable
-        soon.refused.clear()
-        for _, _, node, mask, cpus, memory, _, parts in seats:
-            for part in parts:
-                split = left(soon.splits[node, part.gpu], part)
-                soon.put_split((node, part.gpu), split)
-                mask |= 0 if split else 1 << part.gpu
-            soon.change(node, mask & usable[node] & ~soon.free[node], cpus, memory)
-
-    def put(self, view: View, seats: Iterable[Seat]) -> None:
-        """Places are held when the plan begins; `begin` must follow."""
-        for _, _, node, mask, cpus, memory, _, parts in seats:
-            for part in parts:
-                view.put_split((node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
-                mask |= 1 << part.gpu
-            view.change(node, mask & view.free[node], -cpus, -memory)
-
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
         self.now = self.soon
         if leaving:
             self.now = self.soon.copy()
-            self.put(self.now, leaving)
+            for seat in leaving:
+                self.take(seat, (self.now,))
         self.idle_at_start = list(self.now.free)
         self.log.clear()
         self._alike = 0
@@ -347,11 +329,12 @@ class Fleet:
         for each in self.views():
             each.unrefuse(mark)
 
-    def take(self, seat: Seat) -> None:
+    def take(self, seat: Seat, views: Sequence[View] = ()) -> None:
+        """Hold a place, in both views or only in some."""
         _, _, node, mask, cpus, memory, _, parts = seat
         if parts and self.soon is not self.now:
             self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
-        for view in self.views():
+        for view in views or self.views():
             for part in parts:
                 self.set_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
             self._change(view, node, mask & view.free[node], -cpus, -memory)

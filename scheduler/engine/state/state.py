@@ -116,6 +116,7 @@ class State:
     def _take_up(self) -> None:
         """Who came and who went since the plan before."""
         since, works, fleet, tree = self.since, self.works, self.fleet, self.tree
+        fleet.now = fleet.soon
         works[since.first : len(works) - since.last] = since.now
         if not since.in_place:
             for at in range(since.first, len(works)):
@@ -123,7 +124,8 @@ class State:
         for work in since.gone:
             self.leavers.pop(work, None)
             if work.seats:
-                fleet.lift(work.seats)
+                for seat in work.seats:
+                    fleet.release(seat, fresh=True)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
         for work in since.come:
             run = work.job.run
@@ -132,7 +134,8 @@ class State:
             if work.seats:
                 if run.state == "reserved" or run.leaving:
                     fleet.promise(work.seats)
-                fleet.put(fleet.soon, work.seats)
+                for seat in work.seats:
+                    fleet.take(seat)
                 tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
 
     # Where a job stands

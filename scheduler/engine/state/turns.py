@@ -4,12 +4,10 @@ It is the walk of `allocate` along the queues if none of them got anything: what
 gets something, his team uses more, and the order is another one.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 from ..model.values import Job, Scenario
 from ..rules.invariants import check
-from ..rules.order import QueueOrder
 from .kept import Kept
 from .planning import Cycle
 from .tree import Division
@@ -62,7 +60,7 @@ def _asked(cycle: Cycle) -> list[Turn]:
     of_leaf: dict[int, int] = {}
     for choice, division in cycle.waiting.rounds():
         before: tuple[Work, int] | None = None
-        order = QueueOrder(cycle.tree, division, cycle.waiting.of_round(division, choice), partial(_milli, cycle, choice))
+        order = cycle.waiting.order_of(division, choice, cycle.waiting.of_round(division, choice))
         while (work := order.best()) is not None:
             asked = order.asks[work.home]
             if work not in seen:  # who accepts several types is asked again in a later round
@@ -73,10 +71,6 @@ def _asked(cycle: Cycle) -> list[Turn]:
             before = work, asked
             order.drop(work.home, calm=True)
     return found
-
-
-def _milli(cycle: Cycle, choice: int, work: Work) -> int:
-    return work.missing_milli(cycle.waiting.tried_types(work, choice)[0] if work.seats else work.types[choice])
 
 
 def _compared(cycle: Cycle, division: Division, first: tuple[Work, int], second: tuple[Work, int]) -> tuple[str, Side | None, Side | None]:

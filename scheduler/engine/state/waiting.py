@@ -3,10 +3,11 @@
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from ..model.reasons import Reason
 from ..rules.impossible import Verdict, Verdicts
-from ..rules.order import JobOrder
+from ..rules.order import JobOrder, QueueOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
@@ -181,6 +182,15 @@ class Waiting:
 
     def tried_types(self, work: Work, choice: int) -> tuple[int, ...]:
         return work.open_types[choice : choice + 1] if self.tree.by_type else work.open_types
+
+    def order_of(self, division: Division, choice: int, queues: ByLeaf) -> QueueOrder:
+        """In which those who try a type as n-th choice are served."""
+        return QueueOrder(self.tree, division, queues, partial(self.asked_milli, choice=choice))
+
+    def asked_milli(self, work: Work, choice: int) -> int:
+        """What its minimum lacks, in the first of these types."""
+        types = self.tried_types(work, choice)
+        return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def of_round(self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, among: ByLeaf | None = None) -> ByLeaf:
         """Waiting jobs by leaf that try a type of the division as n-th choice and pass the test: all of them, or among these."""
