@@ -404,7 +404,6 @@ def try_set(
     cluster = cycle.cluster
     milli = work.missing_milli(quota_type)
     code = why(found)
-    later = cycle.book.set_aside() if cycle.waiting.by_leaf() == {work.home: [work]} else None
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
@@ -413,8 +412,6 @@ def try_set(
     refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
     if refused is not None:
         cluster.undo(before)
-        if later is not None:
-            cycle.book.take_up(later)
         return refused
     cycle.changed()
     if in_vain:

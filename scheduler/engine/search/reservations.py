@@ -18,8 +18,6 @@ from .prospects import Prospects
 if TYPE_CHECKING:
     from ..state.planning import Cycle
 
-Later = list[tuple[Work, int]]  # who asks for a place, and in which type
-
 
 class Book(Prospects):
     """The reservations of one sweep, on top of a look-ahead over what runs. Both follow what the plan changes meanwhile."""
@@ -27,7 +25,7 @@ class Book(Prospects):
     def __init__(self, cycle: "Cycle") -> None:
         super().__init__(cycle)
         # Who was promised an answer, and in which type: it is worked out when somebody wants to know.
-        self._asking: Later = []
+        self._asking: list[tuple[Work, int]] = []
         self.per_type: dict[int, int] = {}
         self.blocked_within: set[int] = set()
         self.holds: list[Hold] = []  # gates that blocked jobs keep, in order
@@ -121,19 +119,6 @@ class Book(Prospects):
         if more:
             self._staying[work] = (*known, *more)
         return bool(more)
-
-    def set_aside(self) -> Later | None:
-        """Let nobody ask for a place for now, where nothing is kept yet: for the only one who asks, who needs none once he is served."""
-        if self._entries or not self.unsettled:
-            return None
-        later, self._asking = self._asking, []
-        self.cycle.cluster.before_changes = None
-        return later
-
-    def take_up(self, later: Later) -> None:
-        """He is not served after all."""
-        self._asking = later
-        self.cycle.cluster.before_changes = self.settle
 
     def add_later(self, work: Work, quota_type: int) -> None:
         """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""

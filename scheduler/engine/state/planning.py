@@ -118,7 +118,8 @@ class Cycle:
     def follow(self, order: QueueOrder, since: int, but: int) -> None:
         """Bring an order of queues up to date after a change; one leaf, whose head was dropped, is so already."""
         anywhere = self.requests.by_placement or self.cluster.windows.lasting
-        order.refresh(order.queues if anywhere else {work.home for work in self.cluster.journal[since:]} - {but})
+        if leaves := order.queues if anywhere else {work.home for work in self.cluster.journal[since:]} - {but}:
+            order.refresh(leaves)
 
     def begin_anew(self) -> None:
         """Take back all that was decided, and what was still to be worked out of that state."""

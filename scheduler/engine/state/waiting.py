@@ -189,8 +189,8 @@ class Waiting:
 
     def asked_milli(self, work: Work, choice: int) -> int:
         """What its minimum lacks, in the first of these types."""
-        types = self.tried_types(work, choice)
-        return work.missing_milli(types[0]) if types else 0  # who was put out meanwhile may have no type left that he could ask for
+        types, place = work.open_types, choice if self.tree.by_type else 0
+        return work.missing_milli(types[place]) if place < len(types) else 0  # who was put out meanwhile may have no type left that he could ask for
 
     def of_round(self, division: Division, choice: int, test: Callable[[Work], bool] | None = None, among: ByLeaf | None = None) -> ByLeaf:
         """Waiting jobs by leaf that try a type of the division as n-th choice and pass the test: all of them, or among these."""
