@@ -2,14 +2,12 @@
 
 from bisect import insort
 from collections.abc import Iterable
-from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from ..model.reasons import Reason, reason
 from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
 from .form import Form
-from .grid import Ints
 from .work import Work
 
 if TYPE_CHECKING:
@@ -21,9 +19,7 @@ Types = tuple[int, ...]
 class Queues:
     def __init__(self) -> None:
         self.by_leaf: dict[int, list[Work]] = {}  # by leaf, in its order
-        self.wanted: dict[tuple[int, int, int, int], list[int]] = {}  # blocks that are waited for, and by how many
-        self._largest: tuple[Block, ...] | None = None  # of the blocks, once that was asked
-        self.nodes: dict[int, Ints] = {}  # on which a block may stand, by identity
+        self._largest: tuple[Block, ...] | None = None  # of the blocks that are waited for, once that was asked
         self.alike: dict[tuple[int, int], list[Any]] = {}  # (form, how many) by shape and first type, of those that have no place
         self.open: dict[Work, None] = {}  # who has places and may ask for more
         self.held: dict[Work, None] = {}  # who must not start yet
@@ -100,14 +96,19 @@ class Queues:
     def blocks(self) -> tuple[Block, ...]:
         """The largest that are waited for."""
         if self._largest is None:
-            found = ((gpus, least, width, self.nodes[nodes], count) for (gpus, least, width, nodes), (count,) in self.wanted.items())
-            self._largest = largest(starmap(Block, found))
+            found: dict[tuple[int, int, int, int], Block] = {}
+            for (_, quota_type), (form, count) in self.alike.items():
+                if form.block and count:
+                    role, nodes = form.kind.roles[0], form.eligible(form.grid, 0, quota_type, suspect=False, spare=False).array
+                    key = (role.gpus, role.least, form.width, id(nodes))
+                    others = found[key].weight if key in found else 0
+                    found[key] = Block(role.gpus, role.least, form.width, nodes, count + others)
+            self._largest = largest(found.values())
         return self._largest
 
     def _join_all(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> None:
         """Let jobs wait: by leaf and by what they ask for."""
-        known_types, queues = self._types, self.by_leaf
-        alike: dict[tuple[Form, Types], list[Any]] = {}  # (one of them, how many)
+        known_types = self._types
         for key, works in joined.items():
             first, many = works[0], len(works)
             if key not in known_types:
@@ -122,15 +123,8 @@ class Queues:
                 for work in works:
                     work.types = known
             self._ask(waiting, first, many)
-            alike.setdefault((first.form, known), [first, 0])[1] += many
-            queue = queues.get(first.home)
-            if queue is None:
-                queues[first.home] = works
-            else:
-                queue += works
-        for first, many in alike.values():  # whose queue it is decides nothing here
-            self._want(waiting, first, many)
-            self.count(first, many)
+            self._count(first, many)
+            self.by_leaf.setdefault(first.home, []).extend(works)
 
     def _leave(self, waiting: "Waiting", work: Work) -> None:
         self.in_gaps.pop(work, None)
@@ -147,8 +141,7 @@ class Queues:
             del self.blocked[work]
         else:
             self._ask(waiting, work, -1)
-            self._want(waiting, work, -1)
-            self.count(work, -1)
+            self._count(work, -1)
             self.by_leaf[work.home].remove(work)
 
     def _ask(self, waiting: "Waiting", work: Work, times: int) -> None:
@@ -160,20 +153,7 @@ class Queues:
             for leaf in waiting.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
                 tree.ask(leaf, tree.division_of[quota_type], milli)
 
-    def count(self, work: Work, times: int) -> None:
+    def _count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
-
-    def _want(self, waiting: "Waiting", work: Work, times: int) -> None:
-        """Add to the blocks that are waited for."""
-        form = work.form
-        if not form.block:
-            return
-        self._largest = None
-        role = form.kind.roles[0]
-        nodes = form.eligible(waiting.cluster.grid, 0, work.types[0], suspect=False, spare=False).array
-        key = (role.gpus, role.least, form.width, id(nodes))
-        self.nodes[id(nodes)] = nodes
-        count = self.wanted.setdefault(key, [0])
-        count[0] += times
-        if not count[0]:
-            del self.wanted[key]
+        if work.form.block:
+            self._largest = None
