@@ -182,9 +182,8 @@ class Growth:
 
     def _carry_out(self, found: Found, rules: Reclaim) -> bool:
         cycle = self.cycle
-        found.units = self._highest(found.units)
         # The whole of it may be unfair, or be turned round by the order of queues, or cost too much.
-        if not self._fits(found.units) or rules.guard(found) is not None or not self._served_first(found):
+        if rules.guard(found) is not None or not self._served_first(found):
             return False
         names = {unit.work.job.name for unit in found.units}
         with cycle.cluster.attempt() as attempt:
@@ -200,18 +199,6 @@ class Growth:
             cycle.gave_way[unit.work.order] = min(unit.milli, cycle.gave_way.get(unit.work.order, unit.milli))
         cycle.changed()
         return True
-
-    def _highest(self, units: Sequence[Unit]) -> list[Unit]:
-        """As many steps of the same roles, but those with the highest indexes: a lower one is kept longest."""
-        wanted: dict[tuple[int, int], int] = {}
-        for unit in units:
-            key = (unit.work.order, unit.seats[0].role)
-            wanted[key] = wanted.get(key, 0) + 1
-        chosen = []
-        for (order, role), count in wanted.items():
-            steps = [unit for unit in self.cycle.units().units_of(order) if unit.surplus and unit.seats[0].role == role]
-            chosen.extend(sorted(steps, key=lambda unit: -unit.index)[:count])
-        return chosen
 
     def _fits(self, units: Sequence[Unit]) -> bool:
         with self.cycle.cluster.attempt():
