@@ -146,18 +146,21 @@ class State:
     def _seat(self, work: Work) -> None:
         """Note where it stands, and what it still holds and has given up: all of it where it stops."""
         run = work.job.run
-        stops = run.state == "stopping"
-        if run.leaving or (stops and run.workers):
-            self.leavers[work] = self._seats(work, (*run.leaving, *run.workers) if stops else run.leaving)
-        if run.workers and not stops:
-            work.stand_at(self._seats(work, run.workers), self.grid.type_of)
+        if run.state != "stopping":
+            leaving = run.leaving
+            if run.workers:
+                work.stand_at(self._seats(work, run.workers), self.grid.type_of)
+        else:
+            leaving = (*run.leaving, *run.workers)
+        if leaving:
+            self.leavers[work] = self._seats(work, leaving)
 
     def _seats(self, work: Work, workers: Iterable[Placed]) -> tuple[Seat, ...]:
-        index, roles, trust = self.grid.index, work.kind.roles, self.scenario.settings.sharing_trust
-        if work.form.each is not None:  # the most usual by far
-            milli, cpus, memory = work.form.each
+        index, each = self.grid.index, work.form.each
+        if each is not None:  # the most usual by far
+            milli, cpus, memory = each
             return tuple([new_seat((0, one.index, index[one.node], one.gpus, cpus, memory, milli, NO_PARTS)) for one in workers])
-        seats = []
+        seats, roles, trust = [], work.kind.roles, self.scenario.settings.sharing_trust
         for worker in workers:
             role, node = roles[worker.role], index[worker.node]
             mask, milli, parts = worker.gpus, role.gpus * 1000, NO_PARTS
