@@ -164,7 +164,7 @@ class Anew:
         return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
 
     def _judged(self, target: Target) -> Target:
-        outside = self._outside(target.low, target.high)
+        outside = ~span_bits(target.low, target.high)
 
         def fits(units: Sequence[Unit]) -> bool:
             with self.cycle.cluster.attempt():
@@ -172,10 +172,6 @@ class Anew:
                 return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
 
         return replace(target, fits=fits, lacking=0)  # GPUs that are joined come free as well
-
-    def _outside(self, low: int, high: int) -> int:
-        everywhere = span_bits(0, self.cycle.grid.size)
-        return everywhere & ~span_bits(low, high)
 
     def _carry_out(self, found: Found, rights: Reclaim | Inside) -> bool:
         cycle, name = self.cycle, self.work.job.name
@@ -185,7 +181,7 @@ class Anew:
         with cycle.cluster.attempt() as attempt:
             detail = f"its place is repartitioned for {name}, which takes {counted(self.milli)}"
             release(cycle, found.units, reason(rights.code, detail), name, rights.own)
-            placed = self._place(cycle.fleet.soon, self._outside(found.low, found.high))
+            placed = self._place(cycle.fleet.soon, ~span_bits(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
             seats, leaf = placed

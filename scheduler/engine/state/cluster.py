@@ -77,7 +77,7 @@ class Cluster:
 
     @cached_property
     def _anyone_ends_at_first(self) -> bool:
-        return self.state.ends_known
+        return bool(self.state.leavers) or any(work.first_seats and (work.ends or work.job.run.backfilled) for work in self.works)
 
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""

@@ -258,15 +258,6 @@ def flags_of(mask: int, size: int) -> Ints:
 def bits_of_large(mask: int) -> list[int]:
     """Positions of the set bits of a wide bit set."""
     if mask.bit_count() <= FEW_BITS:
-        positions = []
-        while mask:
-            low = mask & -mask
-            positions.append(low.bit_length() - 1)
-            mask ^= low
-        return positions
-    size = (mask.bit_length() + 7) // 8
-    if not size:
-        return []
-    array = np.unpackbits(np.frombuffer(mask.to_bytes(size, "little"), dtype=np.uint8), bitorder="little")
-    found: list[int] = np.flatnonzero(array).tolist()
+        return [*ascending(mask)]
+    found: list[int] = np.flatnonzero(flags_of(mask, mask.bit_length())).tolist()
     return found

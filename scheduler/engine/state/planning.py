@@ -69,7 +69,7 @@ class Cycle:
         self.cluster.undo((0, 0))
         for work in changed:
             work.begin_anew()
-        self.waiting.rest(changed)
+        self.waiting.queues.rest(changed, self.waiting.asking_again())
         if state.prospect is not None:
             state.prospect.changed.update(dict.fromkeys(changed, True))
         if state.standing is not None:

@@ -1,12 +1,13 @@
 """Who waits, for what, and what that comes to: made once, and then changed by the jobs that came and went between two plans."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..model.reasons import Reason, reason
 from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
+from ..rules.order import JobOrder
 from .form import Form
 from .work import Work
 
@@ -34,6 +35,7 @@ class Queues:
             self._leave(waiting, work)
         joined: dict[tuple[int, Form], list[Work]] = {}
         degraded: list[Work] = []
+        here: dict[int, list[Work]] = {}  # who joins a queue
         for work in come:
             if work.backfilled:
                 self.in_gaps[work] = None
@@ -64,25 +66,13 @@ class Queues:
                 joined.setdefault((work.home, work.form), []).append(work)
         if not joined and not degraded and not self.blocked:
             return static  # nobody came who waits
-        before = {leaf: len(self.by_leaf.get(leaf, ())) for leaf in {leaf for leaf, _ in joined} | {work.home for work in degraded}}
-        self._join_all(waiting, joined)
-        for work in degraded:
-            self.by_leaf.setdefault(work.home, []).append(work)
-        for leaf, many in before.items():
-            self._put_in_order(waiting, self.by_leaf.get(leaf, []), many)
+        for work in (*self._asking(waiting, joined), *degraded):
+            here.setdefault(work.home, []).append(work)
+        for leaf, works in here.items():
+            put_in_order(waiting.order, self.by_leaf.setdefault(leaf, []), works)
         for work, told in self.blocked.items():
             static[work.order] = told or waiting.verdicts.of(work)[0]
         return static
-
-    def _put_in_order(self, waiting: "Waiting", queue: list[Work], many: int) -> None:
-        """The first so many are in their order."""
-        if len(queue) - many > many // 16 + 1:
-            waiting.order.sort(queue)
-            return
-        come = queue[many:]
-        del queue[many:]
-        for work in come:
-            insort(queue, work, key=waiting.order.rank)
 
     def rest(self, changed: Iterable[Work], asked_again: Iterable[Work]) -> None:
         """As before the first pass of the plan that has taken up `changed`."""
@@ -106,25 +96,21 @@ class Queues:
             self._largest = largest(found.values())
         return self._largest
 
-    def _join_all(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> None:
-        """Let jobs wait: by leaf and by what they ask for."""
-        known_types = self._types
+    def _asking(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> Iterator[Work]:
+        """Those that wait for something that they could have: they are counted by what they ask for."""
         for key, works in joined.items():
             first, many = works[0], len(works)
-            if key not in known_types:
-                blocked, types = waiting.verdicts.of(first)
-                known_types[key] = None if blocked else types
-            known = known_types[key]
+            blocked, types = waiting.verdicts.of(first)
+            known = self._types.setdefault(key, None if blocked else types)
             if known is None:
-                reasons = waiting.verdicts.of(first)[0]
-                self.blocked.update(dict.fromkeys(works, None if reasons[0].code == "limit" else reasons))
+                self.blocked.update(dict.fromkeys(works, None if blocked[0].code == "limit" else blocked))
                 continue
             if known != first.form.types:
                 for work in works:
                     work.types = known
             self._ask(waiting, first, many)
             self._count(first, many)
-            self.by_leaf.setdefault(first.home, []).extend(works)
+            yield from works
 
     def _leave(self, waiting: "Waiting", work: Work) -> None:
         self.in_gaps.pop(work, None)
@@ -157,3 +143,13 @@ class Queues:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
         if work.form.block:
             self._largest = None
+
+
+def put_in_order(order: JobOrder, queue: list[Work], come: Sequence[Work]) -> None:
+    """Let jobs join a queue that is in its order."""
+    if len(come) > len(queue) // 16 + 1:
+        queue += come
+        order.sort(queue)
+        return
+    for work in come:
+        insort(queue, work, key=order.rank)

@@ -79,11 +79,6 @@ class State:
         """The largest blocks of the usual demand."""
         return largest(usual_blocks(self.grid, self.scenario.demand))
 
-    @property
-    def ends_known(self) -> bool:
-        """Whether anyone who stands as the plan begins is known to leave some time, or gives way."""
-        return bool(self.leavers) or any(work.first_seats and (work.ends or work.job.run.backfilled) for work in self.works)
-
     # From one plan to the next
 
     def difference(self, scenario: Scenario) -> Difference | None:

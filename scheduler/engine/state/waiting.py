@@ -1,6 +1,5 @@
 """Who waits while a plan is made, by leaf and in the order of each queue."""
 
-from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -11,6 +10,7 @@ from ..rules.order import JobOrder, QueueOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
+from .queues import put_in_order
 from .tree import Division
 from .work import Work
 
@@ -33,10 +33,6 @@ class Waiting:
         self.queues = cluster.state.queues
         # By a job's place, why it waits for nothing that a pass could give.
         self.static = self.queues.change(self, cluster.state.since.gone, cluster.state.since.come)
-
-    def rest(self, changed: Iterable[Work]) -> None:
-        """Those who have changed wait again as when the plan began."""
-        self.queues.rest(changed, self._again.values())
 
     def __contains__(self, work: Work) -> bool:
         """Whether its minimum has no place."""
@@ -78,24 +74,14 @@ class Waiting:
         self.cluster.put_out.clear()
         known.update(put_out)
         here: ByLeaf = {}
-        home, mine = -1, []
         for work in put_out.values():
-            if not work.stood_before:
-                continue  # below its minimum it has waited all along
-            if work.home != home:  # neighbours are often of one leaf
-                home = work.home
-                mine = here.setdefault(home, [])
-            mine.append(work)
+            if work.stood_before:  # below its minimum it has waited all along
+                here.setdefault(work.home, []).append(work)
         self._all = None
         for leaf, works in here.items():
             queue = by_leaf[leaf] = [*by_leaf.get(leaf, ())]  # a walk may still go along the old one
             self._here.pop(leaf, None)
-            if len(works) > 16:
-                queue += works
-                self.order.sort(queue)
-            else:
-                for work in works:
-                    insort(queue, work, key=self.order.rank)
+            put_in_order(self.order, queue, works)
 
     def asking_again(self) -> Iterable[Work]:
         """Who was put out at some time in this plan, and waited like everyone else then."""
