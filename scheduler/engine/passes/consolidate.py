@@ -1,9 +1,10 @@
 """Make a block by moving running work elsewhere, where that loses less than it wins."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import combinations
 from math import comb
+from operator import itemgetter
 
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
@@ -11,7 +12,7 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.gates import closed_gate
 from ..rules.times import overdue
-from ..search.clearable import Need, weight_of
+from ..search.clearable import Cost, Need, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets
 from ..search.reservations import delays
 from ..state.fleet import Seat, View
@@ -24,7 +25,7 @@ NO_MOVES = reason("moves", "no set of moves makes room")
 LOSES_MORE = reason("moves", "moving other jobs would lose more work than it gains")
 MOST_SETS = 4000  # looked at for a gang whose room can't be counted
 MOST_TRIES = 100  # of them carried out on trial
-Plan = tuple[int, int, list[int], list[str], int, list[Work]]
+Moves = tuple[Cost, list[Work], Target]  # what it costs to move some jobs out of a slice
 
 
 def run(cycle: Cycle) -> None:
@@ -65,17 +66,15 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if refused is not None:
         return refused
     counted = work.form.plain and not work.seats
-    plans = (_counted if counted else _tried)(cycle, work, quota_type)
     loses = False
-    for (_, lost, _, _, _, moved), target in plans:
-        if not _gains(cycle, work, milli, lost):
+    for cost, moved, target in (_counted if counted else _tried)(cycle, work, quota_type):
+        if not _gains(cycle, work, milli, cost[1]):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):
             return None
-    if not loses:  # another job of this shape may have more to win
-        cycle.refused.add(_alike(cycle, work, quota_type))
     if loses:
-        return LOSES_MORE
+        return LOSES_MORE  # another job of this shape may have more to win
+    cycle.refused.add(_alike(cycle, work, quota_type))
     most = cycle.settings.max_moves
     return NO_MOVES if most is None or overdue(cycle, work) else no_moves(most)
 
@@ -119,31 +118,27 @@ def _gains(cycle: Cycle, work: Work, milli: int, lost: int) -> bool:
     return at is None or lost * 1000 < milli * at
 
 
-def _plan(cycle: Cycle, jobs: list[Work], low: int) -> Plan:
-    """A set of jobs to move, with how it compares: fewest jobs, then least lost, then the younger ones, then names."""
-    weights = [weight_of(one, cycle.now) for one in jobs]
-    lost = sum([weight.lost for weight in weights])
-    return len(jobs), lost, sorted([weight.age for weight in weights]), [weight.name for weight in weights], low, jobs
+def _by_cost(cycle: Cycle, sets: Iterable[tuple[list[Work], Target]]) -> list[Moves]:
+    return sorted([(cost_of(moved, target.low, cycle.now), moved, target) for moved, target in sets], key=itemgetter(0))
 
 
-def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[Plan, Target]]:
+def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[Moves]:
     """The cheapest set of each domain, for jobs whose room is a matter of counting, where it may leave room for who is moved; the least first."""
     most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
     eligible = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
     several = form.width >= 0 and len(grid.levels[form.width]) > 1
     room = cycle.capacity(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
-    plans = []
+    sets = []
     for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
         if slots >= target.count:
             continue  # it would fit as it is, and was held back for another reason
         moved = _cheapest(cycle, target, target.count - slots, most)
         if moved is not None and len(moved) <= most and _leave_room(cycle, target, moved):
-            plans.append((_plan(cycle, moved, target.low), target))
-    plans.sort(key=lambda pair: pair[0][:5])
-    return plans
+            sets.append((moved, target))
+    return _by_cost(cycle, sets)
 
 
-def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Target]]:
+def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[Moves]:
     """Sets for a gang of several roles or with levels of its own, for which only trying tells: all of one job first, then of two, and so on."""
     grid, soon = cycle.grid, cycle.fleet.soon
     needed = work.missing_milli(quota_type) // 1000
@@ -160,13 +155,12 @@ def _tried(cycle: Cycle, work: Work, quota_type: int) -> Iterator[tuple[Plan, Ta
         if sum(comb(len(held), size) for _, _, held in found) > MOST_SETS:
             return
         sets = [
-            (_plan(cycle, [one for _, one in chosen], target.low), target)
+            ([one for _, one in chosen], target)
             for target, short, held in found
             for chosen in combinations(held, size)
             if sum(count for count, _ in chosen) >= short
         ]
-        sets.sort(key=lambda pair: pair[0][:5])
-        for each in sets:
+        for each in _by_cost(cycle, sets):
             tries += 1
             if tries > MOST_TRIES:
                 return

@@ -39,6 +39,12 @@ def weight_of(work: Work, now: int) -> Weight:
     return Weight(lost, -work.job.submitted, work.job.name)
 
 
+def cost_of(works: Sequence[Work], place: int, now: int) -> Cost:
+    """One way to make room, as it compares with others: the fewest jobs, then least lost, then the younger ones, then names."""
+    weights = [weight_of(one, now) for one in works]
+    return len(works), sum([one.lost for one in weights]), sorted([one.age for one in weights]), [one.name for one in weights], place
+
+
 class Need(NamedTuple):
     """Workers of a job that are to stand in a slice of the fleet, and how many of them find no room there."""
 
@@ -99,10 +105,7 @@ class Clearable:
         """A node as one way to make room: the least is taken."""
         known = self._costs.get(node)
         if known is None:
-            works = self.works[node]
-            weights = [weight_of(one, self._now) for one in works]
-            lost = sum([one.lost for one in weights])
-            known = self._costs[node] = len(works), lost, sorted([one.age for one in weights]), [one.name for one in weights], node
+            known = self._costs[node] = cost_of(self.works[node], node, self._now)
         return known
 
     def _beyond(self, stand: int) -> Ints:
