@@ -12,10 +12,8 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import HOUR_MS
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
-from ..rules.gates import open_leaf
 from ..rules.legality import Inside, Reclaim
-from ..search.evicting import release, some_of, targets, tell, told_before
-from ..search.reservations import delays, held_back
+from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit
 from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger
 from ..state.fleet import Seat, Split, View
@@ -196,18 +194,7 @@ class Anew:
 
     def _place(self, view: View, banned: int) -> tuple[tuple[Seat, ...], int] | Reason:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
-        cycle, work = self.cycle, self.work
-        leaf, refused = open_leaf(cycle, work, self.quota_type, self.milli, self.claim)
-        if refused is not None:
-            return refused
-        kept_clear, ahead = cycle.cluster.windows.gate(cycle.cluster, work, self.quota_type, self.milli)
-        if kept_clear is not None:
-            return kept_clear
-        seats = self._fit(view, banned | ahead)
-        if seats is None or cycle.cluster.in_a_circle(work, seats):
-            return NO_SPLIT
-        crowded = delays(cycle.book, work, self.quota_type, self.milli, seats)
-        return held_back(cycle.book, crowded) if crowded else (seats, leaf)
+        return beside_others(self.cycle, self.work, self.quota_type, self.milli, self.claim, lambda ahead: self._fit(view, banned | ahead), NO_SPLIT)
 
     def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
         if self.work.kind.sharing == "mig":

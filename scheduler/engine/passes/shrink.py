@@ -1,12 +1,11 @@
 """Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..model.reasons import Reason, reason
-from ..rules.gates import closed_gate
 from ..rules.legality import ANY_SIZE, Inside, Reclaim, own_surplus, rank_and_cost
-from ..search.evicting import given_back, place_in, take_units
-from ..search.reservations import delays
+from ..search.evicting import NOTHING, beside_others, given_back, place_in, take_units
 from ..search.units import Unit
 from ..search.victims import Rights
 from ..state.planning import Cycle
@@ -89,11 +88,8 @@ def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
     quota_type, milli = work.quota_type, work.missing_milli(work.quota_type)
     with cycle.cluster.attempt():
         cycle.cluster.unseat(work, [seat for unit in units for seat in unit.seats], reason("shrink", "a trial"), None)
-        if closed_gate(cycle, work, work.charged_leaf, quota_type, milli) is not None:
-            return False
-        refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
-        seats = None if refused is not None else place_in(cycle, work, quota_type, 0, cycle.grid.size, banned)
-        return seats is not None and not delays(cycle.book, work, quota_type, milli, seats)
+        place = partial(place_in, cycle, work, quota_type, 0, cycle.grid.size)
+        return not isinstance(beside_others(cycle, work, quota_type, milli, None, place, NOTHING), Reason)
 
 
 __all__ = ["give_own", "run", "shrink"]

@@ -236,6 +236,23 @@ def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, ban
     return placer.place(work.missing(), within)
 
 
+def beside_others(
+    cycle: Cycle, work: Work, quota_type: int, milli: int, claim: int | None, place: Callable[[int], tuple[Seat, ...] | None], none: Reason
+) -> tuple[tuple[Seat, ...], int] | Reason:
+    """Take places that `place` finds off the banned nodes, if gates, windows and reservations agree; they, and which leaf is charged, or why not."""
+    leaf, refused = open_leaf(cycle, work, quota_type, milli, claim)
+    banned = 0
+    if refused is None:
+        refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+    if refused is not None:
+        return refused
+    seats = place(banned)
+    if seats is None or cycle.cluster.in_a_circle(work, seats):
+        return none
+    crowded = delays(cycle.book, work, quota_type, milli, seats)
+    return held_back(cycle.book, crowded) if crowded else (seats, leaf)
+
+
 def delaying_none(
     cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int, place: Callable[[int], tuple[Seat, ...] | None]
 ) -> tuple[Seat, ...] | None:
@@ -425,19 +442,13 @@ def _start(
 ) -> Reason | None:
     """Give the job its places where others have left, if gates, windows and reservations agree."""
     cluster = cycle.cluster
-    leaf, refused = open_leaf(cycle, work, quota_type, milli, claim)
-    banned = 0
-    if refused is None:
-        refused, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-    if refused is not None:
-        return refused
-    seats = place_in(cycle, work, quota_type, found.low, found.high, banned | off)
-    if seats is None or cluster.in_a_circle(work, seats):
-        return NOTHING
     # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-    crowded = delays(cycle.book, work, quota_type, milli, seats)
-    if crowded:
-        return held_back(cycle.book, crowded)
+    placed = beside_others(
+        cycle, work, quota_type, milli, claim, lambda banned: place_in(cycle, work, quota_type, found.low, found.high, banned | off), NOTHING
+    )
+    if isinstance(placed, Reason):
+        return placed
+    seats, leaf = placed
     taken = {victim.job.name for victim in victims}
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
     detail = f"{how_many} way: {some_of(taken)}"
