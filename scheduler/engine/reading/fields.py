@@ -22,13 +22,14 @@ class Codec(NamedTuple):
 
 
 class Field(NamedTuple):
-    """A field of an object: its name in the engine, its codec, what it is where it is not stated, and whether it is written only where it is not
-    that."""
+    """A field of an object: its name in the engine, its codec, what it is where it is not stated, whether it is written only where it is not
+    that, and how it is told of the engine's value where that is no attribute of the name."""
 
     name: str
     codec: Codec
     default: Any = MISSING
     seldom: bool = False
+    of: Callable[[Any], Any] | None = None
 
 
 def with_defaults_of(value: Any, fields: Mapping[str, tuple[str, Codec]]) -> dict[str, Field]:
@@ -74,15 +75,15 @@ class Table:
         """The same of many objects at once, column by column, from what each of them states for each key."""
         found = {}
         columns = zip(*stated, strict=True) if stated else [()] * len(self.fields)
-        for (name, codec, default, _), column in zip(self.fields.values(), columns, strict=True):
+        for (name, codec, default, *_), column in zip(self.fields.values(), columns, strict=True):
             read = codec.read
             found[name] = [*map(read, column)] if default is MISSING else [default if value is UNSET else read(value) for value in column]
         return found
 
     def write(self, value: Any) -> dict[str, Any]:
-        """The same back; what the engine's value has no attribute for is left to the caller."""
-        stated = [(key, field, getattr(value, field.name)) for key, field in self.fields.items() if hasattr(value, field.name)]
-        return {key: field.codec.write(one) for key, field, one in stated if not (field.seldom and one == field.default)}
+        """The same back; what can't be told of the engine's value is left to the caller."""
+        stated = [(key, field, field.of(value) if field.of else getattr(value, field.name, MISSING)) for key, field in self.fields.items()]
+        return {key: field.codec.write(one) for key, field, one in stated if one is not MISSING and not (field.seldom and one == field.default)}
 
 
 def record(fields: Mapping[str, Field], make: Callable[..., Any]) -> Codec:

@@ -74,25 +74,18 @@ def role_codec(placing: Codec) -> Codec:
         "min": Field("least", whole(0, MOST_WORKERS), 1),
         "max": Field("most", optional(whole(1, MOST_WORKERS)), None),
         "step": Field("step", whole(1, MOST_WORKERS), 1),
-        "desired": Field("desired", optional(whole(0, MOST_WORKERS)), None),
-        "gpus": Field("gpus", optional(Codec(_gpus)), None),
-        "mig": Field("mig", optional(TEXT), None),
-        "gpu_memory_gb": Field("memory_mib", optional(above_zero(GIGABYTES)), None),
-        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None),
-        "devices": Field("devices", whole(1, 64), 1),
-        "gpu_types": Field("gpu_types", optional(TEXTS, ()), ()),
+        "desired": Field("desired", optional(whole(0, MOST_WORKERS)), None, seldom=True),
+        "gpus": Field("gpus", optional(Codec(_gpus)), None, seldom=True, of=lambda role: None if role.parted else role.gpus),
+        "mig": Field("mig", optional(TEXT), None, seldom=True),
+        "gpu_memory_gb": Field("memory_mib", optional(above_zero(GIGABYTES)), None, seldom=True),
+        "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None, seldom=True),
+        "devices": Field("devices", whole(1, 64), 1, seldom=True),
+        "gpu_types": Field("gpu_types", optional(TEXTS, ()), (), seldom=True),
         "cpus": Field("cpu_milli", PROCESSORS, 0),
         "host_memory_gb": Field("host_memory_mib", GIGABYTES, 0),
-        "topology": Field("placing", optional(placing), None),
+        "topology": Field("placing", optional(placing), None, seldom=True),
     }
-
-    codec = record(fields, _role)
-
-    def write(role: Role) -> dict[str, Any]:
-        needless = "gpus" if role.parted else "devices"
-        return {key: value for key, value in codec.write(role).items() if value is not None and key != needless}
-
-    return Codec(codec.read, write)
+    return record(fields, _role)
 
 
 def _gpus(value: Any) -> int:

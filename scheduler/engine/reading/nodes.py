@@ -1,7 +1,8 @@
 """The levels and the nodes of a scenario."""
 
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..model.mig import Instance, board_of, layout_faults
 from ..model.unfrozen import maker
@@ -56,11 +57,20 @@ def _islands(value: Any) -> tuple[int, ...]:
     return tuple(sorted(masks, key=lambda mask: mask & -mask))
 
 
+class SplitGpu(NamedTuple):
+    gpu: int
+    instances: Sequence[Instance | MigInstance]
+
+
+def _split_gpus(node: Node) -> list[SplitGpu]:
+    return [SplitGpu(gpu, [one for one in node.mig if one.gpu == gpu]) for gpu in bits_of(node.split)]
+
+
 GPU = whole(0, MOST_GPUS - 1)
 MASK = Codec(_mask, lambda mask: list(bits_of(mask)))
 ISLANDS = Codec(_islands, lambda masks: [MASK.write(mask) for mask in masks] or None)
 INSTANCES = listed(record({"profile": Field("profile", TEXT), "start": Field("start", whole(0, 7))}, Instance))
-SPLIT_GPU = record({"gpu": Field("gpu", GPU), "instances": Field("instances", INSTANCES)}, lambda gpu, instances: (gpu, instances))
+SPLIT_GPU = record({"gpu": Field("gpu", GPU), "instances": Field("instances", INSTANCES)}, SplitGpu)
 
 
 def node_codec(topology: Topology, now: int) -> Codec:
@@ -78,8 +88,8 @@ def node_codec(topology: Topology, now: int) -> Codec:
         "quota_type": Field("quota_type", optional(TEXT), None),
         "gpus": Field("gpus", whole(0, MOST_GPUS)),
         "gpu_memory_gb": Field("gpu_memory_mib", GIGABYTES, 0),
-        "cluster": Field("cluster", TEXT, "default"),
-        "path": Field("domains", table_of(TEXT), ()),
+        "cluster": Field("cluster", TEXT, "default", of=lambda node: node.path[0]),
+        "path": Field("domains", table_of(TEXT), (), of=lambda node: zip(topology.levels, node.path[1:], strict=True)),
         "island": Field("island", optional(TEXT), None),
         "islands": Field("islands", ISLANDS, ()),
         "health": Field("health", one_of("healthy", "suspect", "draining", "down"), "healthy"),
@@ -89,17 +99,10 @@ def node_codec(topology: Topology, now: int) -> Codec:
         "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB, seldom=True),
         "labels": Field("labels", table_of(TEXT), ()),
         "attributes": Field("attributes", table_of(MILLIONTHS), ()),
-        "mig": Field("boards", listed(SPLIT_GPU), ()),
+        "mig": Field("boards", listed(SPLIT_GPU), (), of=_split_gpus),
         "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), (), seldom=True),
     }
-    codec = record(fields, lambda **values: _node(topology, **values))
-
-    def write(node: Node) -> dict[str, Any]:
-        split = {gpu: [{"profile": one.profile, "start": one.start} for one in node.mig if one.gpu == gpu] for gpu in bits_of(node.split)}
-        mig = [{"gpu": gpu, "instances": instances} for gpu, instances in split.items()]
-        return codec.write(node) | {"cluster": node.path[0], "path": dict(zip(topology.levels, node.path[1:], strict=True)), "mig": mig}
-
-    return Codec(codec.read, write)
+    return record(fields, lambda **values: _node(topology, **values))
 
 
 def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], ...], boards: Any, **values: Any) -> Node:

@@ -1,6 +1,7 @@
 """The quota tree and the windows of a scenario."""
 
 from collections.abc import Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ..model.values import ANY_TYPE, Amount, Node, Quota, Topology, Window
@@ -49,8 +50,8 @@ def quota_codec(now: int) -> Codec:
         "parent": Field("parent", optional(TEXT), None),
         "guaranteed": Field("guaranteed", AMOUNT, Amount(total=0)),
         "limit": Field("limit", AMOUNT, Amount()),
-        "weight": Field("both_weights", WEIGHT, (1000, ())),
-        "priority": Field("both_priorities", PRIORITY, (100, ())),
+        "weight": Field("both_weights", WEIGHT, (1000, ()), of=attrgetter("weight", "weights")),
+        "priority": Field("both_priorities", PRIORITY, (100, ()), of=attrgetter("priority", "priorities")),
         "preempt_min_runtime_s": Field("preempt_min_runtime_ms", optional(SECONDS), None),
         "reclaim_min_runtime_s": Field("reclaim_min_runtime_ms", optional(SECONDS), None),
         "created": Field("created", moment(now), now),
@@ -61,12 +62,7 @@ def quota_codec(now: int) -> Codec:
         (weight, weights), (priority, priorities) = both_weights, both_priorities
         return Quota(**values, weight=weight, priority=priority, weights=weights, priorities=priorities)
 
-    def write(quota: Quota) -> dict[str, Any]:
-        both = {"weight": WEIGHT.write((quota.weight, quota.weights)), "priority": PRIORITY.write((quota.priority, quota.priorities))}
-        return codec.write(quota) | both
-
-    codec = record(fields, make)
-    return Codec(codec.read, write)
+    return record(fields, make)
 
 
 def read_quotas(raw: Any, now: int, known: Collection[str], bad: Bad) -> tuple[Quota, ...]:

@@ -141,7 +141,7 @@ SETTINGS = record(_SETTINGS, _settings)
 def demand_codec(topology: Topology) -> Codec:
     fields = {
         "share": Field("share", MILLIONTHS),
-        "gpus": Field("gpus", optional(whole(0, MOST_GPUS)), None),
+        "gpus": Field("gpus", optional(whole(0, MOST_GPUS)), None, seldom=True, of=lambda part: part.gpus if part.share_milli is None else None),
         "gpu_share": Field("share_milli", optional(above_zero(SHARE)), None, seldom=True),
         "workers": Field("workers", whole(1, 100_000), 1),
         "required": Field("required", optional(TEXT), None),
@@ -156,11 +156,7 @@ def demand_codec(topology: Topology) -> Codec:
             raise Bad("must ask for exactly one of gpus, gpu_share")
         return Demand(**values | {"gpus": values["gpus"] or 0, "gpu_types": tuple(sorted(set(values["gpu_types"])))})
 
-    def write(part: Demand) -> dict[str, Any]:
-        return {key: value for key, value in codec.write(part).items() if key != "gpus" or part.share_milli is None}
-
-    codec = record(fields, make)
-    return Codec(codec.read, write)
+    return record(fields, make)
 
 
 def read_demand(raw: Any, topology: Topology, bad: Bad) -> tuple[Demand, ...]:
