@@ -158,7 +158,7 @@ class Course(NamedTuple):
     fragmented: int
 
 
-def names(items: Sequence[str], most: int = 4) -> str:
+def names(items: Sequence[str], most: int = 4, of: str = "") -> str:
     """A short list of names for a sentence."""
     shown = ", ".join(items[:most])
-    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
+    return f"{shown} and {len(items) - most} more{of}" if len(items) > most else shown

@@ -4,8 +4,8 @@ import json
 from typing import Any
 from zlib import crc32
 
+from ..model.plan import Stand
 from ..model.values import QUEUED, Job, Kind, Placed, Scenario
-from ..state.fleet import bits_of
 from .checkers import spell_instant
 from .jobs import job_tables
 from .kinds import kind_table
@@ -53,12 +53,8 @@ def _job(job: Job) -> dict[str, Any]:
 
 def _worker(worker: Placed, kind: Kind) -> dict[str, Any]:
     role = kind.roles[worker.role]
-    document: dict[str, Any] = {"role": role.name, "index": worker.index, "node": worker.node, "gpus": list(bits_of(worker.gpus))}
-    if worker.mig:
-        document["mig"] = [{"profile": profile, "start": start} for _, profile, start in worker.mig]
-    elif worker.share_milli is not None and role.share_milli is not None:
-        document["gpu_share"] = worker.share_milli / 1000
-    return document
+    share = None if role.share_milli is None else worker.share_milli  # one by memory follows from that
+    return Stand(role.name, worker.index, worker.node, worker.gpus, share, worker.mig).as_json()
 
 
 JOBS_A_BLOCK = 256

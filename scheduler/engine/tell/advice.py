@@ -10,10 +10,9 @@ from ..passes.allocate import could_start
 from ..passes.walk import may_evict
 from ..rules.times import backoff_until, duration
 from ..rules.windows import NEVER, Windows
-from ..state.cluster import on_gpus
-from ..state.fleet import Seat
 from ..state.planning import Cycle
 from ..state.work import Work
+from .decisions import stands
 
 Advice = tuple[str, Any]  # what is changed, and to what
 Change = tuple[str, Any, Callable[[Kind], Kind]]
@@ -115,13 +114,13 @@ class Advisor:
     @cached_property
     def _windows_next(self) -> Windows:
         """The windows as the next plan sees them: what this one decides may leave another block for them."""
-        cluster, scenario, nodes = self.cycle.cluster, self.cycle.cluster.scenario, self.cycle.grid.nodes
+        cluster, scenario = self.cycle.cluster, self.cycle.cluster.scenario
         if not cluster.journal or all(ahead.window.level is None for ahead in cluster.windows.upcoming):
             return cluster.windows
         runs: dict[str, Run] = {}
         for work in dict.fromkeys(cluster.journal):
             stood = work.first_seats and not work.evicted and not work.moved
-            places = tuple([Placed(seat.role, seat.rank, nodes[seat.node].name, on_gpus(seat), _share(seat)) for seat in work.seats])
+            places = tuple([Placed(seat.role, *stand[1:]) for seat, stand in zip(work.seats, stands(work, self.cycle.grid), strict=True)])
             started = work.job.run.started if stood else self.cycle.now
             runs[work.job.name] = replace(work.job.run, state="running" if places else "queued", started=started, workers=places)
         jobs = tuple(replace(job, run=runs.get(job.name, job.run)) for job in scenario.jobs)
@@ -166,11 +165,6 @@ class Advisor:
             if lower > 0 and room < asked - lower <= mine and (asked > lower or spared):
                 return True
         return False
-
-
-def _share(seat: Seat) -> int | None:
-    """The share of a GPU that a worker has by MPS or time slice."""
-    return seat.parts[0].milli if seat.parts and seat.parts[0].mode != "mig" else None
 
 
 def _with_role(kind: Kind, **changes: Any) -> Kind:

@@ -95,7 +95,8 @@ def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decis
         split, node = cycle.fleet.soon.splits.get((place, gpu)), cycle.grid.nodes[place].name
         why = reason("repartition", f"GPU {gpu} of {node} is repartitioned for {holder.job.name}")
         instances: tuple[Instance, ...] = split.instances if split is not None else ()
-        decision = Decision("repartition", why, for_job=holder.job.name, after=owners.holding(place, gpu), node=node, gpu=gpu, instances=instances)
+        after = owners.leaving({place: 1 << gpu})
+        decision = Decision("repartition", why, for_job=holder.job.name, after=after, node=node, gpu=gpu, instances=instances)
         splits.append((holder.sequence, (place, gpu), decision))
     return [decision for _, _, decision in sorted(splits)]
 
@@ -206,10 +207,6 @@ class Owners:
                 by_node[seat.node].append((on_gpus(seat) if seat.parts else seat.mask, work.order))
         return by_node
 
-    def holding(self, node: int, gpu: int) -> tuple[str, ...]:
-        """Who has to leave a GPU before it can be split anew."""
-        return self.leaving({node: 1 << gpu}, ())
-
     def before(self, work: Work) -> tuple[str, ...]:
         """Who has to leave before a job can stand where it stands now: GPUs that were not idle, or a host that has no room before."""
         first, idle, now = set(work.first_seats), self.cycle.fleet.idle_at_start, self.cycle.fleet.now
@@ -226,7 +223,7 @@ class Owners:
             wanted[node] = wanted.get(node, 0) | mask
         return self.leaving(wanted, crowded, but=work)
 
-    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int], but: Work | None = None) -> tuple[str, ...]:
+    def leaving(self, wanted: Mapping[int, int], crowded: Collection[int] = (), but: Work | None = None) -> tuple[str, ...]:
         """Who leaves any of these GPUs, or a crowded node, in their order."""
         by_node, works = self._by_node, self.cycle.cluster.works
         orders = {order for node, mask in wanted.items() for held, order in by_node.get(node, ()) if held & mask or node in crowded}

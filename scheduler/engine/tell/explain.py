@@ -1,6 +1,6 @@
 """A plan for people: what happens now and why, then who waits, for what, and what would help."""
 
-from ..model.plan import Decision, Plan, Stand
+from ..model.plan import Decision, Plan, Stand, names
 from ..model.reasons import counted, gpus
 from ..reading.checkers import spell_instant
 
@@ -58,8 +58,7 @@ def _decision(decision: Decision) -> list[str]:
         line += f" on {_places(decision.workers)}"
     line += f": {decision.why.detail} ({decision.why.code})"
     if decision.after:
-        shown = ", ".join(decision.after[:4])
-        line += f"; after {shown}" + (f" and {len(decision.after) - 4} more" if len(decision.after) > 4 else "")
+        line += f"; after {names(decision.after)}"
     return [line]
 
 
@@ -67,8 +66,7 @@ def _places(workers: tuple[Stand, ...]) -> str:
     by_node: dict[str, int] = {}
     for worker in workers:
         by_node[worker.node] = by_node.get(worker.node, 0) + worker.gpus.bit_count()
-    shown = [f"{node} ({counted(1000 * count)})" if count else node for node, count in list(by_node.items())[:4]]
-    return ", ".join(shown) + (f" and {len(by_node) - 4} more nodes" if len(by_node) > 4 else "")
+    return names([f"{node} ({counted(1000 * count)})" if count else node for node, count in by_node.items()], of=" nodes")
 
 
 def change_in_words(change: str, to: object) -> str:
