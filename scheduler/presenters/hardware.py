@@ -65,8 +65,7 @@ def drawing_of_layout(board: Board, layout: Sequence[Instance]) -> Drawing:
     parts: list[Part] = []
     taken: set[int] = set()
     for instance in layout:
-        profile = board.profile(instance.profile)
-        assert profile is not None, "only layouts of the catalogue are drawn"
+        profile = board.known(instance.profile)
         parts.append(_part(instance.start, profile.memory, profile.name, "", "open"))
         taken.update(range(instance.start, instance.start + profile.memory))
     return _drawing(board, parts, taken)
@@ -97,7 +96,7 @@ class Addition:
 
 def additions(board: Board, layout: Sequence[Instance]) -> list[Addition]:
     """What still fits beside the layout; the start that spoils least comes first for each profile."""
-    return [Addition(profile, start) for profile in board.profiles for start in room_for(board, layout, profile)]
+    return [Addition(profile, start) for profile in board.profiles for start in room_for(board, tuple(layout), profile.name)]
 
 
 def stranded_text(board: Board, layout: Sequence[Instance]) -> str:

@@ -517,6 +517,5 @@ def milli_of(worker: Placed, node: Node) -> int:
     if worker.mig:
         board = board_of(node.gpu_type)
         assert board is not None
-        profiles = [board.profile(name) for _, name, _ in worker.mig]
-        return sum(board.charge_milli(profile) for profile in profiles if profile is not None)
+        return sum(board.charge_milli(board.known(name)) for _, name, _ in worker.mig)
     return worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)

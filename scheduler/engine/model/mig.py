@@ -30,14 +30,10 @@ class Profile:
     driver: int = 450  # the oldest driver branch that offers it
     inferred: bool = False  # derived from sister boards, not read off a device
 
-    @property
-    def mask_at_zero(self) -> int:
-        return (1 << self.memory) - 1
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Board:
-    """A GPU model in one memory size, and what it can be split into."""
+    """A GPU model in one memory size, and what it can be split into. There is one of each."""
 
     name: str
     models: tuple[str, ...]
@@ -51,18 +47,14 @@ class Board:
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
 
-    @property
-    def slice_milli(self) -> int:
-        """What one memory slice is charged in milli-GPU."""
-        return 1000 // self.memory_slices
-
-    def charge_milli(self, profile: Profile) -> int:
-        return profile.memory * self.slice_milli
-
-    def charge_of(self, name: str) -> int:
+    def known(self, name: str) -> Profile:
         profile = self.profile(name)
         assert profile is not None, "an instance that the board does not know was refused at the door"
-        return self.charge_milli(profile)
+        return profile
+
+    def charge_milli(self, profile: Profile) -> int:
+        """What an instance is charged in milli-GPU: its memory slices."""
+        return profile.memory * (1000 // self.memory_slices)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -181,19 +173,10 @@ def valid_layout(board: Board, instances: Iterable[Instance]) -> bool:
     return not layout_faults(board, instances)
 
 
-def room_for(board: Board, instances: Iterable[Instance], profile: Profile) -> tuple[int, ...]:
-    """Starts at which one more instance of the profile fits beside the given ones, the preferred one first."""
-    taken = compute = media = count = 0
-    for instance in instances:
-        other = board.profile(instance.profile)
-        assert other is not None, "a layout in the engine was checked at the door"
-        taken |= other.mask_at_zero << instance.start
-        compute += other.compute
-        media += other.media
-        count += other.name == profile.name
-    if compute + profile.compute > board.compute_slices or count >= profile.most or (profile.media and media):
-        return ()
-    return tuple(start for start in profile.starts if not taken & (profile.mask_at_zero << start))
+@cache
+def room_for(board: Board, instances: Layout, name: str) -> tuple[int, ...]:
+    """Starts at which one more instance of a profile fits beside the given ones, the preferred one first."""
+    return tuple([start for start in board.known(name).starts if valid_layout(board, (*instances, Instance(start, name)))])
 
 
 def layouts(board: Board, profiles: Iterable[str] | None = None) -> Iterator[Layout]:
@@ -215,8 +198,8 @@ def layouts(board: Board, profiles: Iterable[str] | None = None) -> Iterator[Lay
 @cache
 def maximal_layouts(board: Board, profiles: tuple[str, ...] | None = None) -> tuple[Layout, ...]:
     """The layouts to which no instance of the given profiles can be added."""
-    kinds = [profile for profile in board.profiles if profiles is None or profile.name in profiles]
-    return tuple(layout for layout in layouts(board, profiles) if not any(room_for(board, layout, kind) for kind in kinds))
+    names = [profile.name for profile in board.profiles if profiles is None or profile.name in profiles]
+    return tuple(layout for layout in layouts(board, profiles) if not any(room_for(board, layout, name) for name in names))
 
 
 def stranded(board: Board, instances: Iterable[Instance]) -> tuple[int, int]:

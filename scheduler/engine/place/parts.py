@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..model.mig import BOARDS, Instance, board_of, fitting_profiles, room_for
+from ..model.mig import Board, Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, Split, View, bits_of
@@ -119,11 +119,9 @@ class Parts:
         """Destroy the empty instances that are in the way of a new one, all of them where that is not a matter of place."""
         board = board_of(self.grid.nodes[key[0]].gpu_type)
         assert board is not None
-        profile = board.profile(part.profile)
-        assert profile is not None
         for view in self.fleet.views():
             split = view.splits.get(key)
-            if split is not None and part.start not in room_for(board, split.instances, profile):
+            if split is not None and part.start not in room_for(board, split.instances, part.profile):
                 self.fleet.set_split(view, key, split._replace(instances=tuple(sorted(set(split.taken)))))
 
     def offer(self, node: int, role: Role) -> Offer | None:
@@ -191,33 +189,26 @@ class Parts:
             may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
             if split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1):
                 continue
-            option = self._instance_on(gpu, split, fitting_profiles(role, board), board.name, may_split)
+            option = self._instance_on(gpu, split, fitting_profiles(role, board), board, may_split)
             if option is not None:
                 options.append(option)
         return options
 
     def _instance_on(
-        self, gpu: int, split: Split | None, profiles: Sequence[tuple[str, int]], board_name: str, may_split: bool
+        self, gpu: int, split: Split | None, profiles: Sequence[tuple[str, int]], board: Board, may_split: bool
     ) -> tuple[tuple[int, ...], Part] | None:
         """An empty instance as it is, or, where geometry may change, room for a new one."""
-        board = BOARDS[board_name]
+        instances, taken = (split.instances, split.taken) if split is not None else ((), ())
         for name, charge in profiles:
-            if split is not None:
-                taken = list(split.taken)
-                spare = [one for one in split.instances if one.profile == name and one not in taken]
-                if spare:
-                    profile = board.profile(name)
-                    assert profile is not None
-                    starts = profile.starts
-                    best = min(spare, key=lambda one: starts.index(one.start))
-                    return (0, charge, -len(taken)), Part(gpu, charge, "mig", "", name, best.start)
+            spare = [one.start for one in instances if one.profile == name and one not in taken]
+            if spare:
+                start = min(spare, key=board.known(name).starts.index)
+                return (0, charge, -len(taken)), Part(gpu, charge, "mig", "", name, start)
         if not may_split:
             return None
         for name, charge in profiles:
-            profile = board.profile(name)
-            assert profile is not None
-            for step, beside in enumerate((split.instances, split.taken) if split else ((),)):
-                starts = room_for(board, beside, profile)
+            for step, beside in enumerate((instances, taken)):
+                starts = room_for(board, beside, name)
                 if starts:
                     return (1 + step + (2 if split is None else 0), charge, 0), Part(gpu, charge, "mig", "", name, starts[0])
         return None

@@ -162,7 +162,7 @@ class State:
             if worker.mig:
                 board = board_of(self.grid.nodes[node].gpu_type)
                 assert board is not None
-                parts = tuple([Part(gpu, board.charge_of(profile), "mig", "", profile, start) for gpu, profile, start in worker.mig])
+                parts = tuple([Part(gpu, board.charge_milli(board.known(profile)), "mig", "", profile, start) for gpu, profile, start in worker.mig])
             elif worker.share_milli is not None:
                 share = worker.share_milli, work.kind.sharing, work.trust(trust)
                 parts = tuple([Part(gpu, *share, memory=role.memory_mib or 0) for gpu in bits_of(worker.gpus)])

@@ -378,7 +378,6 @@ def _write(gpu: Gpu, board: Board, plan: SplitPlan, now: datetime) -> None:
 def instance_rows(gpu: Gpu, board: Board, layout: Sequence[Instance], ids: Sequence[str], now: datetime) -> list[MigInstance]:
     rows = []
     for instance, public_id in zip(layout, ids, strict=True):
-        profile = board.profile(instance.profile)
-        assert profile is not None, "the layout was checked"
+        profile = board.known(instance.profile)
         rows.append(MigInstance(public_id=public_id, gpu=gpu, profile=profile.name, start=instance.start, size=profile.memory, created_at=now))
     return rows

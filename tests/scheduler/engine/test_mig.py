@@ -66,12 +66,9 @@ def test_an_impossible_layout_is_refused_by_what_is_wrong(instances: list[tuple[
 
 
 def test_small_instances_leave_room_for_large_ones() -> None:
-    three = H100.profile("3g.40gb")
-    one = H100.profile("1g.10gb")
-    assert three and one
-    assert room_for(H100, (), three) == (4, 0)
-    assert room_for(H100, (), one)[0] == 6
-    assert room_for(H100, (Instance(0, "4g.40gb"),), three) == (4,)
+    assert room_for(H100, (), "3g.40gb") == (4, 0)
+    assert room_for(H100, (), "1g.10gb")[0] == 6
+    assert room_for(H100, (Instance(0, "4g.40gb"),), "3g.40gb") == (4,)
 
 
 def test_stranding_of_layouts_that_look_full() -> None:
@@ -112,4 +109,4 @@ def test_room_for_one_more_is_what_a_check_of_the_larger_layout_says(case: tuple
         return
     for profile in board.profiles:
         wider = {start for start in range(8) if valid_layout(board, [*instances, Instance(start, profile.name)])}
-        assert set(room_for(board, instances, profile)) == wider
+        assert set(room_for(board, tuple(instances), profile.name)) == wider
