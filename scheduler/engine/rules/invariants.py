@@ -1,8 +1,7 @@
 """The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
 
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import NoReturn
+from copy import copy
 
 import numpy as np
 
@@ -45,10 +44,14 @@ def prepare(cluster: Cluster) -> None:
 
 
 class First:
-    """Where everyone stood as the plan began, and what was used then: by columns of all, and as jobs come and go by each of them."""
+    """Who holds what, and what that comes to in the books: as a plan begins, and in a copy as it ends."""
 
     def __init__(self, cluster: Cluster) -> None:
-        tree, grid = cluster.tree, cluster.grid
+        """By columns of all; as jobs come and go it is changed by each of them."""
+        self.tree, self.grid = tree, grid = cluster.tree, cluster.grid
+        places = len(tree.names)
+        self.held, self.used = [0] * grid.size, [[0] * places for _ in tree.divisions]
+        self.shared: Shared = {}  # by node and GPU, who holds which share of it
         works = [work for work in cluster.works if work.first_seats]
         seats = [seat for work in works for seat in work.first_seats]
         node, milli = ints([seat.node for seat in seats]), ints([seat.milli for seat in seats])
@@ -56,122 +59,92 @@ class First:
         held = np.zeros(grid.size, dtype=np.uint64)
         np.bitwise_or.at(held, node, mask)
         if np.bitwise_count(held).sum() != np.bitwise_count(mask).sum():
-            _raise_held_twice(cluster, works)
-        self.held: list[int] = held.tolist()
-        counts, places = [len(work.first_seats) for work in works], len(tree.names)
-        of_work = [places * _charged(cluster, work.first_seats) + work.home for work in works]
+            for work in works:  # somebody stands where another one does: this says who
+                self.come(work, work.first_seats, 0, work.home)
+        self.held = held.tolist()
+        counts = [len(work.first_seats) for work in works]
+        of_work = [places * self.division_of(work.first_seats) + work.home for work in works]
         used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
         np.add.at(used, np.repeat(ints(of_work), counts), milli)
         self.used = [_summed(tree, each) for each in used.reshape(-1, places).tolist()]
-        self.shared: Shared = {}  # by node and GPU, who holds which share of it
         for work in works if cluster.forms.parted else ():
-            self._share(work)
+            for seat in work.first_seats:
+                self._share(work, seat)
+
+    def copy(self) -> "First":
+        other = copy(self)
+        other.held, other.used, other.shared = [*self.held], [[*each] for each in self.used], {**self.shared}
+        return other
 
     def follow(self, cluster: Cluster) -> None:
-        since = cluster.state.since
-        for work in since.gone:
-            for seat in work.first_seats:
-                self.held[seat.node] &= ~seat.mask
-                for part in seat.parts:
-                    del self.shared[seat.node, part.gpu][work.job.name, seat.role, seat.rank]
-            self._use(cluster, work, -1)
-        for work in since.come:
-            for seat in work.first_seats:
-                if self.held[seat.node] & seat.mask:
-                    raise _held_twice(cluster.grid, seat, work)
-                self.held[seat.node] |= seat.mask
-            self._share(work)
-            self._use(cluster, work, 1)
+        for work in cluster.state.since.gone:
+            self.go(work)
+        for work in cluster.state.since.come:
+            if work.first_seats:
+                self.come(work, work.first_seats, self.division_of(work.first_seats), work.home)
 
-    def _share(self, work: Work) -> None:
+    def go(self, work: Work) -> None:
+        """A job leaves the places that it had at first."""
         for seat in work.first_seats:
+            self.held[seat.node] &= ~seat.mask
             for part in seat.parts:
-                self.shared.setdefault((seat.node, part.gpu), {})[work.job.name, seat.role, seat.rank] = part
-
-    def tenants(self, held: Shared, node: int, gpu: int) -> dict[Tenant, Part]:
-        """Who holds which share of a GPU, to be changed in what a plan has changed."""
-        known = held.get((node, gpu))
-        if known is None:
-            known = held[node, gpu] = dict(self.shared.get((node, gpu), ()))
-        return known
-
-    def _use(self, cluster: Cluster, work: Work, sign: int) -> None:
+                key, mine = (seat.node, part.gpu), (work.job.name, seat.role, seat.rank)
+                self.shared[key] = {tenant: held for tenant, held in self.shared[key].items() if tenant != mine}
         if work.first_seats:
-            used = self.used[_charged(cluster, work.first_seats)]
-            milli = sign * sum([seat.milli for seat in work.first_seats])
-            for place in cluster.tree.path[work.home]:
-                used[place] += milli
+            self._use(self.division_of(work.first_seats), work.home, -sum([seat.milli for seat in work.first_seats]))
+
+    def come(self, work: Work, seats: Sequence[Seat], division: int, leaf: int) -> None:
+        for seat in seats:
+            if self.held[seat.node] & seat.mask:
+                raise _held_twice(self.grid, seat, work)
+            self.held[seat.node] |= seat.mask
+            self._share(work, seat)
+        self._use(division, leaf, sum([seat.milli for seat in seats]))
+
+    def _share(self, work: Work, seat: Seat) -> None:
+        for part in seat.parts:
+            key = (seat.node, part.gpu)
+            self.shared[key] = {**self.shared.get(key, {}), (work.job.name, seat.role, seat.rank): part}
+
+    def _use(self, division: int, leaf: int, milli: int) -> None:
+        used = self.used[division]
+        for place in self.tree.path[leaf]:
+            used[place] += milli
+
+    def division_of(self, seats: Sequence[Seat]) -> int:
+        """The one that first places are charged to: that of the first of them with GPUs."""
+        if len(self.tree.divisions) == 1:
+            return 0
+        of_type = self.grid.type_of
+        return self.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
 
 
 def _held_twice(grid: Grid, seat: Seat, work: Work) -> InvariantBroken:
     return InvariantBroken(f"a GPU of {grid.nodes[seat.node].name} is held twice", work.job.name)
 
 
-def _raise_held_twice(cluster: Cluster, works: Sequence[Work]) -> NoReturn:
-    """Somebody stood where another one did: who?"""
-    held = [0] * cluster.grid.size
-    for work in works:
-        for seat in work.first_seats:
-            if held[seat.node] & seat.mask:
-                raise _held_twice(cluster.grid, seat, work)
-            held[seat.node] |= seat.mask
-    raise AssertionError("what is held twice has two holders")
-
-
-def _charged(cluster: Cluster, seats: Sequence[Seat]) -> int:
-    """The division that places are charged to: that of the first one with GPUs."""
-    of_type, tree = cluster.grid.type_of, cluster.tree
-    if len(tree.divisions) == 1:
-        return 0
-    return tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
-
-
 def _check_changes(cluster: Cluster, first: First) -> None:
-    tree, grid = cluster.tree, cluster.grid
+    tree, grid, last = cluster.tree, cluster.grid, first.copy()
     changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
-    held: dict[int, int] = {}
-    shared: Shared = {}
-    used = [list(each) for each in first.used]
-    more: defaultdict[tuple[int, int], int] = defaultdict(int)  # milli-GPU by division and leaf
+    claimed = [work for work in cluster.works if work.charged_leaf != work.home and work.seats] if cluster.windows.of_classes else []
+    for work in dict.fromkeys((*changed, *claimed)):
+        last.go(work)
     for work in changed:
-        for role, rank, node, mask, _, _, milli, parts in work.first_seats:
-            held[node] = held.get(node, first.held[node]) & ~mask
-            for part in parts:
-                del first.tenants(shared, node, part.gpu)[work.job.name, role, rank]
-            more[_charged(cluster, work.first_seats), work.home] -= milli
-    standing = [work for work in changed if work.seats]
-    for work in standing:
-        _whole_gang(work, grid)
-        if len(work.seats) > 1:
-            _together(work, grid)
-        for seat in work.seats:
-            here = held.get(seat.node, first.held[seat.node])
-            if here & seat.mask:
-                raise _held_twice(grid, seat, work)
-            held[seat.node] = here | seat.mask
-            for part in seat.parts:
-                first.tenants(shared, seat.node, part.gpu)[work.job.name, seat.role, seat.rank] = part
-            more[tree.division_of[work.quota_type], work.charged_leaf] += seat.milli
-    for work in standing:
-        for seat in work.seats:
-            for gpu in bits_of(seat.mask):
-                if shared.get((seat.node, gpu), first.shared.get((seat.node, gpu))):
-                    raise InvariantBroken(f"GPU {gpu} of {grid.nodes[seat.node].name} is held whole and in parts", work.job.name)
-    for (node, gpu), tenants in shared.items():
-        if tenants:
-            whole = held.get(node, first.held[node]) >> gpu & 1
-            _shared(grid, (node, gpu), [*tenants.values()], [*tenants][-1][0], whole=bool(whole))
-    for work in cluster.works if cluster.windows.of_classes else ():
-        if work.charged_leaf != work.home and work.seats and work.seats == work.first_seats:
-            for leaf, sign in ((work.home, -1), (work.charged_leaf, 1)):
-                more[tree.division_of[work.quota_type], leaf] += sign * work.milli
-    for (index, leaf), milli in more.items():
-        for place in tree.path[leaf]:
-            used[index][place] += milli
-    if used != [division.used for division in tree.divisions]:
+        if work.seats:
+            _whole_gang(work, grid)
+            if len(work.seats) > 1:
+                _together(work, grid)
+    for work in dict.fromkeys((*changed, *claimed)):
+        if work.seats:
+            last.come(work, work.seats, tree.division_of[work.quota_type], work.charged_leaf)
+    for work in changed if last.shared else ():
+        for seat in (*work.first_seats, *work.seats):
+            for gpu in (*bits_of(seat.mask), *(part.gpu for part in seat.parts)):
+                _shared(grid, (seat.node, gpu), last)
+    if last.used != [division.used for division in tree.divisions]:
         raise InvariantBroken("the books of the quota tree do not add up")
     if tree.limited:
-        _within_limits(tree, used, first.used)
+        _within_limits(tree, last.used, first.used)
 
 
 def _whole_gang(work: Work, grid: Grid) -> None:
@@ -214,11 +187,13 @@ def _together(work: Work, grid: Grid) -> None:
                 raise InvariantBroken(f"role {role.name} of {work.job.name} is spread over several domains of {own.name}", work.job.name)
 
 
-def _shared(grid: Grid, where: tuple[int, int], parts: Sequence[Part], name: str, *, whole: bool) -> None:
-    """A GPU that is held in parts, by the job of that name and others."""
-    node, gpu = where
-    place = f"GPU {gpu} of {grid.nodes[node].name}"
-    if whole:
+def _shared(grid: Grid, where: tuple[int, int], last: First) -> None:
+    """A GPU that may be held in parts."""
+    (node, gpu), tenants = where, last.shared.get(where)
+    if not tenants:
+        return
+    place, name, parts = f"GPU {gpu} of {grid.nodes[node].name}", [*tenants][-1][0], [*tenants.values()]
+    if last.held[node] >> gpu & 1:
         raise InvariantBroken(f"{place} is held whole and in parts", name)
     if len({part.mode for part in parts}) > 1:
         raise InvariantBroken(f"{place} is in two modes", name)
