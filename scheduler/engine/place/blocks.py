@@ -65,22 +65,17 @@ class Blocks:
     def _cost(self, view: View, count: int, gpus: int) -> tuple[Ints, Ints] | None:
         """GPUs of waiting and of usual gangs, by node, that find no room any more once a worker stands there; None where nothing differs."""
         waiting, usual = (self._broken(view, blocks, count, gpus) for blocks in self.kinds)
-        return None if waiting is None and usual is None else (self._or_none(waiting), self._or_none(usual))
+        return (waiting, usual) if waiting.any() or usual.any() else None
 
-    def _or_none(self, costs: Ints | None) -> Ints:
-        return np.zeros(self.grid.size, dtype=np.int64) if costs is None else costs
-
-    def _broken(self, view: View, blocks: Sequence[Block], count: int, gpus: int) -> Ints | None:
-        total: Ints | None = None
+    def _broken(self, view: View, blocks: Sequence[Block], count: int, gpus: int) -> Ints:
+        total: Ints = np.zeros(self.grid.size, dtype=np.int64)
         for block in blocks:
             less = count // block.gpus - (count - gpus) // block.gpus
-            if not less:
-                continue
-            level = self.grid.levels[block.level]
-            room = level.sums(view.count_np // block.gpus * block.nodes)
-            lost = np.where(room >= block.workers, np.where(room - less < block.workers, room, less), 0) * block.gpus
-            cost = np.repeat(lost, level.sizes) * block.nodes * block.weight
-            total = cost if total is None else total + cost
+            if less:
+                level = self.grid.levels[block.level]
+                room = level.sums(view.count_np // block.gpus * block.nodes)
+                lost = np.where(room >= block.workers, np.where(room - less < block.workers, room, less), 0) * block.gpus
+                total += np.repeat(lost, level.sizes) * block.nodes * block.weight
         return total
 
 

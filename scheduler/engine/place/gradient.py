@@ -7,12 +7,11 @@ Everything is whole numbers: milli-GPU, thousandths of processors, and weights o
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from ..model.values import Job, Role, Scenario
+from ..model.values import Role, Scenario
 from ..state.fleet import View
 from ..state.grid import Grid, Ints
 
@@ -43,34 +42,19 @@ class Usual(NamedTuple):
     gpu_types: tuple[str, ...]
 
 
-def usual_of(role: Role, weight: int) -> Usual | None:
-    """Of MIG, and of parts by memory, no share is known before a board is; they are no demand here."""
-    if role.mig is not None or role.memory_mib is not None:
-        return None
-    if role.share_milli is not None:
-        return Usual(weight, role.devices, role.share_milli, role.cpu_milli, role.gpu_types)
-    return Usual(weight, role.gpus, 1000, role.cpu_milli, role.gpu_types)
-
-
 def demand_of(scenario: Scenario) -> tuple[Usual, ...]:
     """The usual demand as it is stated, else the commonest kinds of all jobs that there are, up to those that cover most of them."""
     if scenario.demand:
         return tuple(
-            Usual(one.share, one.gpus, 1000, one.cpu_milli, one.gpu_types)
-            if one.share_milli is None
-            else Usual(one.share, 1, one.share_milli, one.cpu_milli, one.gpu_types)
+            Usual(one.share, one.gpus if one.share_milli is None else 1, one.share_milli or 1000, one.cpu_milli, one.gpu_types)
             for one in scenario.demand
         )
-    return commonest(scenario.jobs)
-
-
-def commonest(jobs: Iterable[Job]) -> tuple[Usual, ...]:
-    kinds = Counter(job.kind for job in jobs)
     counts: Counter[Usual] = Counter()
-    for kind, count in kinds.items():
+    for kind, count in Counter(job.kind for job in scenario.jobs).items():
         for role in kind.roles:
-            if (one := usual_of(role, 0)) is not None:
-                counts[one] += count
+            if role.mig is None and role.memory_mib is None:  # of these no share is known before a board is
+                gpus = role.gpus if role.share_milli is None else role.devices
+                counts[Usual(0, gpus, role.share_milli or 1000, role.cpu_milli, role.gpu_types)] += count
     total, covered = sum(counts.values()), 0
     found = []
     for one, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -236,6 +220,3 @@ class Gradient:
 def ask_of(role: Role, shared_with: int = 0) -> Ask:
     milli = 1000 if role.share_milli is None else role.share_milli
     return Ask(1 if shared_with else role.gpus, milli, role.cpu_milli, shared_with)
-
-
-__all__ = ["Ask", "Gradient", "Measure", "Usual", "ask_of", "commonest", "demand_of"]

@@ -153,19 +153,15 @@ class Placer:
         placing = role.placing
         if placing is None:
             return self._fill(place, role, ranks, low, high, self.kind.placing.tp_group)
-        pinned = [seat for seat in self.work.seats if seat.role == place]
-        own = placing if placing.required is not None or placing.preferred is not None else None
-        if own is None:
-            return self._fill(place, role, ranks, low, high, placing.tp_group)
-        for inner_low, inner_high in self.domains(own, ((place, tuple(ranks)),), (low, high), pinned):
-            mark = self.parts.mark()
-            seats = self._fill(place, role, ranks, inner_low, inner_high, placing.tp_group)
-            if seats is not None:
-                return seats
-            self.parts.undo(mark)
-        if own.required is None:
-            return self._fill(place, role, ranks, low, high, placing.tp_group)
-        return None
+        if placing.required is not None or placing.preferred is not None:
+            pinned = [seat for seat in self.work.seats if seat.role == place]
+            for inner_low, inner_high in self.domains(placing, ((place, tuple(ranks)),), (low, high), pinned):
+                mark = self.parts.mark()
+                seats = self._fill(place, role, ranks, inner_low, inner_high, placing.tp_group)
+                if seats is not None:
+                    return seats
+                self.parts.undo(mark)
+        return None if placing.required is not None else self._fill(place, role, ranks, low, high, placing.tp_group)
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
         if role.parted:
