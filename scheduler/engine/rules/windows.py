@@ -61,8 +61,6 @@ class Windows:
         self.grid = grid
         self.now = scenario.now
         self.scenario = scenario
-        self._entitled: dict[tuple[str, str], bool] = {}  # by window and queue
-        self._safe: dict[str, int] = {}
         self.whole: dict[int, Span] = {}  # by type
         self.capacities: dict[int, dict[Span, int]] = {}  # milli-GPU by type and block
         self.spans: dict[str, Span] = {}
@@ -91,8 +89,25 @@ class Windows:
                 self.upcoming.append(Upcoming(window, quota_type, regions_around(*where)))
 
     @cached_property
-    def quotas(self) -> Mapping[str, Quota]:
-        return {quota.name: quota for quota in self.scenario.quotas}
+    def _above(self) -> Mapping[str, Sequence[Quota]]:
+        """Each quota, and those above it."""
+        quotas = {quota.name: quota for quota in self.scenario.quotas}
+        above = {name: [quota] for name, quota in quotas.items()}
+        for line in above.values():
+            while (parent := line[-1].parent) is not None:
+                line.append(quotas[parent])
+        return above
+
+    @cached_property
+    def _safe(self) -> Mapping[str, int]:
+        """For how long a minimum run time protects the work of each queue, from whomever: the nearest one going up."""
+
+        def nearest(line: Sequence[Quota], field: str) -> int:
+            stated = (getattr(quota, field) for quota in (*line, self.scenario.settings))
+            return next(span for span in stated if span is not None)
+
+        fields = ("preempt_min_runtime_ms", "reclaim_min_runtime_ms")
+        return {name: max(nearest(line, field) for field in fields) for name, line in self._above.items()}
 
     def times(self) -> Iterable[int]:
         """When a window starts, ends or is released."""
@@ -125,14 +140,7 @@ class Windows:
     def entitled(self, window: Window, job: Job) -> bool:
         if window.class_rank is not None:
             return job.kind.class_rank == window.class_rank
-        key = (window.name, job.quota)
-        known = self._entitled.get(key)
-        if known is None:
-            at: str | None = job.quota
-            while at is not None and at != window.quota:
-                at = self.quotas[at].parent
-            known = self._entitled[key] = at is not None
-        return known
+        return any(quota.name == window.quota for quota in self._above[job.quota])
 
     # Where they keep GPUs clear
 
@@ -238,19 +246,7 @@ class Windows:
             return False
         if job.kind.preemptible is not Preemptible.ALWAYS or job.kind.grace_ms > window.notice_ms:
             return True
-        return started + self._safe_for(job.quota) > window.start
-
-    def _safe_for(self, quota: str) -> int:
-        """For how long a minimum run time protects the work of a queue, from whomever: the nearest one going up."""
-        if quota not in self._safe:
-            spans = []
-            for field in ("preempt_min_runtime_ms", "reclaim_min_runtime_ms"):
-                at: str | None = quota
-                while at is not None and getattr(self.quotas[at], field) is None:
-                    at = self.quotas[at].parent
-                spans.append(int(getattr(self.scenario.settings if at is None else self.quotas[at], field)))
-            self._safe[quota] = max(spans)
-        return self._safe[quota]
+        return started + self._safe[job.quota] > window.start
 
     def _counted(self, ahead: Upcoming, cluster: "Charged") -> list[Region]:
         """Its regions with all that may still be held in them when it begins."""
