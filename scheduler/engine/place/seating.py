@@ -1,31 +1,17 @@
 """A place for a job as it waits: the tightest that suffices, in one view of the fleet."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ..model.values import Settings
-from ..state.cluster import Cluster
-from ..state.fleet import NO_PARTS, Fleet, Seat, View, lowest, new_seat
-from ..state.grid import Grid
+from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
 from ..state.work import Work
-from .capacity import Capacity
 from .placement import Placer, best_node
 
-
-class Surroundings(Protocol):
-    """What a search for a place asks of the plan in the making."""
-
-    cluster: Cluster
-    grid: Grid
-    fleet: Fleet
-    settings: Settings
-
-    def capacity(self, view: View) -> Capacity: ...
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
 
 
-def fit(
-    cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None
-) -> tuple[Seat, ...] | None:
+def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None) -> tuple[Seat, ...] | None:
     """Take places for what is missing of a job; the seats, or None and nothing taken."""
     if is_alone(cycle, work):
         return fit_one(cycle, work, quota_type, view, banned)
@@ -43,13 +29,13 @@ def fit(
     return None
 
 
-def is_alone(cycle: Surroundings, work: Work) -> bool:
+def is_alone(cycle: "Cycle", work: Work) -> bool:
     """Whether it asks for one worker of whole GPUs that may stand on any node that serves it."""
     form = work.form
     return form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands
 
 
-def fit_one(cycle: Surroundings, work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+def fit_one(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
     """The same for such a job: the tightest node, by the lowest set bit."""
     role = work.kind.roles[0]
     bits = work.form.eligible(cycle.grid, 0, quota_type, suspect=False, spare=False).bits

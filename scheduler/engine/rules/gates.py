@@ -140,10 +140,8 @@ def _opens(cycle: "Cycle", hold: Hold) -> int | None:
 
 def _counted(cycle: "Cycle", gate: Gate) -> Iterator[Work]:
     """Running jobs that count against a gate."""
-    for place in range(gate.place, cycle.tree.end[gate.place]):
-        for work in cycle.standing.below(place):
-            if work.quota_type in gate.types and (work.form.fixed or gate.rule is not Rule.GUARANTEE):
-                yield work
+    for leaf in range(gate.place, cycle.tree.end[gate.place]):
+        yield from (work for work in cycle.standing.below(leaf) if gate.counts(cycle.tree, work, leaf, work.quota_type))
 
 
 def _will_count(cycle: "Cycle", hold: Hold, gate: Gate) -> bool:
