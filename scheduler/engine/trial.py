@@ -19,10 +19,8 @@ from .rules.allowance import Allowances
 from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
-from .search.entries import Date, seats_of
+from .search.entries import Date
 from .search.lookahead import Lookahead
-from .search.rehearsal import newly_shared
-from .state.fleet import Seat
 from .state.kept import Kept
 from .state.planning import Cycle
 from .state.tree import Division
@@ -170,16 +168,6 @@ def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
-class Dated(NamedTuple):
-    """Who waits and has a date, and what is kept for it: GPUs by node, and its workers one by one where hosts may have too little."""
-
-    name: str
-    at: int
-    length: int
-    places: list[tuple[int, int]]
-    seats: tuple[Seat, ...]
-
-
 class Step(NamedTuple):
     leaf: int
     name: str
@@ -222,17 +210,7 @@ class Line:
                 ahead.reserve(entry.at, entry.length, entry.places)
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
-        rehearsal = book.rehearsal(ahead)
-        self.dates = [
-            Dated(
-                work.job.name,
-                date.at,
-                length,
-                [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)],
-                tuple(seats_of(work, date)) if book.hosts_bind else (),
-            )
-            for work, date, length in forecast.dates
-        ]
+        self.dates = forecast.dates
         self.copies: list[Lookahead] = []
         for place, one in enumerate(self.dates):
             if place % COPY_EVERY == 0:
@@ -290,8 +268,7 @@ class Line:
         if not work.form.plain or cycle.book.hosts_bind:
             rehearsal = cycle.book.rehearsal(ahead)
             for one in self.dates[:count]:
-                if one.seats:
-                    rehearsal.add(one.at, one.length, one.seats)
+                rehearsal.add(one.at, one.length, one.seats)
         allowances = Allowances(cycle)
         for name, taken in self.taken:
             if name in before or name in self.reserved:

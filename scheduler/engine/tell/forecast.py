@@ -13,6 +13,7 @@ from ..rules.windows import NEVER
 from ..search.entries import Date, seats_of
 from ..search.lookahead import Lookahead
 from ..search.rehearsal import Rehearsal, newly_shared
+from ..state.fleet import Seat
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
@@ -119,6 +120,16 @@ class Outlook(NamedTuple):
         return best
 
 
+class Dated(NamedTuple):
+    """Who waits and has a date, and what is kept for it: GPUs by node, and its workers one by one where that decides for others."""
+
+    name: str
+    at: int
+    length: int
+    places: list[tuple[int, int]]
+    seats: Sequence[Seat]
+
+
 class Forecast:
     """Predicted starts by a job's place: of the reserved ones, or of everyone who waits."""
 
@@ -127,7 +138,7 @@ class Forecast:
         self.advisor = Advisor(cycle)
         self.advises_all = cycle.settings.forecast == "all"
         self.predicted: dict[int, int] = {}
-        self.dates: list[tuple[Work, Date, int]] = []  # of those without a reservation, in their order, with how long they will stand there
+        self.dates: list[Dated] = []  # of those without a reservation, in their order
         self.taken: list[Taken] = []  # what everyone will count against limits, in the same order behind the reserved ones
         if cycle.settings.forecast == "all":
             self.everyone()
@@ -200,10 +211,11 @@ class Forecast:
         date, length = foreseen.date, book.length(work)
         if foreseen.at > date.at:  # which GPUs are free when it is let in is left open: they go to whoever comes first
             return
-        self.dates.append((work, date, length))
-        ahead.reserve(date.at, length, [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)])
-        if book.hosts_bind or date.seats:
-            rehearsal.add(date.at, length, seats_of(work, date))
+        places = [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)]
+        dated = Dated(work.job.name, date.at, length, places, seats_of(work, date) if book.hosts_bind or date.seats else ())
+        self.dates.append(dated)
+        ahead.reserve(date.at, length, places)
+        rehearsal.add(date.at, length, dated.seats)
 
     def _foresee(self, outlook: Outlook, work: Work, foreseen: Foreseen) -> None:
         self._take(outlook, work, foreseen.quota_type, foreseen.at)
