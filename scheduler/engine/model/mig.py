@@ -92,15 +92,11 @@ def _seven_slice_board(
     return Board(name, models, memory_gb, 8, 7, profiles, seven, inferred)
 
 
-def _four_slice_board() -> Board:
-    profiles = (
-        Profile("1g.6gb", 1, 1, (3, 2, 1, 0), 4, 14, 5960, inferred=True),
-        Profile("2g.12gb", 2, 2, (2, 0), 2, 5, 11920, inferred=True),
-        Profile("4g.24gb", 4, 4, (0,), 1, 0, 23840, inferred=True),
-    )
-    return Board("A30-24", ("A30",), 24, 4, 4, profiles, 23840)
-
-
+_FOUR_SLICES = (
+    Profile("1g.6gb", 1, 1, (3, 2, 1, 0), 4, 14, 5960, inferred=True),
+    Profile("2g.12gb", 2, 2, (2, 0), 2, 5, 11920, inferred=True),
+    Profile("4g.24gb", 4, 4, (0,), 1, 0, 23840, inferred=True),
+)
 _BOARDS = (
     _seven_slice_board("A100-40", ("A100",), 40, (5, 10, 20, 40), (4.75, 9.62, 19.5, 39.25)),
     _seven_slice_board("A100-80", ("A100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25)),
@@ -112,7 +108,7 @@ _BOARDS = (
     _seven_slice_board("GB200-186", ("GB200",), 186, (23, 47, 93, 186)),
     _seven_slice_board("B300-269", ("B300",), 269, (34, 67, 135, 269)),
     _seven_slice_board("GB300-278", ("GB300",), 278, (35, 70, 139, 278)),
-    _four_slice_board(),
+    Board("A30-24", ("A30",), 24, 4, 4, _FOUR_SLICES, 23840),
 )
 BOARDS: dict[str, Board] = {board.name: board for board in _BOARDS}
 
@@ -204,11 +200,8 @@ def maximal_layouts(board: Board, profiles: tuple[str, ...] | None = None) -> tu
 
 def stranded(board: Board, instances: Iterable[Instance]) -> tuple[int, int]:
     """(compute, memory) slices that a layout leaves unused."""
-    kinds = [board.profile(instance.profile) for instance in instances]
-    return (
-        board.compute_slices - sum(kind.compute for kind in kinds if kind),
-        board.memory_slices - sum(kind.memory for kind in kinds if kind),
-    )
+    kinds = [board.known(instance.profile) for instance in instances]
+    return board.compute_slices - sum(kind.compute for kind in kinds), board.memory_slices - sum(kind.memory for kind in kinds)
 
 
 def fitting_profiles(role: Role, board: Board) -> list[tuple[str, int]]:

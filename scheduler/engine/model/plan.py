@@ -54,26 +54,20 @@ class Decision(NamedTuple):
             why["for"] = self.for_job
         result: dict[str, Any] = {"action": self.action}
         if self.action == "repartition":
-            result |= {
-                "node": self.node,
-                "gpu": self.gpu,
-                "instances": [{"profile": one.profile, "start": one.start} for one in self.instances],
-                "after": list(self.after),
-                "why": why,
-            }
-            return result
-        result["job"] = self.job
-        if self.action == "evict":
-            result |= {"why": why, "grace_s": thousandths(self.grace_ms)}
-            return result
+            result |= {"node": self.node, "gpu": self.gpu, "instances": [{"profile": one.profile, "start": one.start} for one in self.instances]}
+        else:
+            result["job"] = self.job
         if self.at is not None:
             result["at"] = spell_instant(self.at)
-        result["workers"] = [worker.as_json() for worker in self.workers]
-        if self.action in ("start", "repair", "move", "grow"):
+        if self.action not in ("repartition", "evict"):
+            result["workers"] = [worker.as_json() for worker in self.workers]
+        if self.action in ("repartition", "start", "repair", "move", "grow"):
             result["after"] = list(self.after)
         if self.action == "start" or (self.action == "move" and self.backfilled):
             result["backfilled"] = self.backfilled
         result["why"] = why
+        if self.action == "evict":
+            result["grace_s"] = thousandths(self.grace_ms)
         return result
 
 

@@ -7,6 +7,7 @@ next plan would see it. After a few such losses nothing is undone any more: the 
 history.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -34,17 +35,16 @@ class Displaced:
         self._movers: dict[int, int] = {}  # for whom a job was moved
         self._later: dict[int, bool] = {}  # who takes nothing now; true where it lost what it had reclaimed, and may still preempt
         self._reclaimed: set[int] = set()  # who was last served by reclaim
-        self._lost: dict[int, int] = {}  # how often a job lost its place again
+        self._lost: Counter[int] = Counter()  # how often a job lost its place again
         self._settled = False  # whether all that stands was taken for ordinary running work at last
         self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
 
     def forget(self) -> None:
         """The plan begins anew."""
-        self._settled = False
-        for work in self.cycle.cluster.journal:
+        cluster = self.cycle.cluster
+        for work in (*cluster.journal, *(cluster.works[order] for order in self._tried)):
             work.firm = False
-        for order in sorted(self._tried):
-            self.cycle.cluster.works[order].firm = False
+        self._settled = False
         for known in (self._before, self._movers, self._later, self._reclaimed, self._lost, self._tried):
             known.clear()
 
@@ -85,13 +85,9 @@ class Displaced:
         self._later.pop(work.order, None)
         (self._reclaimed.add if code == "reclaim" else self._reclaimed.discard)(work.order)
         ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self._before] if self._before else []
-        if not ousted:
-            if upset:
-                self._before.setdefault(work.order, before)
-            return
         lost = list(dict.fromkeys(self._movers.get(order, order) for order in ousted))
-        if all(self._lost.get(order, 0) >= MOST_LOSSES for order in lost):
-            self._lose_for_good(ousted, lost)
+        if all(self._lost[order] >= MOST_LOSSES for order in lost):
+            self._lose_for_good(ousted, lost)  # mostly nobody
             if upset:
                 self._before.setdefault(work.order, before)
             return
@@ -99,7 +95,7 @@ class Displaced:
         latest = max(self._before[order] for order in ousted)
         for order in dict.fromkeys(self._movers.get(order, order) for order in ousted if self._before[order] == latest):
             self._later[order] = order in self._reclaimed
-            self._lost[order] = self._lost.get(order, 0) + 1
+            self._lost[order] += 1
         self._before = {order: mark for order, mark in self._before.items() if mark < latest}
         self._movers = {order: mover for order, mover in self._movers.items() if order in self._before}
         self.cycle.cluster.undo(latest)

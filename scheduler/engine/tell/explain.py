@@ -4,15 +4,7 @@ from ..model.plan import Decision, Plan, Stand, names
 from ..model.reasons import counted, gpus
 from ..reading.checkers import spell_instant
 
-_VERBS = {
-    "evict": "stop",
-    "shrink": "shrink",
-    "move": "move",
-    "start": "start",
-    "repair": "repair",
-    "grow": "grow",
-    "reserve": "keep a place for",
-}
+_VERBS = {"evict": "stop", "reserve": "keep a place for"}  # the others are verbs already
 _CHANGES = {
     "topology.required": "with its required level widened to {to}",
     "gpu_types": "on {to}",
@@ -51,7 +43,7 @@ def _decision(decision: Decision) -> list[str]:
     if decision.action == "repartition":
         layout = ", ".join(f"{one.profile}@{one.start}" for one in decision.instances) or "whole"
         return [f"  split GPU {decision.gpu} of {decision.node} into {layout}: {decision.why.detail}"]
-    line = f"  {_VERBS[decision.action]} {decision.job}"
+    line = f"  {_VERBS.get(decision.action, decision.action)} {decision.job}"
     if decision.at is not None:
         line += f" from {spell_instant(decision.at)}"
     if decision.workers and decision.action != "shrink":
