@@ -42,7 +42,7 @@ def plan(arguments: Sequence[str]) -> int:
             print(fault, file=sys.stderr)
         return BAD_INPUT
     if options.explain:
-        from scheduler.engine.tell.explain import explain
+        from scheduler.presenters.explained import explain
 
         print(explain(result))
     else:

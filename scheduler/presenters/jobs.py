@@ -8,11 +8,11 @@ from typing import Any
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import gpus, plural, relative
-from scheduler.engine.tell.explain import change_in_words
 from scheduler.jobs.filters import BLOCKERS
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import least_of, most_of, name_of, roles_of, types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
+from scheduler.presenters.explained import change_in_words
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting

@@ -8,7 +8,7 @@ import pytest
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.kept import Kept
-from scheduler.engine.tell.explain import explain
+from scheduler.presenters.explained import explain
 
 from .scenes import A100, H100, actions, at, job, leafed, node, plan_of, quota, reasons, running, scene
 

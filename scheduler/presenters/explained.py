@@ -1,8 +1,8 @@
 """A plan for people: what happens now and why, then who waits, for what, and what would help."""
 
-from ..model.plan import Decision, Plan, Stand, names
-from ..model.reasons import counted, gpus
-from ..reading.checkers import spell_instant
+from scheduler.engine.model.plan import Decision, Plan, Stand, names
+from scheduler.engine.model.reasons import counted, gpus
+from scheduler.engine.reading.checkers import spell_instant
 
 _VERBS = {"evict": "stop", "reserve": "keep a place for"}  # the others are verbs already
 _CHANGES = {
