@@ -6,7 +6,8 @@ from datetime import UTC
 from typing import Any
 
 from gpufleet.core.templatetags.shell import memory
-from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for, stranded
+from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for
+from scheduler.hardware.layouts import stranded
 from scheduler.hardware.lifecycle import step_verb
 from scheduler.imports.plan import Change
 from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, PlannedHealth, SplitState

@@ -24,8 +24,9 @@ from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Can, access_of, requires
-from scheduler.engine.model.mig import BOARDS, Board, maximal_layouts
+from scheduler.engine.model.mig import BOARDS, Board
 from scheduler.forms import GeometryForm, HealthForm
+from scheduler.hardware.layouts import maximal_layouts
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.models import Gpu, GpuMode, GpuType, Health, SplitState
 from scheduler.presenters.hardware import additions, drawing_of, drawing_of_layout, history_lines, split_status, stranded_text

@@ -7,7 +7,7 @@ instance with the media engines (`+me`). Nothing else can exist, so nothing else
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -173,35 +173,6 @@ def valid_layout(board: Board, instances: Iterable[Instance]) -> bool:
 def room_for(board: Board, instances: Layout, name: str) -> tuple[int, ...]:
     """Starts at which one more instance of a profile fits beside the given ones, the preferred one first."""
     return tuple([start for start in board.known(name).starts if valid_layout(board, (*instances, Instance(start, name)))])
-
-
-def layouts(board: Board, profiles: Iterable[str] | None = None) -> Iterator[Layout]:
-    """Every layout of the board that uses only the given profiles (all where none are named), the empty one first."""
-    names = None if profiles is None else set(profiles)
-    kinds = [profile for profile in board.profiles if names is None or profile.name in names]
-    placements = sorted((start, kind.name) for kind in kinds for start in kind.starts)
-
-    def extend(chosen: Layout, position: int) -> Iterator[Layout]:
-        yield chosen
-        for index in range(position, len(placements)):
-            candidate = (*chosen, Instance(*placements[index]))
-            if valid_layout(board, candidate):
-                yield from extend(candidate, index + 1)
-
-    yield from extend((), 0)
-
-
-@cache
-def maximal_layouts(board: Board, profiles: tuple[str, ...] | None = None) -> tuple[Layout, ...]:
-    """The layouts to which no instance of the given profiles can be added."""
-    names = [profile.name for profile in board.profiles if profiles is None or profile.name in profiles]
-    return tuple(layout for layout in layouts(board, profiles) if not any(room_for(board, layout, name) for name in names))
-
-
-def stranded(board: Board, instances: Iterable[Instance]) -> tuple[int, int]:
-    """(compute, memory) slices that a layout leaves unused."""
-    kinds = [board.known(instance.profile) for instance in instances]
-    return board.compute_slices - sum(kind.compute for kind in kinds), board.memory_slices - sum(kind.memory for kind in kinds)
 
 
 def fitting_profiles(role: Role, board: Board) -> list[tuple[str, int]]:

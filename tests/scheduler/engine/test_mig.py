@@ -12,12 +12,10 @@ from scheduler.engine.model.mig import (
     Instance,
     board_of,
     layout_faults,
-    layouts,
-    maximal_layouts,
     room_for,
-    stranded,
     valid_layout,
 )
+from scheduler.hardware.layouts import layouts, maximal_layouts, stranded
 
 H100 = BOARDS["H100-80"]
 BASE = ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb")

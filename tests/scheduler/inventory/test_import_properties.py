@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpufleet.core.audit import SYSTEM
 from quotas.permissions import Access, Can, Grant
-from scheduler.engine.model.mig import BOARDS, layouts, valid_layout
+from scheduler.engine.model.mig import BOARDS, valid_layout
+from scheduler.hardware.layouts import layouts
 from scheduler.models import Gpu, GpuMode, MigInstance, Node
 from scheduler.services.hardware.geometry import geometry_of
 from scheduler.services.hardware.imports import import_apply, import_plan, import_preview
