@@ -27,7 +27,6 @@ class Profile:
     usable_mib: int
     media: bool = False
     double_memory: bool = False
-    driver: int = 450  # the oldest driver branch that offers it
     inferred: bool = False  # derived from sister boards, not read off a device
 
 
@@ -82,8 +81,8 @@ def _seven_slice_board(
     g1, g2, g3, g7 = named
     profiles = (
         Profile(f"1g.{g1}gb", 1, 1, _STARTS[1], 7, 19, one, inferred=inferred),
-        Profile(f"1g.{g1}gb+me", 1, 1, _STARTS[1], 1, 20, one, media=True, driver=470, inferred=inferred),
-        Profile(f"1g.{g2}gb", 1, 2, _DOUBLE_STARTS, 4, 15, two, double_memory=True, driver=525, inferred=inferred),
+        Profile(f"1g.{g1}gb+me", 1, 1, _STARTS[1], 1, 20, one, media=True, inferred=inferred),
+        Profile(f"1g.{g2}gb", 1, 2, _DOUBLE_STARTS, 4, 15, two, double_memory=True, inferred=inferred),
         Profile(f"2g.{g2}gb", 2, 2, _STARTS[2], 3, 14, two, inferred=inferred),
         Profile(f"3g.{g3}gb", 3, 4, _STARTS[3], 2, 9, three, inferred=inferred),
         Profile(f"4g.{g3}gb", 4, 4, _STARTS[4], 1, 5, three, inferred=inferred),

@@ -7,6 +7,7 @@ whatever is computed about a shape is computed once.
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from operator import attrgetter
 
 from .unfrozen import maker
 
@@ -328,22 +329,11 @@ class Job:
 
     def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
         """The same job elsewhere, in another state or with another checkpoint: sooner made than by `replace`."""
-        return new_job(
-            self.name,
-            self.quota,
-            self.kind,
-            self.submitted,
-            self.estimate_ms,
-            self.limit_ms,
-            self.deadline,
-            self.not_before,
-            self.checkpoint if checkpoint is None else checkpoint,
-            self.movable,
-            self.work_ms,
-            run,
-        )
+        job = new_job(*(*_all_but_the_run(self), run))
+        return job if checkpoint is None else replace(job, checkpoint=checkpoint)
 
 
+_all_but_the_run = attrgetter(*Job.__slots__[:-1])
 new_job = maker(Job)
 
 
