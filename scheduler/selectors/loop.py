@@ -10,13 +10,13 @@ from django.http import Http404
 
 from gpufleet.core.models import Progress
 from quotas.permissions import Access, Can
-from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.measures import PHASES, TICK_FINISHED
 from scheduler.loop.policy import policy
 from scheduler.models import HOLDING, Cluster, Job, Lease, Order, PlanRecord
 from scheduler.selectors.jobs import WAITING
 from scheduler.selectors.spreads import Spread, spread
 from scheduler.snapshots import Snapshots
+from scheduler.snapshots.spelling import Speller
 
 LEASE = "tick"
 MEASURED = 200

@@ -28,7 +28,6 @@ from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
 from scheduler.engine.model.values import Checkpoint, Kind, Scenario
 from scheduler.engine.model.values import Job as EngineJob
-from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.policy import policy, ruled
 from scheduler.models import GOING_ON, Attempt, Dependency, Job, QuotaReplay, ReplayState
 from scheduler.services.forecasts.previews import drafted_rows
@@ -37,6 +36,7 @@ from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
+from scheduler.snapshots.spelling import Speller
 from scheduler.snapshots.taking import Snapshot
 from scheduler.snapshots.tree import archived_nodes, inner_nodes, past_usage, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span

@@ -12,9 +12,9 @@ from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Scenario
 from scheduler.engine.reading.scenario import load
-from scheduler.engine.reading.spelling import Speller
 from scheduler.models import PlanRecord
 from scheduler.services.loop.lease import Lease
+from scheduler.snapshots.spelling import Speller
 
 # A scenario of a large fleet is a tenth of a megabyte packed, and a plan may be made several times a second.
 SCENARIOS_KEPT = timedelta(hours=3)

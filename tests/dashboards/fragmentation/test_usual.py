@@ -8,10 +8,10 @@ from dashboards.fragmentation.demand import demand_turn, parts_of
 from dashboards.fragmentation.measure import Shape
 from scheduler.engine.model.values import Demand
 from scheduler.engine.reading.scenario import load
-from scheduler.engine.reading.spelling import Speller
 from scheduler.loop.policy import policy
 from scheduler.models import JobState, UsualDemand
 from scheduler.snapshots import Snapshots
+from scheduler.snapshots.spelling import Speller
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import Loop, leaf, submit

@@ -10,7 +10,8 @@ from scheduler.benchmarks.engine import typed
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.reading.checkers import moment, spell_instant
 from scheduler.engine.reading.scenario import load, parse
-from scheduler.engine.reading.spelling import Speller, spelt
+from scheduler.engine.reading.spelling import spelt
+from scheduler.snapshots.spelling import Speller
 
 from .scenes import job, node, quota, scene
 

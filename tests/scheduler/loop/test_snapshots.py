@@ -10,13 +10,14 @@ from gpufleet.core.times import millis
 from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.reading.scenario import load
-from scheduler.engine.reading.spelling import Speller, spelt
+from scheduler.engine.reading.spelling import spelt
 from scheduler.loop.policy import policy
 from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord, Repartition
 from scheduler.services.forecasts.forecasting import forecast_run
 from scheduler.services.jobs.jobs import Seat, job_start, job_stop, job_transition
 from scheduler.services.loop.plans import NotKept, plan_export, plan_replay, plans_forget
 from scheduler.snapshots import Snapshot, Snapshots
+from scheduler.snapshots.spelling import Speller
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import Loop, attempt_of, leaf, submit
