@@ -210,9 +210,9 @@ class Line:
         return None if found is None else found.date._replace(at=found.at)
 
 
-def unlike(jobs: Sequence[Job], name: str = NAME) -> str:
+def unlike(jobs: Sequence[Job]) -> str:
     """A name that none of the jobs has."""
-    taken = {job.name for job in jobs}
+    taken, name = {job.name for job in jobs}, NAME
     while name in taken:
         name += "'"
     return name
