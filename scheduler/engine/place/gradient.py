@@ -13,7 +13,7 @@ import numpy as np
 
 from ..model.values import Role, Scenario
 from ..state.fleet import View
-from ..state.grid import Grid, Ints
+from ..state.grid import Grid, Ints, ints
 
 MILLION = 1_000_000
 USUAL_SHARE = 950_000  # of all jobs, in millionths, whose kinds are the demand where none is stated
@@ -99,7 +99,7 @@ class Column:
     def __init__(self, size: int) -> None:
         self.gain: Ints = np.full(size, WORSE, dtype=np.int64)
         self.gpu: Ints = np.full(size, NO_GPU, dtype=np.int64)
-        self.read = -1  # so many notes of the view it has taken up
+        self.read = 0  # so many notes of the view it has taken up
 
 
 class Columns:
@@ -115,16 +115,7 @@ class Columns:
         self.asked: dict[Ask, Column] = {}
         self._view = view
         self._read = 0
-        view.notes = []
-        self._take_up(np.arange(size))
-
-    def follow(self) -> None:
-        notes = self._view.notes
-        assert notes is not None
-        if self._read < len(notes):
-            fresh = np.unique(np.array(notes[self._read :], dtype=np.int64))
-            self._read = len(notes)
-            self._take_up(fresh)
+        view.notes = [*range(size)]  # at first all of them are to be taken up
 
     def _take_up(self, nodes: Ints) -> None:
         view = self._view
@@ -143,16 +134,17 @@ class Columns:
 
     def column(self, ask: Ask) -> Column:
         """What it gains to place that, by node, as things stand."""
-        self.follow()
+        notes = self._view.notes
+        assert notes is not None
+        if self._read < len(notes):
+            self._take_up(np.unique(ints(notes[self._read :])))
+            self._read = len(notes)
         known = self.asked.get(ask)
         if known is None:
             known = self.asked[ask] = Column(len(self.cpus))
-        notes = self._view.notes
-        assert notes is not None
-        if known.read != self._read:
-            nodes = np.arange(len(self.cpus)) if known.read < 0 else np.unique(np.array(notes[known.read : self._read], dtype=np.int64))
-            known.read = self._read
-            self._weigh(ask, nodes, known)
+        if known.read < len(notes):
+            self._weigh(ask, np.unique(ints(notes[known.read :])), known)
+            known.read = len(notes)
         return known
 
     def _weigh(self, ask: Ask, nodes: Ints, column: Column) -> None:
