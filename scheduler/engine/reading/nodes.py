@@ -9,7 +9,7 @@ from ..model.unfrozen import maker
 from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, MigInstance, Node, Topology
 from ..state.fleet import bits_of
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, TEXT, TEXTS, moment, one_of, table_of, whole
-from .faults import Bad, kind_of, short
+from .faults import Bad, short
 from .fields import Codec, Field, listed, optional, record
 
 MOST_GPUS = 64
@@ -40,9 +40,7 @@ def read_topology(raw: Any, bad: Bad) -> Topology:
 
 
 def _mask(value: Any) -> int:
-    if type(value) is not list:
-        raise Bad(f"must be a list of GPU numbers, not {kind_of(value)}")
-    numbers = [GPU.read(item) for item in value]
+    numbers = listed(GPU, "a list of GPU numbers").read(value)
     if len(set(numbers)) != len(numbers):
         raise Bad("names a GPU twice")
     return sum(1 << gpu for gpu in numbers)

@@ -8,9 +8,9 @@ from operator import attrgetter
 from typing import Any
 
 from ..model.values import CLASSES, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
-from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, table_of, whole
-from .faults import Bad, Fault, ScenarioError, short
-from .fields import Codec, Field, optional, record, with_defaults_of
+from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, whole
+from .faults import Bad, Fault, ScenarioError
+from .fields import Codec, Field, listed, optional, record, with_defaults_of
 from .jobs import JobReader, Row
 from .nodes import MOST_GPUS, read_nodes, read_topology
 from .places import Places
@@ -75,24 +75,7 @@ def named(rows: Any) -> frozenset[str]:
 # Settings
 
 
-def _passes(value: Any) -> tuple[str, ...]:
-    named = PASSES if value is None else TEXTS.read(value)
-    for place, name in enumerate(named):
-        if name not in PASSES:
-            raise Bad(f"{short(name)} is not a pass; allowed are {', '.join(PASSES)}", place)
-    return tuple(name for name in PASSES if name in named)
-
-
-def _by_class(value: Any) -> ByClass:
-    if type(value) is not dict:
-        raise Bad("must be an object with a value per class")
-    for key in value:
-        if key not in CLASSES:
-            raise Bad(f"{short(key)} is not a class; allowed are {', '.join(sorted(CLASSES))}", str(key))
-    return ByClass(**dict(table_of(optional(SECONDS)).read(value)))
-
-
-BY_CLASS = Codec(_by_class, lambda values: {name: optional(SECONDS).write(values.of(rank)) for rank, name in enumerate(CLASSES)})
+BY_CLASS = record({name: Field(name, optional(SECONDS), None) for name in CLASSES}, ByClass)
 FAIRNESS = with_defaults_of(
     Fairness(),
     {
@@ -106,7 +89,7 @@ _SETTINGS = {key: Field(key, FLAG, True) for key in PASS_OF} | with_defaults_of(
     Settings(),
     {
         "placement": ("placement", one_of(*PLACEMENTS)),
-        "passes": ("passes", Codec(_passes, list)),
+        "passes": ("passes", Codec(optional(listed(one_of(*PASSES)), PASSES).read, list)),
         "max_moves": ("max_moves", optional(whole(0, 100_000))),
         "preempt_min_runtime_s": ("preempt_min_runtime_ms", SECONDS),
         "reclaim_min_runtime_s": ("reclaim_min_runtime_ms", SECONDS),
@@ -129,7 +112,7 @@ SETTING_KEYS = tuple(_SETTINGS)
 
 def _settings(**values: Any) -> Settings:
     left_out = [PASS_OF[key] for key in PASS_OF if not values.pop(key)]
-    return Settings(**values | {"passes": tuple(name for name in values["passes"] if name not in left_out)})
+    return Settings(**values | {"passes": tuple(name for name in PASSES if name in values["passes"] and name not in left_out)})
 
 
 SETTINGS = record(_SETTINGS, _settings)

@@ -81,7 +81,7 @@ def faults_of(document: Any) -> dict[str, str]:
         (lambda s: s["jobs"][1]["roles"][0].update(cpus=-0.5), "$.jobs[1].roles[0].cpus", "must be between 0 and 1000000, not -0.5"),
         (lambda s: s["nodes"][0].update(cpus="8"), "$.nodes[0].cpus", "must be a number, not a string"),
         (lambda s: s["jobs"][2]["roles"][0].update(gpus=1), "$.jobs[2].roles[0]", "exactly one of"),
-        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "not a pass"),
+        (lambda s: s["settings"].update(passes=["allocate", "magic"]), "$.settings.passes[1]", "must be one of stale, allocate"),
         (lambda s: s.update(now=3), "$.now", "2026-11-20T09:00:00Z"),
         (lambda s: s.update(format="gpufleet-scenario/2"), "$.format", "gpufleet-scenario/1"),
         (lambda s: s.update(extra=1), "$.extra", "unknown key"),
