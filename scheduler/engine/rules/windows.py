@@ -254,13 +254,17 @@ class Windows:
             ahead.counted_at = cluster.tree.version
             for region in ahead.regions:
                 region.staying.clear()
-            for work in cluster.works:
-                if work.seats and work.quota_type == ahead.quota_type and self.stays(ahead.window, work.job, self._began(work)):
-                    seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
-                    for region in ahead.regions:
-                        if milli := sum(seat.milli for seat in seats if region.low <= seat.node < region.high):
-                            region.stays(self.may_use(region, work.job), milli)
+            for work in self._staying(ahead, cluster):
+                seats = [seat for seat in work.seats if self._usable_milli(seat.node, ahead.quota_type)]
+                for region in ahead.regions:
+                    if milli := sum(seat.milli for seat in seats if region.low <= seat.node < region.high):
+                        region.stays(self.may_use(region, work.job), milli)
         return ahead.regions
+
+    def _staying(self, ahead: Upcoming, cluster: "Charged") -> Iterator[Work]:
+        """Who stands on GPUs of a window's type and could still be there when it begins."""
+        there = (work for work in cluster.works if work.seats and work.quota_type == ahead.quota_type)
+        return (work for work in there if self.stays(ahead.window, work.job, self._began(work)))
 
     def _began(self, work: Work) -> int:
         """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
@@ -330,11 +334,7 @@ class Windows:
         found: dict[tuple[str, str], None] = {}
         for ahead in self.upcoming:
             for region in self._counted(ahead, cluster):
-                if region.over() <= 0:
-                    continue
-                for work in cluster.works:
-                    if work.seats and work.quota_type == ahead.quota_type and not self.may_use(region, work.job):
-                        here = any(region.low <= seat.node < region.high for seat in work.seats)
-                        if here and self.stays(ahead.window, work.job, self._began(work)):
-                            found[ahead.window.name, work.job.name] = None
+                for work in self._staying(ahead, cluster) if region.over() > 0 else ():
+                    if not self.may_use(region, work.job) and any(region.low <= seat.node < region.high for seat in work.seats):
+                        found[ahead.window.name, work.job.name] = None
         return list(found)
