@@ -176,7 +176,7 @@ class Book(Prospects):
         """Keep the earliest place from an instant on, in milliseconds from now, for a job that its gates refuse until then."""
         self._asked_at.setdefault(work.order, len(self.entries))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
-        if not _is_counted(self, work) or not work.missing():
+        if not _is_counted(self, work) or not any(work.kind.roles[place].gpus for place, _ in work.missing()):
             return  # only its gates are kept
         found = self.counted(self.ahead, work, quota_type, self.length(work), since=since)
         if found is not None:

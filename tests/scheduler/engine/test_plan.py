@@ -298,6 +298,15 @@ def test_a_short_job_runs_in_the_gap_and_a_long_one_does_not() -> None:
     assert next(one for one in plan["decisions"] if one["action"] == "reserve")["at"] == "2026-11-20T09:59:00Z"
 
 
+def test_a_job_without_gpus_that_a_limit_refuses_gets_no_reservation() -> None:
+    """Its queue uses more than its limit allows by now, so nothing starts there, and there is nothing to keep for it."""
+    held = [running("r1", [at("n1", *FULL)], limit_s=3600), running("r2", [at("n2", 0)], limit_s=3600)]
+    plan = plan_of(scene([node("n1"), node("n2")], [quota("q", 16, limit=8)], [*held, job("asks-for-nothing", gpus=0), job("asks", gpus=4)]))
+
+    assert "limit" in reasons(plan, "asks-for-nothing")
+    assert [one["job"] for one in plan["decisions"]] == ["asks"]
+
+
 def test_a_reservation_keeps_no_worker_out_that_takes_none_of_its_gpus() -> None:
     """A role without GPUs, or with few, stands where larger ones of the same gang would be in the way."""
     held = running("held", [at("n0", *range(4))], "b", limit_s=3600)
