@@ -59,7 +59,7 @@ def clearing_of(scenario: Scenario, mine: Sequence[Window], kinds: Kinds) -> Cle
     used = min(milli, _used(scenario, there, mine, at))
     asking, leaf = _asking(mine, kinds, milli - used, at)
     lasting = (
-        *(_standing(window, at) for window in scenario.windows if window not in mine and _lasts(window, at)),
+        *(_standing(window, at) for window in scenario.windows if window not in mine and window.lasts(at)),
         *(_standing(one, at) for one in mine),
     )
     then = replace(
@@ -105,10 +105,6 @@ def _is_there(job: Job, at: int) -> bool:
     return job.limit_ms is None or run.started is None or run.started + job.limit_ms > at
 
 
-def _lasts(window: Window, at: int) -> bool:
-    return window.start <= at and (window.end is None or at < window.end)
-
-
 def _standing(window: Window, at: int) -> Window:
     return replace(window, start=min(window.start, at), decay_ms=None)
 
@@ -125,7 +121,7 @@ def _used(scenario: Scenario, there: Iterable[Job], mine: Sequence[Window], at: 
     others = sum(
         one.gpus
         for one in scenario.windows
-        if one not in mine and _lasts(one, at) and (one.quota, one.class_rank, one.gpu_type) == (first.quota, first.class_rank, first.gpu_type)
+        if one not in mine and one.lasts(at) and (one.quota, one.class_rank, one.gpu_type) == (first.quota, first.class_rank, first.gpu_type)
     )
     held: dict[str, int] = {}
     for job in there:

@@ -162,6 +162,9 @@ class Window:
     notice_ms: int
     decay_ms: int | None
 
+    def lasts(self, instant: int) -> bool:
+        return self.start <= instant and (self.end is None or instant < self.end)
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:

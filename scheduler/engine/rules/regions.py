@@ -8,11 +8,6 @@ from ..model.values import Window
 Span = tuple[int, int]  # the first node of a block, and the one behind its last
 
 
-def last_together(one: Window, other: Window) -> bool:
-    """Whether one of them has begun, and has not ended, when the other begins."""
-    return one.start <= other.start and (one.end is None or one.end > other.start)
-
-
 def inside(one: Span, other: Span) -> bool:
     return other[0] <= one[0] and one[1] <= other[1]
 

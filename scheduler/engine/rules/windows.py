@@ -11,7 +11,7 @@ from ..model.values import Job, Placed, Preemptible, Quota, Scenario, Window
 from ..reading.checkers import spell_instant
 from ..state.grid import Grid, span_bits
 from ..state.work import Work
-from .regions import Region, Span, last_together, regions_around
+from .regions import Region, Span, regions_around
 
 if TYPE_CHECKING:
     from ..state.cluster import Cluster
@@ -76,7 +76,7 @@ class Windows:
         """Which of them last, and which come soon enough to be heeded."""
         now = self.now
         horizon = now + scenario.settings.window_horizon_ms
-        current = [window for window in scenario.windows if window.start <= now and (window.end is None or now < window.end)]
+        current = [window for window in scenario.windows if window.lasts(now)]
         self.lasting = [window for window in current if not self._decayed(window)]
         self.of_classes = [window for window in self.lasting if window.class_rank is not None]
         released = [window for window in current if window not in self.lasting]
@@ -149,7 +149,7 @@ class Windows:
 
     def _beside(self, window: Window) -> list[tuple[Window, Span]]:
         """The windows of its type that last when it begins, it among them, and where."""
-        together = (other for other in self.promised if other.gpu_type == window.gpu_type and last_together(other, window))
+        together = (other for other in self.promised if other.gpu_type == window.gpu_type and other.lasts(window.start))
         return [(other, self.spans[other.name]) for other in together if other.name in self.spans]
 
     def _find_blocks(self) -> None:
@@ -286,9 +286,6 @@ class Windows:
     def starts(self, *, owned: bool = False) -> list[int]:
         """When windows begin, the next ones; or of those that have an owner."""
         return sorted({ahead.window.start for ahead in self.upcoming if not owned or ahead.window.class_rank is None})[:MOST_STARTS]
-
-    def lasting_at(self, instant: int) -> list[Window]:
-        return [window for window in self.promised if window.start <= instant and (window.end is None or instant < window.end)]
 
     def kept_off(self, cluster: "Charged", work: Work, quota_type: int, milli: int, started: int) -> int:
         """The nodes of which a start at an instant must stay off, as a block of them is kept for a window that begins later."""

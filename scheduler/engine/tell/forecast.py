@@ -158,11 +158,10 @@ class Forecast:
         cycle = self.cycle
         windows, works = cycle.cluster.windows, cycle.cluster.works
         refused = [works[order] for order, (first, *_) in cycle.waiting.static.items() if first.code == "limit"]
-        trees = [
-            (start, Tree(cycle.cluster.scenario, cycle.grid.types, cycle.grid.capacity, windows.lasting_at(start)))
-            for start in windows.starts(owned=True)
-            if refused
-        ]
+        trees = []
+        for start in windows.starts(owned=True) if refused else ():
+            lasting = [window for window in windows.promised if window.lasts(start)]
+            trees.append((start, Tree(cycle.cluster.scenario, cycle.grid.types, cycle.grid.capacity, lasting)))
         for work in refused:
             types = tuple(each for each in work.form.types if cycle.waiting.verdicts.fits_empty(work, each))
             found = (outlook.earliest(work, types, start - cycle.now, tree) for start, tree in trees)
