@@ -147,19 +147,19 @@ class Prospects(ABC):
                     if seat.mask:
                         by_node.setdefault(seat.node, Counter())[held.until] += sign * (seat.mask & usable[seat.node]).bit_count()
                     for part in seat.parts:
-                        shared.setdefault((seat.node, part.gpu), self._shared_until(seat.node, part.gpu))
+                        shared.setdefault((seat.node, part.gpu), self._shared_until(stays, seat.node, part.gpu))
             stays.change(work, new)
         for (node, gpu), before in shared.items():
             here = by_node.setdefault(node, Counter())
             here[before] -= usable[node] >> gpu & 1
-            here[self._shared_until(node, gpu)] += usable[node] >> gpu & 1
+            here[self._shared_until(stays, node, gpu)] += usable[node] >> gpu & 1
         for node, leaving in by_node.items():
             if any(leaving.values()):
                 ahead.change(node, leaving)
 
-    def _shared_until(self, node: int, gpu: int) -> int:
+    def _shared_until(self, stays: Stays, node: int, gpu: int) -> int:
         """Until when a GPU is in parts: one that was split before this plan stays so, whoever leaves it."""
-        return END if self.cycle.grid.nodes[node].split >> gpu & 1 else self._stays.shared_until(node, gpu)
+        return END if self.cycle.grid.nodes[node].split >> gpu & 1 else stays.shared_until(node, gpu)
 
     # Waiting
 
