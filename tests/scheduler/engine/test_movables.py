@@ -9,9 +9,8 @@ import pytest
 
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.passes.consolidate import _plan
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.search.clearable import Need, weight_of
+from scheduler.engine.search.clearable import Need, cost_of, weight_of
 from scheduler.engine.state.grid import Ints
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
@@ -65,7 +64,7 @@ def cheapest(cycle: Cycle, need: Need, allowed: Ints, gpus: int) -> list[int] | 
         chosen, _ = leaving(cycle, node, gpus - cycle.fleet.soon.count[node] % gpus)
         first = need.workers - need.short + 1
         if need.low <= node < need.high and allowed[node] and chosen and leaves_room(cycle, [(node, chosen)], gpus, first):
-            options.append(((*_plan(cycle, chosen, 0)[:4], node), chosen))
+            options.append((cost_of(chosen, node, cycle.now), chosen))
     found = []
     for chosen in combinations(options, need.short):
         if leaves_room(cycle, [(weight[4], works) for weight, works in chosen], gpus, need.workers):
