@@ -23,10 +23,10 @@ def seats_of(work: Work, date: Date) -> Sequence[Seat]:
     """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
     if date.seats:
         return date.seats
-    wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
-    role = work.kind.roles[wanted[0][0]]
-    nodes = [node for node, count in sorted(date.places) for _ in range(count // (role.gpus or 1))]
-    return [Seat(*one, node, 0, role.cpu_milli, role.host_memory_mib, 0) for one, node in zip(wanted, nodes, strict=True)]
+    role = next(work.kind.roles[place] for place, _ in work.missing())
+    each = role.gpus or 1
+    counted = (node for node, count in date.places for _ in range(count // each))
+    return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from ..model.mig import Instance
 from ..model.plan import Decision, Stand
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
-from ..search.entries import Entry, seats_of
+from ..search.entries import Entry
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.grid import Grid
@@ -236,8 +236,14 @@ def reserved(cycle: Cycle) -> list[Decision]:
 
 
 def _reservation(cycle: Cycle, entry: Entry) -> Decision:
-    work, nodes, roles, at = entry.work, cycle.grid.nodes, entry.work.kind.roles, cycle.now + entry.at
-    kept = [Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, 0) for seat in seats_of(work, entry.date)]
-    workers = (*stands(work, cycle.grid), *kept)  # what still runs of a gang that waits to be whole again comes first
+    work, kind, at = entry.work, entry.work.kind, cycle.now + entry.at
+    workers = list(stands(work, cycle.grid))  # what still runs of a gang that waits to be whole again
+    if entry.date.seats:
+        workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
+    else:
+        counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
+        wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
+        for (place, rank), node in zip(wanted, counted, strict=True):
+            workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
     why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
-    return Decision("reserve", why, work.job.name, workers=workers, at=at)
+    return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
