@@ -1,7 +1,7 @@
 """Which back-end a cluster has. One object a cluster and process, so that what a back-end remembers between calls is kept."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -72,6 +72,14 @@ class Backends(Mapping[int, Backend]):
 
     def __len__(self) -> int:
         return len(self._by_cluster)
+
+    def items(self) -> ItemsView[int, Backend]:
+        """As they are now: another thread may find meanwhile that a cluster has left the fleet."""
+        there = self._by_cluster.copy()
+        return {cluster: there[cluster] for cluster in sorted(there)}.items()
+
+    def values(self) -> ValuesView[Backend]:
+        return dict(self.items()).values()
 
     def provide(self, cluster: Cluster) -> Backend:
         """The back-end that a cluster names now; made when it is first asked for, and anew when another one is named, or is reached otherwise."""

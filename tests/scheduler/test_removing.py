@@ -220,6 +220,16 @@ def test_the_loop_asks_it_nothing_any_more_and_its_logs_are_read(leaving, person
     assert SlurmCluster.objects.get().import_minutes == 0
 
 
+def test_who_goes_through_the_back_ends_is_not_interrupted_by_a_thread_that_finds_one_gone(leaving):
+    backends = Backends({number: SimulatedBackend(DatabaseStore(number)) for number in (1, 2, 3)})
+    pairs, alone = iter(backends.items()), iter(backends.values())
+    next(pairs), next(alone)
+
+    backends.keep([1])
+
+    assert ([key for key, _ in pairs], len(list(alone)), list(backends)) == ([2, 3], 2, [1])
+
+
 def test_a_cluster_of_that_name_that_is_imported_again_goes_on(leaving, personas):
     access = personas.access("superuser")
     leaving.over().remove(access)
