@@ -100,9 +100,6 @@ class Tree:
             key = state.parent
         return found
 
-    def with_states(self, states: Iterable[NodeState]) -> "Tree":
-        return Tree((self.states | {state.id: state for state in states}).values())
-
     def in_order(self) -> list[NodeState]:
         return sorted(self.states.values(), key=lambda state: self.paths.get(state.id, state.id))
 

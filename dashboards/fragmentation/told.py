@@ -35,10 +35,6 @@ def shape_told(shape: Shape) -> str:
     return f"{text} in one {shape.level}" if shape.level and shape.level not in ("cluster", "node") and shape.workers > 1 else text
 
 
-def types_told(shape: Shape) -> str:
-    return ", ".join(sorted(shape.types)) or "any type"
-
-
 def summed(piles: Iterable[Pile]) -> tuple[int, Against, Against]:
     """What is free, and what it is worth to the queue and to the usual demand, of several piles together."""
     rows: Sequence[Pile] = tuple(piles)

@@ -23,7 +23,6 @@ FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 EXAMPLE = "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"
 # A day has 26 hours at most where the clock is set back, and a zone differs from UTC by 14 at most.
 A_DAY = timedelta(days=1)
-LATEST_YEAR = 2199
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,6 @@ def _order(line: Rated) -> tuple[Any, ...]:
     return (key.day, key.job, key.quota_path, key.owner, key.cost_centre, key.labels, key.cluster, kind, said)
 
 
-def day_number(day: date) -> int:
-    return (day - date(1970, 1, 1)).days
-
-
 def day_of(number: int) -> date:
     return date.fromordinal(date(1970, 1, 1).toordinal() + number)
 

@@ -17,7 +17,7 @@ from django.http import Http404
 from gpufleet.core.times import millis
 from quotas.chargeback.months import Span, month_at
 from quotas.chargeback.periods import YEARS, Period
-from quotas.chargeback.pricing import HOUR, half_even
+from quotas.chargeback.pricing import half_even
 from quotas.chargeback.rating import shared
 from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, sums_of
 from quotas.models import (
@@ -543,7 +543,3 @@ def pieces_of(line: ChargeLine) -> list[Piece]:
         since, until = max(entry.since, start), min(entry.until or end, end)
         found.append(Piece(entry, since, until, entry.gpu_milli * (millis(until) - millis(since))))
     return found
-
-
-def hours_of(milli_millis: int) -> float:
-    return milli_millis / HOUR

@@ -27,10 +27,6 @@ class InForce(NamedTuple):
     milli: int
 
 
-def windows_in_force(at: datetime) -> list[InForce]:
-    return [InForce(*row) for row in IN_FORCE(at)]
-
-
 def of_class(windows: Iterable[InForce]) -> dict[tuple[str, str], int]:
     """What a class is promised of a type, by both."""
     found: dict[tuple[str, str], int] = {}

@@ -71,10 +71,6 @@ def may_decide_on(access: Access, node: QuotaNode | None) -> bool:
     return access.can(Can.EDIT_QUOTA, node.parent.path if node.parent is not None else node.path)
 
 
-def is_requester(access: Access, reservation: Reservation) -> bool:
-    return access.actor.user is not None and reservation.requested_by_id == access.actor.user.pk
-
-
 def may_steer_reservation(access: Access, reservation: Reservation) -> bool:
     """Whether the reader may change, end or cancel it."""
     return may_ask_on(access, reservation.quota) or may_decide_on(access, reservation.quota)

@@ -18,8 +18,6 @@ from scheduler.presenters.templates import template_view
 from scheduler.selectors.templates import may_edit_templates, template_named, template_places, template_versions, templates_visible
 from scheduler.services.jobs.templates import template_archive, template_save
 
-TYPED = ("node", "name", "title", "about", "body", "locked", "limits", "reason", "seen")
-
 
 @require_safe
 @requires(Can.SEE)
