@@ -1,16 +1,21 @@
 """Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
-from django.db.models import Exists, Max, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, ExpressionWrapper, F, Max, OuterRef, Q, QuerySet
 
-from dashboards.health.models import Action, HealthFinding, HealthRule, Incident, IncidentStep
+from dashboards.health.models import Action, HealthFinding, Incident, IncidentStep
 from dashboards.telling import Event, events_tell
-from gpufleet.core.ids import public_id
+from gpufleet.core.bulk import objects_update, rows_insert
+from gpufleet.core.ids import public_ids
+from gpufleet.core.times import MomentField
 from scheduler.models import IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Node, Placement
 from scheduler.models import Checkpoint as Saved
 from scheduler.notify.happenings import FleetEvent
@@ -36,12 +41,15 @@ def incidents_follow() -> int:
     last = IncidentStep.objects.aggregate(last=Max("event"))["last"] or 0
     events = InventoryEvent.objects.filter(kind="health").select_related("node", "gpu").order_by("pk")
     open_ones = {one.node_id: one for one in Incident.objects.filter(closed_at__isnull=True).select_related("node", "rule")}
-    made = sum(_take(event, open_ones) for event in _late(events, last) if _is_of(event, open_ones))
+    told: list[tuple[Event, datetime]] = []
+    made = sum(_take(event, open_ones, told) for event in _late(events, last) if _is_of(event, open_ones))
     while page := list(events.filter(pk__gt=last)[:MOST_EVENTS]):
-        made += sum(_take(event, open_ones) for event in page)
+        made += sum(_take(event, open_ones, told) for event in page)
         if made:
             break
         last = page[-1].pk  # nobody is told of any of them: go on behind them
+    for at, together in groupby(told, key=itemgetter(1)):
+        events_tell([event for event, _ in together], now=at)
     return made
 
 
@@ -59,8 +67,8 @@ def _is_of(event: InventoryEvent, open_ones: Mapping[int, Incident]) -> bool:
     return incident is None or event.at >= incident.opened_at or (event.after or {}).get("health") != Health.HEALTHY
 
 
-def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> bool:
-    """Make a step of an event; False: it makes none."""
+def _take(event: InventoryEvent, open_ones: dict[int, Incident], told: list[tuple[Event, datetime]]) -> bool:
+    """Make a step of an event; False: it makes none. What is to be told of it, and as of when, is added to `told`."""
     node = event.node
     if node is None or node.removed_at is not None:
         return False
@@ -69,7 +77,9 @@ def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> bool:
     if incident is None:
         if to == Health.HEALTHY:
             return False
-        incident = open_ones[node.pk] = incident_open(node=node, title=event.cause, at=event.at, health=to if event.gpu_id is None else "")
+        opening = Opening(node, event.cause, health=to if event.gpu_id is None else "")
+        incident = open_ones[node.pk] = incidents_open([opening], at=event.at)[0]
+        told.append((_opened(incident), event.at))
     name = f"GPU {event.gpu.index}" if event.gpu else node.name
     IncidentStep.objects.create(
         incident=incident,
@@ -83,7 +93,8 @@ def _take(event: InventoryEvent, open_ones: dict[int, Incident]) -> bool:
         incident.worst = to
         incident.save(update_fields=["worst"])
     if to == Health.HEALTHY and not _still_sick(node, event):
-        incident_close(incident=incident, at=event.at, now=event.at)
+        incidents_close([(incident, event.at)])
+        told.append((_closed(incident), event.at))
         del open_ones[node.pk]
     return True
 
@@ -103,26 +114,43 @@ def _still_sick(node: Node, event: InventoryEvent) -> bool:
     return any(health != Health.HEALTHY for health in now.values())
 
 
-def incident_open(*, node: Node, title: str, at: datetime, rule: HealthRule | None = None, by_rule: bool = False, health: str = "") -> Incident:
-    gpus = Gpu.objects.filter(node=node, removed_at__isnull=True).count()
-    made = Incident.objects.create(
-        public_id=public_id("in"),
-        node=node,
-        opened_at=at,
-        title=title[:300],
-        rule=rule,
-        by_rule=by_rule,
-        gpus=gpus,
-        worst=health or Health.SUSPECT,
-    )
-    event = Event(
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an incident begins with."""
+
+    node: Node
+    title: str
+    rule: int | None = None
+    health: str = ""
+
+
+def incidents_open(openings: Sequence[Opening], *, at: datetime) -> list[Incident]:
+    """Nobody is told yet. As many queries for many as for one."""
+    counted = Gpu.objects.filter(node__among=[one.node.pk for one in openings], removed_at__isnull=True).order_by().values_list("node")
+    gpus = dict(counted.annotate(count=Count("pk")))
+    names = public_ids("in", len(openings))
+    rows = [
+        (name, one.node.pk, at, one.title[:300], one.rule, one.rule is not None, gpus.get(one.node.pk, 0), one.health or Health.SUSPECT)
+        for name, one in zip(names, openings, strict=True)
+    ]
+    rows_insert(Incident, ("public_id", "node_id", "opened_at", "title", "rule_id", "by_rule", "gpus", "worst"), rows)
+    return list(Incident.objects.filter(public_id__among=names).select_related("node", "rule").order_by("pk"))
+
+
+def _opened(incident: Incident) -> Event:
+    return Event(
         kind=FleetEvent.INCIDENT_OPENED,
-        title=f"{node.name}: {title}",
-        text=f"An incident is open on {node.name} ({gpus} GPUs).",
-        link=f"/incidents/{made.public_id}/",
-        subject={"incident": made.public_id, "node": node.public_id},
+        title=f"{incident.node.name}: {incident.title}",
+        text=f"An incident is open on {incident.node.name} ({incident.gpus} GPUs).",
+        link=f"/incidents/{incident.public_id}/",
+        subject={"incident": incident.public_id, "node": incident.node.public_id},
     )
-    events_tell([event], now=at)
+
+
+def incidents_open_told(openings: Sequence[Opening], *, at: datetime) -> list[Incident]:
+    """The same, told together."""
+    made = incidents_open(openings, at=at) if openings else []
+    events_tell([_opened(incident) for incident in made], now=at)
     return made
 
 
@@ -147,8 +175,10 @@ def hands() -> dict[int, Hand]:
     return found
 
 
-def incidents_of_a_day(node: int, now: datetime) -> int:
-    return Incident.objects.filter(node=node, opened_at__gt=now - A_DAY).count()
+def incidents_of_a_day(now: datetime) -> Counter[int]:
+    """How many each node had, by key. One query."""
+    rows = Incident.objects.filter(opened_at__gt=now - A_DAY).order_by().values_list("node")
+    return Counter(dict(rows.annotate(count=Count("pk"))))
 
 
 def calm_needed(incidents_of_a_day: int) -> timedelta:
@@ -160,21 +190,32 @@ def incident_note(*, incident: Incident, text: str, at: datetime, by: str = "gpu
     IncidentStep.objects.create(incident=incident, at=at, text=text[:300], by=by)
 
 
-def incident_close(*, incident: Incident, at: datetime, now: datetime) -> None:
-    """`at`: when it was over, of which word comes now."""
-    measure(incident, now=at)
-    incident.closed_at = max(at, incident.opened_at)
-    incident.save(update_fields=["closed_at", "out_milli_millis", "lost_milli_millis", "jobs"])
-    HealthFinding.objects.filter(incident=incident, cleared_at__isnull=True).update(cleared_at=at)
+def incidents_note(texts: Sequence[tuple[int, str]], *, at: datetime) -> None:
+    """Lines of several incidents, by key."""
+    rows_insert(IncidentStep, ("incident_id", "at", "text", "by"), [(incident, at, text[:300], "gpufleet") for incident, text in texts])
+
+
+def incidents_close(ends: Sequence[tuple[Incident, datetime]]) -> None:
+    """Each with when it was over. Nobody is told yet."""
+    for at, some in groupby(sorted(ends, key=lambda end: (end[1], end[0].pk)), key=itemgetter(1)):
+        incidents = [incident for incident, _ in some]
+        measure(incidents, now=at)
+        for incident in incidents:
+            incident.closed_at = max(at, incident.opened_at)
+        objects_update(incidents, ("closed_at",))
+        HealthFinding.objects.filter(incident__among=[one.pk for one in incidents], cleared_at__isnull=True).update(cleared_at=at)
+
+
+def _closed(incident: Incident) -> Event:
+    assert incident.closed_at is not None
     end = "was removed" if incident.node.removed_at is not None else "is healthy again"
-    event = Event(
+    return Event(
         kind=FleetEvent.INCIDENT_CLOSED,
         title=f"{incident.node.name} {end}",
         text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU hours.",
         link=f"/incidents/{incident.public_id}/",
         subject={"incident": incident.public_id, "node": incident.node.public_id},
     )
-    events_tell([event], now=now)
 
 
 def incidents_end(*, now: datetime) -> None:
@@ -182,32 +223,41 @@ def incidents_end(*, now: datetime) -> None:
     as those of a suspect: where rules note alone, no step of health does.
     """
     open_ones = Incident.objects.filter(closed_at__isnull=True).select_related("node").order_by("pk")
-    for incident in open_ones.filter(node__removed_at__isnull=False):
-        assert incident.node.removed_at is not None
-        incident_close(incident=incident, at=min(incident.node.removed_at, now), now=now)
+    ends = [(incident, min(incident.node.removed_at or now, now)) for incident in open_ones.filter(node__removed_at__isnull=False)]
     findings = HealthFinding.objects.filter(node=OuterRef("node"), cleared_at__isnull=True).exclude(rule__action=Action.NOTE)
     sick = Gpu.objects.filter(node=OuterRef("node"), removed_at__isnull=True).exclude(health=Health.HEALTHY)
     healthy = open_ones.filter(~Exists(findings), ~Exists(sick), node__health=Health.HEALTHY, node__removed_at__isnull=True)
-    for incident in healthy.annotate(over=Max("findings__cleared_at", filter=~Q(findings__rule__action=Action.NOTE))):
-        if incident.over is None or now - incident.over >= calm_needed(incidents_of_a_day(incident.node_id, now)):
-            incident_close(incident=incident, at=now, now=now)
+    recent = incidents_of_a_day(now)
+    calm = healthy.annotate(over=Max("findings__cleared_at", filter=~Q(findings__rule__action=Action.NOTE)))
+    ends += [(one, now) for one in calm if one.over is None or now - one.over >= calm_needed(recent[one.node_id])]
+    incidents_close(ends)
+    events_tell([_closed(incident) for incident, _ in ends], now=now)
 
 
-def measure(incident: Incident, *, now: datetime) -> None:
-    """Set what it has cost so far: GPU time out of service, and work of jobs that was not saved."""
-    incident.out_milli_millis = out_of_service(incident, list(incident.steps.order_by("at", "id")), until=incident.closed_at or now)
-    hurt = jobs_hurt(incident, now=now)
-    incident.jobs = len({one.attempt.job_id for one in hurt})
-    incident.lost_milli_millis = sum(one.lost_milli_millis for one in hurt)
+def measure(incidents: Sequence[Incident], *, now: datetime) -> None:
+    """Set what they have cost so far: GPU time out of service, and work of jobs that was not saved. As many queries for many as for one."""
+    hurt, steps = jobs_hurt(incidents, now=now), _steps_of(incidents)
+    for incident in incidents:
+        incident.out_milli_millis = out_of_service(incident, steps[incident.pk], until=incident.closed_at or now)
+        incident.jobs = len({one.attempt.job_id for one in hurt[incident.pk]})
+        incident.lost_milli_millis = sum(one.lost_milli_millis for one in hurt[incident.pk])
+    objects_update(incidents, ("out_milli_millis", "lost_milli_millis", "jobs"))
+
+
+def _steps_of(incidents: Sequence[Incident]) -> Mapping[int, list[IncidentStep]]:
+    found: dict[int, list[IncidentStep]] = defaultdict(list)
+    for step in IncidentStep.objects.filter(incident__among=[one.pk for one in incidents]).order_by("at", "id") if incidents else ():
+        found[step.incident_id].append(step)
+    return found
 
 
 def out_of_service(incident: Incident, steps: Sequence[IncidentStep], *, until: datetime) -> int:
     """Milli-GPU times milliseconds in which the node took no work."""
-    total = sum((end - start for start, end in spans_out(incident, steps, until=until)), timedelta(0))
+    total = sum((end - start for start, end in spans_out(steps, until=until)), timedelta(0))
     return incident.gpus * 1000 * int(total / timedelta(milliseconds=1))
 
 
-def spans_out(incident: Incident, steps: Sequence[IncidentStep], *, until: datetime) -> list[tuple[datetime, datetime]]:
+def spans_out(steps: Sequence[IncidentStep], *, until: datetime) -> list[tuple[datetime, datetime]]:
     """When the node took no work."""
     told = [step for step in steps if step.health]
     ends = [*(step.at for step in told[1:]), max(until, told[-1].at)] if told else []
@@ -224,31 +274,57 @@ class Hurt:
     lost_milli_millis: int
 
 
-def jobs_hurt(incident: Incident, *, now: datetime) -> list[Hurt]:
-    """Runs that ended or shrank because of it. Who was preempted meanwhile, stopped by hand, or failed by itself is none of its.
+def jobs_hurt(incidents: Sequence[Incident], *, now: datetime) -> Mapping[int, list[Hurt]]:
+    """By incident, runs that ended or shrank because of it. Who was preempted meanwhile, stopped by hand, or failed by itself is none of its.
 
     What kills a run is seen before the rule that opens an incident holds, so ends shortly before it count, too.
     """
-    end = incident.closed_at or now
-    rows = Placement.objects.filter(node=incident.node_id, until__gte=incident.opened_at - SEEN_LATE, until__lte=end, gpu__isnull=False)
-    here: dict[int, list[Placement]] = defaultdict(list)
-    for placement in rows.order_by("pk"):
-        here[placement.attempt_id].append(placement)
-    attempts = list(Attempt.objects.filter(pk__in=here).select_related("job__quota", "job__owner").order_by("pk"))
+    found: dict[int, list[Hurt]] = {incident.pk: [] for incident in incidents}
+    here: dict[int, dict[int, list[Placement]]] = defaultdict(lambda: defaultdict(list))
+    ends = {incident.pk: incident.closed_at or now for incident in incidents}
+    for placement in _left(incidents, now):
+        if placement.until <= ends[placement.incident]:
+            here[placement.incident][placement.attempt_id].append(placement)
+    keys = {attempt for runs in here.values() for attempt in runs}
+    if not keys:
+        return found
+    attempts = {one.pk: one for one in Attempt.objects.filter(pk__among=keys).select_related("job__quota", "job__owner")}
     held: dict[int, int] = defaultdict(int)
-    elsewhere: set[int] = set()
-    for attempt, node, milli in Placement.objects.filter(attempt__in=list(here)).values_list("attempt_id", "node_id", "gpu_milli"):
+    nodes: dict[int, set[int]] = defaultdict(set)
+    for attempt, node, milli in Placement.objects.filter(attempt__among=keys).values_list("attempt_id", "node_id", "gpu_milli"):
         held[attempt] += milli
-        if node != incident.node_id:
-            elsewhere.add(attempt)
-    causes = Causes.of(incident, until=end)
-    found = []
-    for one in attempts:
-        gone = here[one.pk]
-        how = causes.ended(one, gone, is_alone=one.pk not in elsewhere)
-        if how:
-            at = one.ended_at if how == one.outcome else max(each.until for each in gone if each.until is not None)
-            found.append(Hurt(one, how, sum(each.gpu_milli for each in gone), _lost(one, held[one.pk], at)))
+        nodes[attempt].add(node)
+    saved = _saved(keys)
+    causes = Causes.of([incident for incident in incidents if incident.pk in here], ends)
+    for incident, runs in here.items():
+        for key, gone in sorted(runs.items()):
+            one = attempts[key]
+            how = causes[incident].ended(one, gone, is_alone=len(nodes[key]) == 1)
+            if how:
+                at = one.ended_at if how == one.outcome else max(each.until for each in gone if each.until is not None)
+                found[incident].append(Hurt(one, how, sum(each.gpu_milli for each in gone), _lost(one, held[key], at, saved[key])))
+    return found
+
+
+def _left(incidents: Sequence[Incident], now: datetime) -> Iterable[Any]:
+    """What was held on GPUs of their nodes and given back while they were open, or shortly before; `incident` is the key of the one."""
+    if not incidents:
+        return ()
+    rows = Placement.objects.filter(
+        gpu__isnull=False,
+        until__lte=now,
+        until__gte=ExpressionWrapper(F("node__incidents__opened_at") - SEEN_LATE, MomentField()),
+        node__incidents__among=[one.pk for one in incidents],
+    )
+    return rows.annotate(incident=F("node__incidents")).order_by("pk")
+
+
+def _saved(attempts: Collection[int]) -> Mapping[int, list[datetime]]:
+    """When checkpoints of each run were whole."""
+    found: dict[int, list[datetime]] = defaultdict(list)
+    for attempt, at in Saved.objects.filter(attempt__among=attempts, verified_at__isnull=False).values_list("attempt_id", "verified_at"):
+        if attempt is not None and at is not None:
+            found[attempt].append(at)
     return found
 
 
@@ -261,10 +337,13 @@ class Causes:
     errors: Sequence[HealthFinding]
 
     @classmethod
-    def of(cls, incident: Incident, *, until: datetime) -> "Causes":
-        steps = list(incident.steps.order_by("at", "id"))
-        errors = list(incident.findings.filter(rule__signal__in=KILLING, gpu__isnull=False))
-        return cls(incident.node.name, spans_out(incident, steps, until=until), errors)
+    def of(cls, incidents: Sequence[Incident], ends: Mapping[int, datetime]) -> "dict[int, Causes]":
+        errors: dict[int, list[HealthFinding]] = defaultdict(list)
+        keys = [incident.pk for incident in incidents]
+        for finding in HealthFinding.objects.filter(incident__among=keys, rule__signal__in=KILLING, gpu__isnull=False) if keys else ():
+            errors[finding.incident_id or 0].append(finding)
+        steps = _steps_of(incidents)
+        return {one.pk: cls(one.node.name, spans_out(steps[one.pk], until=ends[one.pk]), errors[one.pk]) for one in incidents}
 
     def ended(self, attempt: Attempt, gone: Sequence[Placement], *, is_alone: bool) -> str:
         """How it ended by this incident, or `degraded` where it goes on; empty: not by it."""
@@ -297,12 +376,11 @@ class Causes:
         return finding.since - SEEN_LATE <= at <= (finding.cleared_at or at)
 
 
-def _lost(attempt: Attempt, milli: int, at: datetime | None) -> int:
+def _lost(attempt: Attempt, milli: int, at: datetime | None, saved: Sequence[datetime]) -> int:
     """Work since the last checkpoint, of all GPUs of the gang: a gang goes back together."""
     if at is None or attempt.running_at is None:
         return 0
-    saved = Saved.objects.filter(attempt=attempt, verified_at__lte=at).aggregate(last=Max("verified_at"))["last"]
-    since = max(saved or attempt.running_at, attempt.running_at)
+    since = max([attempt.running_at, *(moment for moment in saved if moment <= at)])
     if attempt.outcome in ("preempted", "moved") and attempt.stop_asked_at is not None:
         # It was asked to save its work first: what came before is kept.
         since = max(since, attempt.stop_asked_at)

@@ -3,10 +3,12 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Max
 
 from dashboards.health.incidents import NOBODY, Hand, calm_needed, hands, incident_note, incidents_of_a_day
 from dashboards.health.models import HealthFinding, HealthSettings, Incident
@@ -40,25 +42,34 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
     for finding in findings:
         if finding.rule.action != "note":
             sick[finding.node_id].append(finding)
-    by = hands()
-    for incident in Incident.objects.filter(closed_at__isnull=True).select_related("node__cluster", "rule", "burn_in").order_by("pk"):
+    by, recent = hands(), incidents_of_a_day(now)
+    open_ones = Incident.objects.filter(closed_at__isnull=True).select_related("node__cluster", "rule", "burn_in").order_by("pk")
+    for incident in open_ones.annotate(over=Max("findings__cleared_at")):
         hand = by.get(incident.node_id, NOBODY)
         # What rules of older versions did in an incident that a person had opened is known by its steps alone.
         if incident.node.removed_at is None and (incident.by_rule or RULES.name in (hand.last, hand.out)):
             try:
-                _go_on(incident, settings, bool(sick[incident.node_id]), hand, now)
+                _go_on(incident, settings, bool(sick[incident.node_id]), hand, Past(recent[incident.node_id], incident.over), now)
             except Exception:
                 # Whatever is wrong with one node, the others and the rest of the round go on.
                 log.exception("The next step of %s failed.", incident.node.name)
 
 
-def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, now: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class Past:
+    """How many incidents a node had in the last day, and when the last finding of this one was over."""
+
+    recent: int
+    over: datetime | None
+
+
+def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, past: Past, now: datetime) -> None:
     """Rules take back what they did themselves; who tests a node, they or a person, lets rules judge the test."""
     node = incident.node
     is_ours, took_out = hand.last == RULES.name, hand.out == RULES.name
     match node.health:
         case Health.SUSPECT if is_ours:
-            _suspect(incident, is_sick, now)
+            _suspect(incident, is_sick, past, now)
         case Health.DRAINING:
             _draining(incident, settings, now)
         case Health.DRAINED if took_out:
@@ -75,13 +86,11 @@ def _is_repaired(node: Node, settings: HealthSettings, now: datetime) -> bool:
     return settings.repair_minutes is not None and now - node.health_since >= timedelta(minutes=settings.repair_minutes)
 
 
-def _suspect(incident: Incident, is_sick: bool, now: datetime) -> None:
-    node = incident.node
-    recent = incidents_of_a_day(node.pk, now)
+def _suspect(incident: Incident, is_sick: bool, past: Past, now: datetime) -> None:
+    node, recent = incident.node, past.recent
     if is_sick:
         return
-    over = incident.findings.filter(cleared_at__isnull=False).order_by("-cleared_at").values_list("cleared_at", flat=True).first()
-    calm_since = max(filter(None, (over, node.health_since)))
+    calm_since = max(filter(None, (past.over, node.health_since)))
     if recent > FLAPS and not incident.steps.filter(text__startswith="Flapping").exists():
         incident_note(
             incident=incident, text=f"Flapping: {recent} incidents in a day. It is trusted again after {_minutes(calm_needed(recent))} min.", at=now

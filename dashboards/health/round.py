@@ -16,13 +16,24 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 
-from dashboards.health.incidents import NOBODY, hands, incident_note, incident_open, incidents_end, incidents_follow, measure
+from dashboards.health.incidents import (
+    NOBODY,
+    Opening,
+    hands,
+    incident_note,
+    incidents_end,
+    incidents_follow,
+    incidents_note,
+    incidents_open_told,
+    measure,
+)
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
 from dashboards.health.state import BUCKET, ages_write, device_of_node, gpus_read
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
+from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import Progress
 from gpufleet.core.progress import turn_take
@@ -33,6 +44,7 @@ log = logging.getLogger(__name__)
 TURN = "health"
 AGES = "health ages"  # since when ages of heartbeats are kept
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
+FINDING = ("rule_id", "node_id", "gpu_id", "device", "incident_id", "since", "seen_at", "value", "code")
 SILENT = timedelta(seconds=120)  # a node that was not heard of for so long
 # Of a pool's nodes so many may fall silent at once before silence is the source's, not theirs.
 SILENT_PERCENT = 30
@@ -116,9 +128,7 @@ def health_round(*, now: datetime) -> Round:
     with transaction.atomic():
         incidents_follow()
         incidents_end(now=now)
-        for incident in Incident.objects.filter(closed_at__isnull=True).select_related("node"):
-            measure(incident, now=now)
-            incident.save(update_fields=["out_milli_millis", "lost_milli_millis", "jobs"])
+        measure(list(Incident.objects.filter(closed_at__isnull=True).select_related("node").order_by("pk")), now=now)
     return done
 
 
@@ -190,6 +200,8 @@ def _findings_write(
     there = {(finding.rule_id, finding.device): finding for finding in findings}
     gpus = {device // 2 for _, device in found.hits if device % 2 == 0}
     node_of = dict(Gpu.objects.filter(pk__in=gpus, removed_at__isnull=True).values_list("pk", "node_id"))
+    fresh: list[tuple[Hit, int]] = []
+    going: list[HealthFinding] = []
     for place, hit in sorted(found.hits.items()):
         key, is_node = divmod(hit.device, 2)
         node = key if is_node else node_of.get(key)
@@ -198,21 +210,13 @@ def _findings_write(
             continue
         finding = there.get(place)
         if finding is None:
-            finding = HealthFinding.objects.create(
-                rule_id=hit.rule.key,
-                node_id=machine.key,
-                gpu_id=None if is_node else key,
-                device=hit.device,
-                since=now,
-                seen_at=now,
-                value=hit.value,
-                code=hit.code,
-            )
-            done.opened += 1
-            _tell_finding(finding, hit, now)
+            fresh.append((hit, machine.key))
         else:
             finding.value, finding.code, finding.seen_at = hit.value, hit.code, now
-            finding.save(update_fields=["value", "code", "seen_at"])
+            going.append(finding)
+    objects_update(going, ("value", "code", "seen_at"))
+    _findings_open(fresh, now)
+    over: list[HealthFinding] = []
     read = _gpus_read({machines[there[place].node_id].cluster for place in found.calm if there[place].gpu_id and there[place].node_id in machines})
     for place in sorted(found.calm):
         finding = there[place]
@@ -224,10 +228,11 @@ def _findings_write(
             if finding.gpu is not None and finding.gpu.removed_at is None and finding.gpu_id not in read.get(machine.cluster, (finding.gpu_id,)):
                 continue
         finding.cleared_at = now
-        finding.save(update_fields=["cleared_at"])
-        done.cleared += 1
-        if finding.incident is not None and finding.incident.closed_at is None:
-            incident_note(incident=finding.incident, text=f"{finding.rule.name} is over{_where(finding)}.", at=now)
+        over.append(finding)
+    objects_update(over, ("cleared_at",))
+    told = [(finding.incident, f"{finding.rule.name} is over{_where(finding.gpu)}.") for finding in over]
+    incidents_note([(incident.pk, text) for incident, text in told if incident is not None and incident.closed_at is None], at=now)
+    done.opened, done.cleared = done.opened + len(fresh), done.cleared + len(over)
 
 
 def _unread(machine: Machine, now: datetime) -> bool:
@@ -241,20 +246,31 @@ def _gpus_read(clusters: set[int]) -> dict[int, set[int]]:
     return {frame.cluster_id: gpus_read(frame, within=FRESH) for frame in frames}
 
 
-def _tell_finding(finding: HealthFinding, hit: Hit, now: datetime) -> None:
-    """A finding belongs to the node's incident. One that only notes opens none."""
-    incident = Incident.objects.filter(node=finding.node_id, closed_at__isnull=True).first()
-    text = f"{said(hit)}{_where(finding)}"
-    if incident is None and hit.rule.action != Action.NOTE:
-        row = HealthRule.objects.get(pk=hit.rule.key)
-        incident = incident_open(node=finding.node, title=text, at=now, rule=row, by_rule=True)
-    if incident is not None:
-        HealthFinding.objects.filter(pk=finding.pk).update(incident=incident)
-        incident_note(incident=incident, text=f"Rule {hit.rule.name}: {text}.", at=now)
+def _findings_open(fresh: Sequence[tuple[Hit, int]], now: datetime) -> None:
+    """Findings with the nodes that they are of. Each belongs to the incident of its node; one that only notes opens none."""
+    if not fresh:
+        return
+    gpus = Gpu.objects.in_bulk({hit.device // 2 for hit, _ in fresh if hit.device % 2 == 0})
+    nodes = Node.objects.in_bulk({node for _, node in fresh})
+    where = {hit.device: gpus[hit.device // 2] if hit.device % 2 == 0 else None for hit, _ in fresh}
+    texts = [f"{said(hit)}{_where(where[hit.device])}" for hit, _ in fresh]
+    open_ones = dict(Incident.objects.filter(node__among=list(nodes), closed_at__isnull=True).values_list("node", "pk"))
+    openings: dict[int, Opening] = {}
+    for (hit, node), text in zip(fresh, texts, strict=True):
+        if node not in open_ones and hit.rule.action != Action.NOTE:
+            openings.setdefault(node, Opening(nodes[node], text, rule=hit.rule.key))
+    open_ones |= {made.node_id: made.pk for made in incidents_open_told(list(openings.values()), at=now)}
+    rows = [
+        (hit.rule.key, node, gpu.pk if (gpu := where[hit.device]) else None, hit.device, open_ones.get(node), now, now, hit.value, hit.code)
+        for hit, node in fresh
+    ]
+    rows_insert(HealthFinding, FINDING, rows)
+    notes = [(open_ones.get(node), f"Rule {hit.rule.name}: {text}.") for (hit, node), text in zip(fresh, texts, strict=True)]
+    incidents_note([(incident, text) for incident, text in notes if incident is not None], at=now)
 
 
-def _where(finding: HealthFinding) -> str:
-    return f" on GPU {finding.gpu.index}" if finding.gpu is not None else ""
+def _where(gpu: Gpu | None) -> str:
+    return f" on GPU {gpu.index}" if gpu is not None else ""
 
 
 def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], settings: HealthSettings, now: datetime, done: Round) -> None:
@@ -289,7 +305,7 @@ def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], set
 
 
 def _said(finding: HealthFinding) -> str:
-    return said(Hit(rule_of(finding.rule), finding.device, finding.value, finding.code)) + _where(finding)
+    return said(Hit(rule_of(finding.rule), finding.device, finding.value, finding.code)) + _where(finding.gpu)
 
 
 def _is_worse(health: str, target: str) -> bool:

@@ -3,17 +3,18 @@
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from dashboards.alerts.models import AlertRule
 from dashboards.alerts.round import alerts_round
 from dashboards.health.incidents import calm_needed, incidents_follow, jobs_hurt
-from dashboards.health.models import HealthFinding, HealthSettings, Incident
+from dashboards.health.models import HealthFinding, HealthRule, HealthSettings, Incident
 from dashboards.health.round import health_round
 from dashboards.models import ActivityEntry
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
-from scheduler.models import Attempt, Gpu, Health, InventoryEvent, Job, JobState, Node
+from scheduler.models import Attempt, Delivery, Gpu, Health, InventoryEvent, Job, JobState, Node
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import gpu_health_change, hardware_event, node_health_change
 from scheduler.services.loop.runs import Ended, Stop, attempts_ended, attempts_stop
@@ -21,6 +22,7 @@ from scheduler.services.loop.timers import nodes_lost
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.health_worlds import LOOK, health_of, look, looks, rule
+from tests.dashboards.worlds import gpus_of
 from tests.personas import Personas
 
 pytestmark = pytest.mark.django_db
@@ -186,7 +188,8 @@ def stopped(job: Job, cause: str, at: datetime, to: str = JobState.PREEMPTED, ou
 
 
 def hurt_of(node: Node) -> list[tuple[str, str]]:
-    return [(one.attempt.job.name, one.how) for one in jobs_hurt(Incident.objects.get(node=node), now=NOON + 60 * MINUTE)]
+    incident = Incident.objects.get(node=node)
+    return [(one.attempt.job.name, one.how) for one in jobs_hurt([incident], now=NOON + 60 * MINUTE)[incident.pk]]
 
 
 def test_of_a_suspect_node_only_ends_that_the_incident_caused_are_its(fleet, personas: Personas):
@@ -249,3 +252,34 @@ def test_a_run_that_failed_as_its_gpu_told_an_error_is_hurt(fleet, personas: Per
     health_round(now=NOON + 2 * LOOK)
 
     assert (Incident.objects.get().opened_at > NOON, hurt_of(nodes[0])) == (True, [("killed", "failed")])
+
+
+def test_a_fabric_that_fails_costs_a_round_as_many_queries_for_two_hundred_nodes_as_for_twenty(personas: Personas):
+    """As findings open, go on, are over, and incidents end. A chat gets one message that lists them."""
+    HealthRule.objects.all().delete()
+    HealthSettings.objects.create(pk=1, acts=False)
+    rule(name="NICs", signal="nic_errors", threshold=100, window_minutes=5, clear_below=10, clear_minutes=5)
+    builders.webhook(builders.quota(), kinds=["incident.opened", "incident.closed"], name="Chat", form="slack")
+    found = []
+    for count in (20, 200):
+        start = NOON + count * timedelta(hours=1)
+        of = builders.cluster(f"fabric-{count}")
+        nodes = [builders.node(gpus=1, of=of, heartbeat_at=start) for _ in range(count)]
+        gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+        for gpu in gpus:
+            running(personas.nodes["acme/research/vision"], gpu)
+        queries, told = [], []
+        for minute in range(25):
+            at = start + minute * MINUTE
+            look(gpus, {}, at=at, nic_errors=200 * min(minute, 5))
+            Node.objects.filter(pk__in=[node.pk for node in nodes]).update(heartbeat_at=at)
+            Delivery.objects.all().delete()
+            with CaptureQueriesContext(connection) as asked:
+                done = health_round(now=at)
+            queries.append(len(asked))
+            told.append((done.opened, done.cleared, Delivery.objects.count()))
+        assert [one for one in told if any(one)] == [(count, 0, 1), (0, count, 0), (0, 0, 1)]
+        assert Incident.objects.filter(node__in=nodes, closed_at__isnull=False).count() == count
+        found.append(queries)
+
+    assert found[0] == found[1]
