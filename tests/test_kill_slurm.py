@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, product
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -86,12 +87,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What there is of one attempt beside our books: by job of Slurm its ends, and the exit codes that its ranks have left in its folder."""
+    """What there is of one attempt beside our books: by job of Slurm its ends, and what its ranks have left in its folder."""
 
     parts: Mapping[str, Sequence[End]]
     doubles: Sequence[End]  # of that name, and with another number
-    codes: Sequence[str | None]
-    began: bool  # whether a node has made the file of an output
+    left: Sequence[tuple[str, float] | None]  # by rank its exit code, and when its script began
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each rank has ended by itself, and well."""
+        return all(one is not None and one[0] == "0" for one in self.left)
 
     @property
     def ends(self) -> list[End]:
@@ -162,13 +167,15 @@ class OnSlurm(Served):
             name, state, _, number, start, end = line.split("|")
             ends[name][number].append(End(state, _moment(start), _moment(end)))
         found = {}
-        for key, state in self.ask(RUNS):
-            if parts := state["parts"]:  # type: ignore[index]
-                folder, own = Path(state["folder"]), ends[str(key)]  # type: ignore[index]
+        for key, run in self.ask(RUNS):
+            kept = cast(dict[str, Any], run)
+            if parts := kept["parts"]:
+                folder, own = Path(kept["folder"]), ends[str(key)]
                 files = [folder / exit_name(seat, part) for part in parts for seat in part["seats"]]
-                codes = [file.read_text().split()[0] if file.exists() else None for file in files]
+                words = [file.read_text().split() if file.exists() else None for file in files]
+                left = [None if one is None else (one[0], float(one[1])) for one in words]
                 told = {str(part["id"]): own.pop(str(part["id"]), []) for part in parts}
-                found[str(key)] = Ran(told, list(chain.from_iterable(own.values())), codes, any(folder.glob("*.log")))
+                found[str(key)] = Ran(told, list(chain.from_iterable(own.values())), left)
         return found
 
     @contextlib.contextmanager
@@ -351,8 +358,8 @@ def compare(site: OnSlurm) -> None:
     """What Slurm has written down, what each rank has left in the folder of its run, and what is charged."""
     charged, ran = site.charged(), site.ran()
     assert {key: one for key, one in ran.items() if any(end.is_whole for end in one.doubles)} == {}, "ran twice in Slurm"
-    completed = {key: ran[key].codes for key, one in charged.items() if one.outcome == "completed"}
-    assert {key: codes for key, codes in completed.items() if set(codes) != {"0"}} == {}, "completed, and not each rank has left the code 0"
+    completed = {key: ran[key] for key, one in charged.items() if one.outcome == "completed"}
+    assert {key: one for key, one in completed.items() if not one.is_whole} == {}, "completed, and not each rank has left the code 0"
     # Slurm counts whole seconds. An end that a killed controller had not saved yet it sets anew, later, or never writes down. A start that it had not
     # saved it forgets, and is told to cancel what it would start again.
     both = [key for key, one in charged.items() if one.is_sure and key in ran and ran[key].took]
@@ -370,8 +377,9 @@ def compare(site: OnSlurm) -> None:
     lost = {key: one for key, one in ran.items() if one.completed and charged[key].outcome == "lost"}
     for key, one in lost.items():
         print(f"COMPLETED in Slurm and lost here: {key}, {charged[key]}, {one}")
-    assert {key: one for key, one in lost.items() if None not in one.codes} == {}, "each rank has ended by itself, and the attempt counts as lost"
+    assert {key: one for key, one in lost.items() if one.is_whole} == {}, "each rank has ended by itself, and the attempt counts as lost"
     unseen = {key: one for key, one in lost.items() if not charged[key].up}
-    assert {key: one for key, one in unseen.items() if one.began and len(one.parts) == 1} == {}, "it ran, and the ledger knows of no start"
+    in_time = {key for key, one in unseen.items() if any(rank and rank[1] < one.completed[0].end for rank in one.left) and len(one.parts) == 1}
+    assert {key: ran[key] for key in in_time} == {}, "it ran before Slurm took it for ended, and the ledger knows of no start"
     over = {key: max(end.end for end in one.completed) - charged[key].up - charged[key].seconds for key, one in lost.items() if key not in unseen}
     assert {key: seconds for key, seconds in over.items() if seconds > WITHIN_S} == {}, "Slurm counted seconds that are not in the ledger"

@@ -83,6 +83,7 @@ def test_what_its_node_ends_because_slurm_forgot_it_is_lost(tmp_path, code, miss
         ("", "FAILED", 3, False, True),
         ("", "FAILED", 126, False, False),
         ("", "COMPLETED", 0, False, True),
+        ("143", "COMPLETED", 0, False, True),
         ("3", "FAILED", 3, True, False),
         ("137", "FAILED", 137, False, False),
         ("137", "FAILED", 137, True, True),
@@ -92,7 +93,7 @@ def test_what_its_node_ends_because_slurm_forgot_it_is_lost(tmp_path, code, miss
 )
 def test_an_end_is_the_jobs_own_where_its_script_says_so(tmp_path, left, state, code, again, lost):
     """Its script leaves a code whatever its program does. One that was killed leaves none, and of one whose number another job had before Slurm may
-    have ended the programs for that: `again`."""
+    have ended the programs for that: `again`. Or its node has begun one late that Slurm took for completed, and ended it at once."""
     run = Run("j-2.1", 1, now().isoformat(), folder=str(tmp_path))
     part = {"number": 0, "id": 7, "nodes": ["gpu001"], "seats": [{"role": "worker", "index": 0}], "single": True}
     (tmp_path / "worker-0.log").touch()
