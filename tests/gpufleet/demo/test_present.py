@@ -207,7 +207,8 @@ def test_a_console_without_a_demo_is_left_alone() -> None:
     assert not demo_advance(now=NOON)
 
 
-def test_a_step_that_dies_at_any_statement_leaves_nothing_half() -> None:
+@pytest.mark.parametrize("then_every", [7, pytest.param(2, marks=pytest.mark.soak)])
+def test_a_step_that_dies_at_any_statement_leaves_nothing_half(then_every: int) -> None:
     console = seeded(11)
     console.steps(3)
     # Long enough for several things to happen at once, and machines that have something coming.
@@ -218,8 +219,8 @@ def test_a_step_that_dies_at_any_statement_leaves_nothing_half() -> None:
         transaction.set_rollback(True)
     nth = 0
     while True:
-        # Every statement of the first ones, which are of every kind, then every third.
-        nth += 1 if nth < 30 else 3
+        # Every statement of the first ones, which are of every kind, then some of the others.
+        nth += 1 if nth < 30 else then_every
         present._memory = None
         try:
             with transaction.atomic(), connection.execute_wrapper(Fuse(nth)):

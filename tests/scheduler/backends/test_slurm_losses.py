@@ -430,7 +430,7 @@ def test_a_controller_that_is_away_is_told_in_time_and_nothing_is_lost(site, mon
 
     site.slurm.end("slurmctld")
     try:
-        site.client.seconds = 2
+        site.client.seconds = 1
         with pytest.raises(SlurmSilent):
             site.backend.observe(now=now())
         with pytest.raises(SlurmSilent):
