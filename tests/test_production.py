@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,8 +87,8 @@ class Production:
         return [finding["what"] for finding in told["findings"] if not finding["note"]]
 
     def stop(self) -> None:
-        for program in reversed(self.programs.values()):
-            program.stop()
+        with ThreadPoolExecutor() as at_once:
+            list(at_once.map(Program.stop, self.programs.values()))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.slurm import Slurm, missing
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slurm]
 WITHIN_S = 1.0
-AWAY_S = 6.0  # longer than those that end by themselves run, by more than that
+AWAY_S = 5.0  # longer than those that end by themselves run, by more than that
 
 
 @pytest.fixture(scope="module")
