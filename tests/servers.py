@@ -69,7 +69,7 @@ class Prepared:
         return Manage(data, **settings)
 
     def demo(self, data: Path, **settings: str) -> Manage:
-        """An installation that holds the small demo as it is now."""
+        """An installation that holds the small demo as it is now, with the jobs of its last six hours."""
         self._copied("demo", data, self._seed)
         return Manage(data, **settings)
 
@@ -93,7 +93,7 @@ class Prepared:
         Manage(data).run("migrate", "--verbosity", "0")
 
     def _seed(self, data: Path) -> None:
-        self.migrated(data).run("seed_demo", "small", seconds=300)
+        self.migrated(data).run("seed_demo", "small", "--hours", "6", seconds=300)
 
     def _copied(self, name: str, data: Path, make: Callable[[Path], None], called: str = DATABASE) -> None:
         kept = self.folder / name
