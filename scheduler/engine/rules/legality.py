@@ -121,7 +121,7 @@ class Reclaim(Rights):
         asked = [
             unit
             for unit in units.below(place)
-            if unit.work.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
+            if unit.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
         ]
         return in_categories(asked, outside, large)
 
@@ -284,7 +284,7 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     given = [
         unit
         for unit in (units.of_leaf(leaf) if cycle.cluster.forms.elastic else ())
-        if unit.surplus and unit.level <= work.form.level and unit.work is not work and unit.work.quota_type == quota_type
+        if unit.surplus and unit.level <= work.form.level and unit.work is not work and unit.quota_type == quota_type
     ]
     borrowed = units.borrowed(leaf, cycle.tree.divisions[cycle.tree.division_of[quota_type]]) if given else ()
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
@@ -323,7 +323,7 @@ class Inside(Rights):
         lower = [
             unit
             for unit in units.of_leaf(leaf)
-            if unit.work.quota_type == quota_type
+            if unit.quota_type == quota_type
             and (unit.level < level or (unit.surplus and unit.level == level and unit.work is not self.work and "shrink" in cycle.settings.passes))
             and (unit.surplus or unit.fresh or unit.began <= until)
         ]

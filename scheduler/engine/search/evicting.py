@@ -70,17 +70,17 @@ def targets(
         worker, lacking = (len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib), asked - soon.idle
         return [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
     found = []
-    counts = work.form.plain and not work.seats and work.kind.roles[0].gpus > 0
+    counts = work.form.plain and not work.seats and not off and work.kind.roles[0].gpus > 0
     for low, high in slices:
-        lacking = asked - int(soon.count_np[low:high].sum())
+        lacking = 0 if counts else asked - int(soon.count_np[low:high].sum())
 
         def fits(units: Sequence[Unit], low: int = low, high: int = high, lacking: int = lacking) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
                 return False
+            if counts:
+                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             if most_freed_by(units) < lacking:
                 return False
-            if counts and not off:
-                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             with cycle.cluster.attempt():
                 release(cycle, units, reason("reclaim", "a trial"), None)
                 return place_in(cycle, work, quota_type, low, high, off) is not None
@@ -215,8 +215,8 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
             surplus.setdefault(unit.work.order, []).append(unit)
         else:
             whole[unit.work.order] = unit.work  # without its minimum nothing of it stays
-    for work in whole.values():
-        cycle.cluster.unseat(work, work.seats, why, for_job)
+    for order in sorted(whole):  # as they lie in memory: thousands are looked at again and again
+        cycle.cluster.unseat(whole[order], whole[order].seats, why, for_job)
     for order, members in surplus.items():
         if order not in whole:
             told = given_back(for_job) if members[0].leaf == own else why

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -21,7 +22,7 @@ T = TypeVar("T")
 class Unit:
     """What is taken as one, with its place in the order in which units are tried."""
 
-    __slots__ = ("began", "cost", "fresh", "index", "leaf", "lost", "milli", "seats", "surplus", "work")
+    __slots__ = ("began", "cost", "form", "fresh", "index", "leaf", "lost", "milli", "quota_type", "seats", "surplus", "work")
 
     def __init__(self, work: Work, seats: tuple[Seat, ...], milli: int, surplus: bool, index: int, now: int) -> None:
         self.work = work
@@ -29,7 +30,7 @@ class Unit:
         self.milli = milli
         self.surplus = surplus
         self.index = index  # of its highest worker: a lower one is kept longest
-        self.leaf = work.charged_leaf
+        self.leaf, self.form, self.quota_type = work.charged_leaf, work.form, work.quota_type
         job, role = work.job, seats[0].role if seats else 0
         started = job.run.started
         self.fresh = False
@@ -49,7 +50,7 @@ class Unit:
 
     @property
     def level(self) -> tuple[int, int]:
-        return self.work.form.level
+        return self.form.level
 
 
 def stands_by_plan(work: Work) -> bool:
@@ -99,7 +100,7 @@ class Units:
         self.cluster = cluster
         self.standing = standing
         self._leaves: dict[int, list[Unit]] = {}
-        self._of_work: dict[int, list[Unit]] = {}
+        self._of_work: dict[int, Sequence[Unit]] = {}
         self._kept: dict[tuple[object, ...], tuple[int, Any]] = {}
         self._read = len(cluster.journal)  # so much of it is known
         self._changes = 0
@@ -139,10 +140,10 @@ class Units:
             return units[0].seats == work.seats
         return sorted(seat for unit in units for seat in unit.seats) == sorted(work.seats)
 
-    def _of(self, work: Work) -> list[Unit]:
+    def _of(self, work: Work) -> Sequence[Unit]:
         now = self.cluster.now
         if not work.form.elastic or work.order in self.cluster.lessons.made_whole or work.repaired:
-            return [Unit(work, work.seats, work.milli, False, 0, now)]
+            return (Unit(work, work.seats, work.milli, False, 0, now),)
         units: list[Unit] = []
         rest: list[Seat] = []
         grown = work.grown()
@@ -157,10 +158,10 @@ class Units:
         units.append(Unit(work, tuple(rest), sum(seat.milli for seat in rest), False, 0, now))
         return units
 
-    def units_of(self, order: int) -> list[Unit]:
+    def units_of(self, order: int) -> Sequence[Unit]:
         """Those of a job: its surplus first, by role and index."""
         self.of_leaf(self.cluster.works[order].charged_leaf)
-        return self._of_work.get(order, [])
+        return self._of_work.get(order, ())
 
     @property
     def parted(self) -> bool:
@@ -212,12 +213,12 @@ class Units:
         promised = division.guaranteed[place]
         if promised is None:
             return frozenset()
-        members = [unit for unit in self.below(place) if unit.work.quota_type in division.types]
+        members = [unit for unit in self.below(place) if unit.quota_type in division.types]
         if promised <= 0:
             return frozenset(members)
         kinds: defaultdict[tuple[int, ...], list[Unit]] = defaultdict(list)
         for unit in members:
-            kinds[unit.work.form.protected].append(unit)
+            kinds[unit.form.protected].append(unit)
         outside: list[Unit] = []
         for _, alike in sorted(kinds.items()):
             if not outside:

@@ -87,8 +87,8 @@ class Found:
         distinct: dict[tuple[int, Form], Work] = {}
         leaf, form = -1, None
         for unit in self.units:
-            if not unit.surplus and (unit.work.form is not form or unit.leaf != leaf):  # neighbours are often alike
-                leaf, form = unit.leaf, unit.work.form
+            if not unit.surplus and (unit.form is not form or unit.leaf != leaf):  # neighbours are often alike
+                leaf, form = unit.leaf, unit.form
                 distinct.setdefault((leaf, form), unit.work)
         return [(leaf, work) for (leaf, _), work in distinct.items()]
 
@@ -134,7 +134,7 @@ def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) 
     alike: dict[tuple[Form, bool, bool, bool, bool], tuple[tuple[int, ...], list[tuple[tuple[int, ...], Unit]]]] = {}
     for unit in units:
         borrowed = unit in outside
-        form = unit.work.form
+        form = unit.form
         same = (form, unit.fresh, unit.surplus, borrowed, unit.milli > large)
         known = alike.get(same)
         if known is None:
@@ -180,7 +180,7 @@ def least_sets(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target,
 def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
-    if target.fits is not None and most_freed_by([unit for _, unit in useful]) < target.lacking:
+    if target.fits is not None and target.lacking > 0 and most_freed_by([unit for _, unit in useful]) < target.lacking:
         return None
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
@@ -253,7 +253,7 @@ def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
 
 def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
     """A job whose minimum goes takes all its surplus with it."""
-    whole = {unit.work.order for unit in kept if not unit.surplus and unit.work.form.elastic}
+    whole = {unit.work.order for unit in kept if not unit.surplus and unit.form.elastic}
     if not whole:
         return kept
     have = {id(unit) for unit in kept}
