@@ -215,8 +215,8 @@ def release(cycle: Cycle, units: Sequence[Unit], why: Reason, for_job: str | Non
             surplus.setdefault(unit.work.order, []).append(unit)
         else:
             whole[unit.work.order] = unit.work  # without its minimum nothing of it stays
-    for order in sorted(whole):  # as they lie in memory: thousands are looked at again and again
-        cycle.cluster.unseat(whole[order], whole[order].seats, why, for_job)
+    # As they lie in memory: thousands are looked at again and again.
+    cycle.cluster.unseat_all({whole[order]: whole[order].seats for order in sorted(whole)}, why, for_job)
     for order, members in surplus.items():
         if order not in whole:
             told = given_back(for_job) if members[0].leaf == own else why

@@ -1,10 +1,11 @@
 """The one mutable thing while a plan is made: jobs, where they stand, what they are charged, and how to take it all back.
 
-Jobs change only by `seat`, `unseat` and `charge_elsewhere`. Each logs how to undo what it changes of fleet, tree and
+Jobs change only by `seat`, `unseat`, `unseat_all` and `charge_elsewhere`. Each logs how to undo what it changes of fleet, tree and
 job, so that "all or nothing" is an attempt that is not kept.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -157,34 +158,41 @@ class Cluster:
 
     def unseat(self, work: Work, seats: Sequence[Seat], why: Reason, for_job: str | None) -> None:
         """Take workers from a job: all of them is an eviction, some of them a shrink."""
-        self._remember(work)
-        first: Collection[Seat] = work.first_seats
-        release = self.fleet.release
-        if len(seats) == len(work.seats):
-            untouched = work.seats is first
-            known = first if untouched else set(first)
-            for seat in seats:
-                release(seat, fresh=not untouched and seat not in known)
-            milli = work.milli
-            work.seats = ()
-            work.backfilled = False
-        else:
-            known, gone = set(first), set(seats)
-            for seat in seats:
-                release(seat, fresh=seat not in known)
-            milli = sum(seat.milli for seat in seats)
-            work.seats = tuple(seat for seat in work.seats if seat not in gone)
-        work.milli -= milli
-        work.look_for_gaps()
-        if not work.seats and first:
-            if not work.evicted:
-                self.ousted[work] = why, for_job
-            work.evicted = True
-            self.put_out.append(work)
-        if first:
-            work.why = why
-            work.for_job = for_job
-        self._charge(work.charged_leaf, work.quota_type, -milli, work.form.fixed)
+        self.unseat_all({work: seats}, why, for_job)
+
+    def unseat_all(self, leaving: Mapping[Work, Sequence[Seat]], why: Reason, for_job: str | None) -> None:
+        """The same of many jobs: what leaves a node, and what a leaf is charged, is given back in one step."""
+        stood, fresh, charges = list[Seat](), list[Seat](), Counter[tuple[int, int, bool]]()
+        for work, seats in leaving.items():
+            self._remember(work)
+            first, milli = work.first_seats, work.milli
+            if work.seats is first:
+                stood += seats
+            else:
+                known = set(first)
+                for seat in seats:
+                    (stood if seat in known else fresh).append(seat)
+            if len(seats) == len(work.seats):
+                work.seats = ()
+                work.backfilled = False
+            else:
+                gone, milli = set(seats), sum(seat.milli for seat in seats)
+                work.seats = tuple(seat for seat in work.seats if seat not in gone)
+            work.milli -= milli
+            work.look_for_gaps()
+            if not work.seats and first:
+                if not work.evicted:
+                    self.ousted[work] = why, for_job
+                work.evicted = True
+                self.put_out.append(work)
+            if first:
+                work.why = why
+                work.for_job = for_job
+            charges[work.charged_leaf, work.quota_type, work.form.fixed] += milli
+        self.fleet.release(stood, fresh=False)
+        self.fleet.release(fresh, fresh=True)
+        for (leaf, quota_type, fixed), milli in charges.items():
+            self._charge(leaf, quota_type, -milli, fixed)
 
     def spend_moves(self, count: int) -> None:
         self.log.append((setattr, (self, "moves_left", self.moves_left)))

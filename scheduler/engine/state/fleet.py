@@ -43,6 +43,7 @@ class Seat(NamedTuple):
 
 
 NO_PARTS: tuple[Part, ...] = ()
+NOTHING = 0, 0, 0  # GPUs, processors, memory
 new_seat = partial(tuple.__new__, Seat)  # of all the fields at once: thousands are made in a plan, and the constructor takes three times as long
 
 
@@ -344,18 +345,22 @@ class Fleet:
         for view in self.views():
             self._change(view, node, mask & view.free[node], -cpus, -memory)
 
-    def release(self, seat: Seat, *, fresh: bool) -> None:
-        """Give a place back. A fresh one was never stood on, so it is idle again at once; another is only being freed."""
-        if not fresh:
+    def release(self, seats: Sequence[Seat], *, fresh: bool) -> None:
+        """Give places back. Fresh ones were never stood on, so they are idle again at once; others are only being freed."""
+        if seats and not fresh:
             self.part_ways()
-        _, _, node, mask, cpus, memory, _, parts = seat
-        mask &= self.grid.usable[node]
-        for view in self.views() if fresh else (self.soon,):
+        here: dict[int, tuple[int, int, int]] = {}
+        for _, _, node, mask, cpus, memory, _, _ in seats:
+            known = here.get(node, NOTHING)
+            here[node] = known[0] | mask, known[1] + cpus, known[2] + memory
+        for view in (self.views() if fresh else (self.soon,)) if seats else ():
             view.refused.clear()
-            for part in parts:
+            for node, part in [(seat.node, part) for seat in seats for part in seat.parts]:
                 if (split := view.splits.get((node, part.gpu))) is not None:
                     self.set_split(view, (node, part.gpu), left(split, part))
-            self._change(view, node, mask if view is self.soon else mask & self.idle_at_start[node], cpus, memory)
+            for node, (mask, cpus, memory) in here.items():
+                mask &= self.grid.usable[node]
+                self._change(view, node, mask if view is self.soon else mask & self.idle_at_start[node], cpus, memory)
 
     def _change(self, view: View, node: int, bits: int, cpus: int, memory: int) -> None:
         self.log.append((view, View.change, (node, bits, -cpus, -memory)))

@@ -119,8 +119,7 @@ class State:
         for work in since.gone:
             self.leavers.pop(work, None)
             if work.seats:
-                for seat in work.seats:
-                    fleet.release(seat, fresh=True)
+                fleet.release(work.seats, fresh=True)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
         for work in since.come:
             run = work.job.run
