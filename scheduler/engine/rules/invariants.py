@@ -171,20 +171,17 @@ def _whole_gang(work: Work, grid: Grid) -> None:
 
 
 def _together(work: Work, grid: Grid) -> None:
-    kind = work.kind
-    if kind.placing.required is not None:
-        level = grid.levels[grid.level_index[kind.placing.required]]
-    elif not kind.placing.span_clusters:
-        level = grid.levels[0]
-    else:
-        return
-    if len({level.domain_of(seat.node) for seat in work.seats}) > 1:
-        raise InvariantBroken(f"{work.job.name} is spread over several domains of {level.name}", work.job.name)
+    """The gang, and each role that states a level of its own, in one domain of it."""
+    kind, name = work.kind, work.job.name
+    widest = None if kind.placing.span_clusters else grid.level_names[0]
+    asked = [(kind.placing.required or widest, name, work.seats)]
     for place, role in enumerate(kind.roles):
-        if role.placing is not None and role.placing.required is not None:
-            own = grid.levels[grid.level_index[role.placing.required]]
-            if len({own.domain_of(seat.node) for seat in work.seats if seat.role == place}) > 1:
-                raise InvariantBroken(f"role {role.name} of {work.job.name} is spread over several domains of {own.name}", work.job.name)
+        if role.placing is not None:
+            asked.append((role.placing.required, f"role {role.name} of {name}", tuple(seat for seat in work.seats if seat.role == place)))
+    for required, who, seats in asked:
+        level = None if required is None else grid.levels[grid.level_index[required]]
+        if level is not None and len({level.domain_of(seat.node) for seat in seats}) > 1:
+            raise InvariantBroken(f"{who} is spread over several domains of {level.name}", name)
 
 
 def _shared(grid: Grid, where: tuple[int, int], last: First) -> None:
