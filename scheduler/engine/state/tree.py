@@ -148,6 +148,7 @@ class Tree(Layout):
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
         # By division: the weight of usage and the requests as of which its shares were computed last.
         self._shared: list[tuple[int, list[int]] | None] = [None] * len(self.divisions)
+        self._inner = [place for place, below in enumerate(self.children) if below]
         # What one division may have can hang on what is used in the others.
         self._together = len(self.divisions) > 1 and any(total is not None for total in self.limit_total)
         self.version = 0
@@ -282,14 +283,15 @@ class Tree(Layout):
     def share(self) -> None:
         """Compute every fair share: from scratch, or where divisions are on their own of what is asked for otherwise than the last time."""
         for index, division in enumerate(self.divisions):
-            before = self._shared[index]
+            before, requested = self._shared[index], division.requested
             if self._together or before is None or before[0] != self.usage_weight:
-                self._share_group(division, 0, division.capacity)
-            elif before[1] != division.requested:
-                self._share_again(division, before[1])
+                self._share_below(division, self._inner)
+            elif before[1] != requested:
+                others = compress(range(len(requested)), map(ne, requested, before[1]))
+                self._share_below(division, {self.parent[place] for place in others if place})
             else:
                 continue
-            self._shared[index] = (self.usage_weight, list(division.requested))
+            self._shared[index] = (self.usage_weight, list(requested))
         self.version += 1
 
     def shares_without_usage(self, division: Division) -> tuple[list[int], list[int]]:
@@ -297,31 +299,22 @@ class Tree(Layout):
         kept = division.fair, division.counts_on, self.usage_weight
         size = len(self.names)
         division.fair, division.counts_on, self.usage_weight = [0] * size, [0] * size, 0
-        self._share_group(division, 0, division.capacity)
+        self._share_below(division, self._inner)
         found = division.fair, division.counts_on
         division.fair, division.counts_on, self.usage_weight = kept
         return found
 
-    def _share_again(self, division: Division, before: list[int]) -> None:
-        """Divide anew among those of whom one asks for something else, and below whose share has changed."""
-        requested, fair, parents = division.requested, division.fair, self.parent
-        line = sorted({parents[place] for place in compress(range(len(requested)), map(ne, requested, before)) if place})
+    def _share_below(self, division: Division, parents: Iterable[int]) -> None:
+        """Divide anew among the children of these nodes, and below whose share has changed by that."""
+        line = sorted(parents)
         waiting = set(line)
         while line:
             parent = heappop(line)  # children stand behind their parents
-            changed = self._divide(division, parent, fair[parent] if parent else division.capacity)
+            changed = self._divide(division, parent, division.fair[parent] if parent else division.capacity)
             for place in changed:
                 if place not in waiting and self.children[place]:
                     waiting.add(place)
                     heappush(line, place)
-
-    def _share_group(self, division: Division, parent: int, pool: int) -> None:
-        groups = [(parent, pool)]
-        fair = division.fair
-        while groups:
-            parent, pool = groups.pop()
-            self._divide(division, parent, pool)
-            groups += [(place, fair[place]) for place in self.children[parent] if self.children[place]]
 
     def _divide(self, division: Division, parent: int, pool: int) -> list[int]:
         """Divide a pool among the children of a node. Returns those whose share is another one now."""
