@@ -197,20 +197,16 @@ class Table:
 
     def __init__(self, ahead: Lookahead, count: int) -> None:
         self.count = count
-        self.stale: set[int] = set()  # nodes that have changed since it was last read
-        size = ahead.grid.size
-        rows = [ahead.gaps(node, count) for node in range(size)]
-        width = max(2, max(map(len, rows), default=2))
-        padding = [(END, 0)] * width
-        both = np.array([[*row, *padding[len(row) :]] for row in rows], dtype=np.int64).reshape(size, width, 2)
-        self.start, self.end = both[:, :, 0].copy(), both[:, :, 1].copy()
+        self.stale = set(range(ahead.grid.size))  # nodes that have changed since it was last read
+        self.start: Ints = np.full((ahead.grid.size, 2), END, dtype=np.int64)
+        self.end: Ints = np.zeros_like(self.start)
 
     def catch_up(self, ahead: Lookahead) -> None:
         for node in self.stale:
             row = ahead.gaps(node, self.count)
             if (more := len(row) - self.start.shape[1]) > 0:
-                self.start = np.pad(self.start, ((0, 0), (0, more + 4)), constant_values=END)
-                self.end = np.pad(self.end, ((0, 0), (0, more + 4)), constant_values=0)
+                self.start = np.pad(self.start, ((0, 0), (0, more)), constant_values=END)
+                self.end = np.pad(self.end, ((0, 0), (0, more)), constant_values=0)
             self.start[node] = END
             self.end[node] = 0
             for column, (start, end) in enumerate(row):
