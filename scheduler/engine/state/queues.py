@@ -66,7 +66,9 @@ class Queues:
                 joined.setdefault((work.home, work.form), []).append(work)
         if not joined and not degraded and not self.blocked:
             return static  # nobody came who waits
-        for work in (*self._asking(waiting, joined), *degraded):
+        for leaf, works in self._asking(waiting, joined):
+            here.setdefault(leaf, []).extend(works)
+        for work in degraded:
             here.setdefault(work.home, []).append(work)
         for leaf, works in here.items():
             put_in_order(waiting.order, self.by_leaf.setdefault(leaf, []), works)
@@ -96,8 +98,8 @@ class Queues:
             self._largest = largest(found.values())
         return self._largest
 
-    def _asking(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> Iterator[Work]:
-        """Those that wait for something that they could have: they are counted by what they ask for."""
+    def _asking(self, waiting: "Waiting", joined: dict[tuple[int, Form], list[Work]]) -> Iterator[tuple[int, list[Work]]]:
+        """By leaf those that wait for something that they could have. They are counted by what they ask for."""
         for key, works in joined.items():
             first, many = works[0], len(works)
             blocked, types = waiting.verdicts.of(first)
@@ -110,7 +112,7 @@ class Queues:
                     work.types = known
             self._ask(waiting, first, many)
             self._count(first, many)
-            yield from works
+            yield first.home, works
 
     def _leave(self, waiting: "Waiting", work: Work) -> None:
         self.in_gaps.pop(work, None)

@@ -135,7 +135,7 @@ class State:
     # Where a job stands
 
     def _new(self, job: Job, order: int) -> Work:
-        return Work(job, order, self.tree.position[job.quota], self.forms.of(job.kind))
+        return Work(job, order, self.tree.position[job.quota], self.forms.get(id(job.kind)) or self.forms.of(job.kind))
 
     def _seat(self, work: Work) -> None:
         """Note where it stands, and what it still holds and has given up: all of it where it stops."""
