@@ -111,7 +111,7 @@ class HurtJob:
 def incident_jobs(access: Access, incident: Incident, *, now: datetime) -> list[HurtJob]:
     return [
         HurtJob(one.attempt.job if access.can(Can.SEE, one.attempt.job.quota.path) else None, one.how, one.milli, hours_milli(one.lost_milli_millis))
-        for one in jobs_hurt(incident, now=now)
+        for one in jobs_hurt([incident], now=now)[incident.pk]
     ]
 
 
