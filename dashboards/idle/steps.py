@@ -22,8 +22,10 @@ from quotas.permissions import Access, Can
 from scheduler.models import HOLDING, JobState
 from scheduler.notify.happenings import FleetEvent
 from scheduler.services.jobs.jobs import jobs_hold
+from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
 from scheduler.services.loop.steps import jobs_locked
+from scheduler.services.loop.usage import usage_moment
 from scheduler.services.notify.notices import Kind, Word, notices_say
 
 REASON_LENGTH = 300
@@ -156,11 +158,14 @@ def _take(takes: Sequence[Take], *, actor: Actor, now: datetime) -> list[Take]:
     notices_say(kind=Kind.IDLE, words=words, now=now, news=news)
     events_tell([_event(one, text, actor) for one, text in zip(taken, said, strict=True)], now=now)
     news.publish()
+    if reclaims:
+        lease_want()
     return taken
 
 
 def _reclaim(takes: Sequence[Take], *, actor: Actor, now: datetime, news: News) -> set[int]:
-    """Ask the runs to save their work and leave. Returns the jobs that hold nothing by now."""
+    """Ask the runs to save their work and leave. Returns the jobs that hold nothing by now. The caller asks for a plan."""
+    now = usage_moment(now=now)
     jobs = jobs_locked([one.episode.job_id for one in takes])
     held = [one for one in takes if one.episode.job_id in jobs and jobs[one.episode.job_id].state in HOLDING]
     stops = [
@@ -172,7 +177,7 @@ def _reclaim(takes: Sequence[Take], *, actor: Actor, now: datetime, news: News) 
         )
         for one in held
     ]
-    attempts_stop(stops=stops, now=now, actor=actor, news=news)
+    attempts_stop(stops=stops, now=now, actor=actor, news=news, want=False)
     jobs_hold(
         jobs=[one.episode.job_id for one in held if one.hold], now=now, actor=actor, cause="Held after its idle GPUs were reclaimed.", news=news
     )

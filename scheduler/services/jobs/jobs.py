@@ -248,7 +248,7 @@ def job_hold(*, job: Job, now: datetime, actor: Actor = SYSTEM, cause: str = "",
 
 
 def jobs_hold(*, jobs: Collection[int], now: datetime, actor: Actor = SYSTEM, cause: str, news: News) -> int:
-    """The same for many jobs, of those that are not held yet; in the caller's transaction. Returns how many."""
+    """The same for many jobs, of those that are not held yet; in the caller's transaction, who asks for a plan. Returns how many."""
     if not jobs:
         return 0
     steps = Steps(now=now, actor=actor)
@@ -258,7 +258,6 @@ def jobs_hold(*, jobs: Collection[int], now: datetime, actor: Actor = SYSTEM, ca
     steps.write(news)
     if actor.user is not None:
         audit_write(entries=[_hold_entry(job, actor, cause, holds=True) for job in held])
-    lease_want()
     return len(held)
 
 

@@ -23,6 +23,7 @@ from dashboards.models import ActivityEntry
 from dashboards.signals import Window
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
+from quotas.models import LedgerClock
 from scheduler.models import Delivery, Job, JobState, Node, Notice, Order, OrderKind, Placement
 from tests import builders
 from tests.builders import NOON
@@ -415,6 +416,21 @@ def test_a_step_that_a_round_has_found_due_is_not_taken_if_somebody_was_faster(g
     episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
     assert not acts_take(acts=[Act(episode.pk, Stage.NOTIFIED)], now=NOON + timedelta(hours=2))
     assert IdleEpisode.objects.get().stage == Stage.RECLAIMING
+
+
+def test_a_reclaim_locks_the_ledger_before_the_job_and_the_feed_before_the_lease(gang, personas: Personas):
+    """As everybody does (`lease.py`)."""
+    job, gpus = gang
+    policy(job.quota, notify_minutes=None)
+    look(gpus, [0] * 4)
+    with CaptureQueriesContext(connection) as asked:
+        episode_reclaim(access=personas.access("superuser"), episode=IdleEpisode.objects.get(), reason="Others wait.", hold=True, now=NOON)
+
+    def first(words: str) -> int:
+        return next(number for number, one in enumerate(asked) if words in one["sql"])
+
+    assert first(f'FROM "{LedgerClock._meta.db_table}"') < first(f'FROM "{Job._meta.db_table}"')
+    assert first("INTO feed") < first("INTO scheduler_lease")
 
 
 def test_an_episode_that_a_round_ends_while_somebody_reclaims_its_gpus_counts_as_reclaimed(gang, personas: Personas):
