@@ -38,6 +38,7 @@ from scheduler.models import (
 from scheduler.services.forecasts.forecasting import forecast_run
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.loop.tick import Memory, tick_run
+from scheduler.simulation.futures import waits_foreseen
 from tests.builders import NOON
 from tests.gpufleet.demo.test_seed import rows_of_everything
 from tests.invariants import fleet_faults
@@ -336,7 +337,8 @@ def test_an_hour_of_the_large_fleet() -> None:
     assert millis(JobEvent.objects.latest("at").at) > millis(NOON + timedelta(minutes=50))
 
 
-def test_whoever_waits_is_told_when_he_may_start() -> None:
+def test_whoever_waits_is_told_when_he_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(waits_foreseen.__kwdefaults__, "futures", 4)  # of sixteen: how good they are is told elsewhere
     console = seeded(1, hours=1)
     console.steps(12)
     soon = NOON + 26 * STEP
