@@ -10,6 +10,8 @@ pytestmark = pytest.mark.postgres
 
 # Rows from before there were partitions, then all that a console does with them since.
 BEFORE = """
+from django.core.management import call_command
+call_command("migrate", "dashboards", "0005", verbosity=0)
 from datetime import datetime, timedelta, UTC
 from dashboards.models import GpuRollup, JobRollup, TelemetryMinute
 from scheduler.models import Cluster
@@ -20,6 +22,7 @@ for days in (0, 1, 20, 29, 33, 399, 420):
     TelemetryMinute.objects.create(cluster=cluster, at=at, frames=1, gpu_ids=b"", sm_sum=b"", sm_read=b"", memory_sum=b"", memory_read=b"")
     for span in (900, 3600):
         GpuRollup.objects.create(cluster=cluster, span=span, at=at, gpu_ids=b"", minutes=b"", sm=b"", memory=b"")
+call_command("migrate", verbosity=0)
 """
 SINCE = """
 import json
@@ -115,11 +118,8 @@ SPANS = ("gap_rollup", "gpu_rollup", "job_rollup", "fragmentation_rollup")
 
 def test_rows_move_into_partitions_are_written_over_and_go_with_them(tmp_path, migrated_postgres):
     manage = Manage(tmp_path, GPUFLEET_DATABASE_URL=migrated_postgres())
-    manage.run("migrate", "--verbosity", "0", "dashboards", "0005")
-    manage.run("shell", "--verbosity", "0", "-c", BEFORE)
-    manage.run("migrate", "--verbosity", "0")
 
-    told = json.loads(manage.run("shell", "--verbosity", "0", "-c", SINCE).stdout)
+    told = json.loads(manage.run("shell", "--verbosity", "0", "-c", BEFORE + SINCE).stdout)
 
     # Nobody's row is lost but what is past its time, and in the end nothing is left where rows without a partition lie.
     assert told["fresh"] == sorted(f"{table}_rest" for table in (*SPANS, "telemetry_minute"))
