@@ -63,8 +63,8 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
         if "keep" in request.POST:
             made = slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
             messages.success(request, f"{sent['cluster']} is connected.")
-            if made.told:
-                messages.warning(request, made.told)
+            for told in filter(None, (made.told, made.not_read)):
+                messages.warning(request, told)
             return redirect("cluster" if is_there else "slurm_import", name=sent["cluster"])
         must_be_valid(sent["cluster"], chosen)
         steps = slurm_check(chosen)

@@ -489,7 +489,8 @@ class SlurmClient:
         except urllib.error.HTTPError as fault:
             self._token = None
             if fault.code == 404 and (versions := self._rest_versions()) and REST_VERSION not in versions:
-                raise RestUnspoken(f"slurmrestd at {self.settings.rest_url} has {', '.join(versions)}; gpufleet reads {REST_VERSION}.") from None
+                there = f"slurmrestd at {self.settings.rest_url} has {', '.join(versions)}"
+                raise RestUnspoken(f"{there}; gpufleet reads {REST_VERSION}. Slurm's commands are used instead.") from None
             kind = SlurmDenied if fault.code in (401, 403) else BackendError
             raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
 

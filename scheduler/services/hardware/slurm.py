@@ -39,6 +39,11 @@ class Connected:
     left: str = ""  # its shared folder of before, where that was another one
 
     @property
+    def not_read(self) -> str:
+        """Why slurmrestd is not read though it was chosen."""
+        return next((step.told for step in self.steps if step.name == "slurmrestd" and step.findings), "")
+
+    @property
     def told(self) -> str:
         """What becomes of files that are there."""
         return f"Logs and checkpoints of earlier jobs stay in {self.left}: keep it mounted, or move them and leave a link." if self.left else ""

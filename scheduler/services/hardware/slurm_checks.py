@@ -137,7 +137,7 @@ def _slurmrestd(site: Site) -> Seen:
     found = client.nodes()
     if client.rest_unspoken:
         yield f"{site.settings.rest_url} is not read"
-        yield Finding(client.rest_unspoken, "Slurm is read by its commands instead, which works as well.", UNSPOKEN, note=True)
+        yield Finding(client.rest_unspoken, "Each version of its interface has a form of its own.", UNSPOKEN, note=True)
         return
     yield f"{len(found)} nodes at {site.settings.rest_url}"
     if differing := sorted({node.name for node in found} ^ {node.name for node in site.nodes}):

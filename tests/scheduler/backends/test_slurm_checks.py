@@ -304,8 +304,7 @@ def test_a_slurmrestd_without_the_version_that_is_read_is_a_warning_and_commands
     step = next(step for step in slurm_check(replace(there, rest_url=other_rest)) if step.name == "slurmrestd")
 
     assert (step.result, step.seen) == ("warning", f"{other_rest} is not read")
-    assert step.told == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38."
-    assert "by its commands instead" in step.findings[0].means
+    assert step.told == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38. Slurm's commands are used instead."
 
 
 # The page
@@ -395,6 +394,14 @@ def test_the_name_of_a_connected_cluster_leads_to_its_connection(sent, personas,
     assert (page.status_code, list(page.context["form"].errors)) == (422, ["cluster"])
     assert f'hpc is connected already. Change it on its page <a href="{reverse("cluster_add")}?cluster=hpc">' in page.content.decode()
     assert SlurmCluster.objects.values().get() == before
+
+
+def test_the_page_says_that_a_slurmrestd_is_not_read(sent, personas, settings, other_rest):
+    settings.SLURM_REST_URLS = (other_rest,)
+
+    page = personas.client("operator").post(reverse("cluster_add"), sent | {"rest_url": other_rest}, follow=True)
+
+    assert "has v0.0.36, v0.0.37; gpufleet reads v0.0.38. Slurm&#x27;s commands are used instead." in page.content.decode()
 
 
 def test_an_address_that_the_page_did_not_show_is_kept(sent, there, personas, settings, rest):

@@ -51,7 +51,7 @@ def test_slurmrestd_without_the_version_that_is_read_is_not_guessed_at(site, oth
     client = SlurmClient(replace(site.settings, rest_url=other_rest))
 
     assert {job.id: job.state for job in client.jobs()} == {job.id: job.state for job in site.client.jobs()}
-    assert client.rest_unspoken == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38."
+    assert client.rest_unspoken == f"slurmrestd at {other_rest} has v0.0.36, v0.0.37; gpufleet reads v0.0.38. Slurm's commands are used instead."
     assert client.nodes() == site.client.nodes()
     client.ping()
     (run,) = SlurmBackend(site.cluster.pk, client.settings, client=client).observe(now=now())
