@@ -13,6 +13,14 @@ from kombu.transport import memory
 
 # One for all queues, as a process has one worker (docs/adr/0001).
 _bell = threading.Event()
+_times_woken = 0
+
+
+def wake() -> None:
+    """Whoever waits for a message waits no longer: it finds that none came in time, and looks whether it is to go on."""
+    global _times_woken
+    _times_woken += 1
+    _bell.set()
 
 
 class Channel(memory.Channel):
@@ -37,11 +45,11 @@ class Transport(memory.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None, **options: Any) -> None:
         """Deliver one message; a `TimeoutError` when none comes in time."""
         assert self.cycle is not None
-        ends = None if timeout is None else monotonic() + timeout
+        ends, woken = None if timeout is None else monotonic() + timeout, _times_woken
         while True:
             _bell.clear()
             with suppress(Empty):
                 self.cycle.get(self._deliver)
                 return
-            if not _bell.wait(None if ends is None else ends - monotonic()):
+            if not _bell.wait(None if ends is None else ends - monotonic()) or woken != _times_woken:
                 raise TimeoutError

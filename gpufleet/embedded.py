@@ -21,6 +21,7 @@ import uvicorn
 from celery import Celery, beat, signals
 from celery.exceptions import SecurityWarning
 
+from gpufleet import broker
 from gpufleet.core.stopping import stopping
 
 QUEUES = ("scheduler", "default")
@@ -139,6 +140,7 @@ class Parts:
         self._beat.stop(wait=False)
         stopping.send(type(self))
         self._worker.stop()
+        broker.wake()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(GRACE_SECONDS)

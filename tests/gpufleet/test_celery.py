@@ -67,6 +67,21 @@ def test_whoever_waits_in_vain_is_told_so_in_time(memory):
         memory.drain_events(timeout=0.05)
 
 
+def test_whoever_is_woken_waits_no_longer_and_the_next_one_does(memory):
+    """A worker that is to stop looks whether it is to go on: without that it would wait for a message for two seconds."""
+    with Consumer(memory.channel(), [WORK]):
+        waker = later(broker.wake)
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            memory.drain_events(timeout=60)
+        assert time.monotonic() - begun < 30
+        waker.join()
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            memory.drain_events(timeout=0.2)
+        assert time.monotonic() - begun >= 0.2
+
+
 def test_what_was_over_the_limit_comes_once_there_is_room(memory):
     got = []
     for body in ("first", "second"):
