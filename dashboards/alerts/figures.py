@@ -28,6 +28,7 @@ from scheduler.selectors.clusters import has_gpus
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
 
+PROMETHEUS = "Prometheus "  # before the name of a server, where it is a subject
 WHOLE = ""  # the subject of what concerns the whole fleet
 
 
@@ -235,7 +236,7 @@ def _telemetry(now: datetime) -> dict[str, float]:
     read: dict[bool, dict[str, datetime]] = {True: {}, False: {}}  # what is not to be read any more is silent for no time: an alert about it ends
     for name, read_at, changed_at, enabled, removed_at in PrometheusServer.objects.values_list(*SERVER):
         is_read = enabled and removed_at is None
-        read[is_read][f"Prometheus {name}"] = max(read_at or changed_at, changed_at) if is_read else now
+        read[is_read][f"{PROMETHEUS}{name}"] = max(read_at or changed_at, changed_at) if is_read else now
     newest |= read[False] | read[True]
     ages = {name: max(0.0, (now - at).total_seconds()) for name, at in newest.items()}
     return {WHOLE: max(ages.values(), default=0.0), **ages} if ages and Cluster.objects.exists() else {}

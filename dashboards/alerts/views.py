@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from dashboards.alerts.figures import FIGURES
 from dashboards.alerts.forms import AcknowledgeForm, AlertRuleForm, SilenceForm
+from dashboards.alerts.leads import leads_of
 from dashboards.alerts.lists import ACTIVITY, ALERTS
 from dashboards.alerts.rights import figures_offered, may_act, must_act, must_act_on_any
 from dashboards.alerts.round import report_of
@@ -71,7 +72,7 @@ def alert_page(request: HttpRequest, public_id: str) -> HttpResponse:
     may = may_act(access, alert.rule.figure)
     context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_act": may}
     context |= {"form": AcknowledgeForm(), "deliveries": deliveries_of(alert) if may else [], "worst_told": told(alert.rule.figure, alert.worst)}
-    context["report"] = report_of(alert)
+    context |= {"report": report_of(alert), "leads": leads_of(access, alert)}
     return render(request, "dashboards/alert.html", context)
 
 

@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.health.forms import LimitsForm, RuleForm
@@ -46,8 +47,8 @@ def incident_list(request: HttpRequest) -> HttpResponseBase:
     context = {
         "heading": "Incidents",
         "summary": partial(health_summary, access, now=moment),
-        "findings": partial(findings_open, access),
-        "stragglers": partial(stragglers_open, access),
+        "findings": SimpleLazyObject(partial(findings_open, access)),
+        "stragglers": SimpleLazyObject(partial(stragglers_open, access)),
         "sees_costs": access.can_everywhere(Can.SEE_COSTS),
     }
     rows = partial(incident_rows, access, now=moment)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dashboards.alerts.figures import FIGURES, figures_now
 from dashboards.alerts.judging import Limits, begun, gone_on
+from dashboards.alerts.leads import leads_of
 from dashboards.alerts.models import Alert, AlertRule
 from dashboards.alerts.round import alert_tell, alerts_round
 from dashboards.alerts.services import alert_acknowledge, alert_rule_change, alert_rule_create, alert_rule_test, silence_create
@@ -696,3 +697,42 @@ def test_team_leads_are_told_of_their_own_team_and_can_open_the_alert(personas: 
     with pytest.raises(ValidationError) as faults:
         alert_rule_change(access=access, rule=beside(), values={"told": ["team_lead"]}, reason="", now=NOON)
     assert faults.value.message_dict == {"told": ["Team leads are told of figures of a team. Choose another role."]}
+
+
+def test_an_alert_leads_to_what_it_is_about(personas: Personas):
+    """Each address opens, and the pages that a reader may not open are not offered."""
+    node = builders.node("node-1")
+    incident = Incident.objects.create(public_id="in-1", node=node, opened_at=NOON, title="Test")
+    PrometheusServer.objects.create(public_id="ps-1", name="main", url="https://prometheus.example.org")
+    subjects = {
+        "gap_percent": "H100-SXM-80GB",
+        "gap_cost": "",
+        "fragmented_gpus": "H100-SXM-80GB",
+        "queue_wait": "batch",
+        "queue_gpus": "",
+        "floor_gap": "acme/research",
+        "budget_percent": "acme/research",
+        "nodes_out": "No pool",
+        "incidents": f"{node.cluster.name}/node-1",
+        "stragglers": f"{node.cluster.name}/node-1",
+        "idle_gpus": "acme/research",
+        "telemetry_age": node.cluster.name,
+        "scheduler_overdue": "",
+    }
+    operator = personas.client("operator")
+    for figure, subject in [*subjects.items(), ("telemetry_age", "Prometheus main")]:
+        watched = rule(figure=figure, subject=subject)
+        alert = Alert.objects.create(
+            public_id=f"al-{watched.pk}", rule=watched, subject=subject, since=NOON, state="firing", value=2, worst=2, fired_at=NOON
+        )
+        found = leads_of(personas.access("operator"), alert)
+        assert found, figure
+        page = operator.get(f"/activity/alerts/{alert.public_id}/").content.decode()
+        for lead in found:
+            assert f'href="{lead.address.replace("&", "&amp;")}"' in page
+            assert operator.get(lead.address).status_code == 200, lead
+        if figure == "incidents":
+            assert [lead.address for lead in found] == [f"/incidents/{incident.public_id}/", f"/nodes/{node.public_id}/"]
+        if subject.startswith("Prometheus"):
+            assert leads_of(personas.access("viewer"), alert) == []
+    assert subjects.keys() == FIGURES.keys() - {"cost_rise", "cost_week"}, "those lead to their report"
