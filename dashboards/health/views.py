@@ -50,6 +50,7 @@ def incident_list(request: HttpRequest) -> HttpResponseBase:
         "findings": SimpleLazyObject(partial(findings_open, access)),
         "stragglers": SimpleLazyObject(partial(stragglers_open, access)),
         "sees_costs": access.can_everywhere(Can.SEE_COSTS),
+        "may_operate": access.can_everywhere(Can.OPERATE),
     }
     rows = partial(incident_rows, access, now=moment)
     return INCIDENTS.respond(request, incidents_listed(access), "dashboards/incidents.html", context, presented=rows)

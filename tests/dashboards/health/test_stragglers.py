@@ -387,3 +387,19 @@ def test_two_hundred_stragglers_cost_a_round_as_many_queries_as_twenty(personas:
         found.append(queries)
 
     assert found[0] == found[1]
+
+
+@pytest.mark.django_db
+def test_the_page_of_incidents_leads_to_stragglers_beside_its_title_and_operators_to_the_drain(personas: Personas):
+    _, nodes = gang(2)
+    gpus = [gpu for node in nodes for gpu in gpus_of(node)]
+    watched({gpu: (55 if gpu == gpus[11] else 80) for gpu in gpus}, until=NOON)
+    assert stragglers_round(now=NOON) == 1
+
+    pages = [personas.client(name).get("/incidents/").content.decode() for name in ("operator", "viewer")]
+
+    drain = f"/nodes/{nodes[1].public_id}/health/?to=draining"
+    assert [drain in page for page in pages] == [True, False]
+    for page in pages:
+        assert page.index('<a class="value" href="#stragglers">1</a>') < page.index('id="stragglers"')
+        assert "#holding" not in page, "no rule holds"
