@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from urllib.parse import urlencode
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.http import Http404
@@ -123,9 +124,10 @@ def episode_gpus(episode: IdleEpisode) -> list[Gpu]:
 
 @dataclass(frozen=True, slots=True)
 class Hoarder:
-    """An owner with what was idle in the last week."""
+    """An owner with what was idle in the last week; `rows` is the address of these episodes."""
 
     owner: str
+    rows: str
     quota: str
     episodes: int
     milli_millis: int
@@ -161,22 +163,23 @@ def idle_summary(access: Access, *, now: datetime) -> IdleSummary:
     rates = rates_visible(access, now=now) if access.can_somewhere(Can.SEE_COSTS) else None
     rows, since = episodes_listed(access), now - WEEK
     open_rows: list[tuple[str, int]] = []
-    by_owner: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    by_owner: dict[tuple[str, str, str], list[tuple[str, int]]] = defaultdict(list)
     counted = rows.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=since)).order_by("pk").values_list(*COUNTED)
     for shown, username, path, gpu_type, started, seen, ended, idle_milli, wasted in counted:
         if ended is None:
             open_rows.append((gpu_type, idle_milli))
         if seen > since:
-            by_owner[shown or username or "no owner", path].append((gpu_type, wasted_since(since, started, seen, wasted)))
+            by_owner[shown or username or "no owner", username or "", path].append((gpu_type, wasted_since(since, started, seen, wasted)))
     hoarders = [
         Hoarder(
             owner,
+            f"?{urlencode({'owner': username, 'team': path, 'from': f'{since:%Y-%m-%d}'})}" if username else "",
             path,
             len(parts),
             sum(total for _, total in parts),
             _sum_cost(parts, rates) if access.can(Can.SEE_COSTS, path) else None,
         )
-        for (owner, path), parts in by_owner.items()
+        for (owner, username, path), parts in by_owner.items()
     ]
     hoarders.sort(key=lambda one: (-one.milli_millis, one.owner, one.quota))
     won = rows.filter(reclaimed_at__gte=since).aggregate(total=Sum("won_milli_millis"), count=Count("pk"))

@@ -6,6 +6,7 @@ import pytest
 
 from dashboards.idle.models import IdleEpisode
 from dashboards.idle.selectors import idle_summary
+from gpufleet.core.models import User
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
@@ -52,6 +53,19 @@ def test_one_that_began_before_the_week_counts_with_its_part_of_it(personas: Per
         ("bob", 1, 24_000),
     ]
     assert told.week_hours_milli == 64 * 168_000 + 2 * 24_000 + 24_000
+
+
+def test_who_wasted_most_leads_to_the_episodes(personas: Personas):
+    """Of two people with one name each has their own."""
+    for name, gpus in (("ada", 64), ("bob", 4)):
+        idle(name, gpus=gpus, begun=DAY)
+    User.objects.filter(username__in=("ada", "bob")).update(display_name="Ada L.")
+
+    told = idle_summary(personas.access("superuser"), now=NOON)
+
+    assert [(one.owner, one.hours_milli) for one in told.worst] == [("Ada L.", 64 * 24_000), ("Ada L.", 4 * 24_000)]
+    page = personas.client("superuser").get(f"/idle/{told.worst[1].rows}").content.decode()
+    assert "e-bob" in page and "e-ada" not in page
 
 
 def test_what_was_not_read_of_it_is_not_added(personas: Personas):
