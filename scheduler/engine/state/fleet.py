@@ -43,7 +43,6 @@ class Seat(NamedTuple):
 
 
 NO_PARTS: tuple[Part, ...] = ()
-NOTHING = 0, 0, 0  # GPUs, processors, memory
 new_seat = partial(tuple.__new__, Seat)  # of all the fields at once: thousands are made in a plan, and the constructor takes three times as long
 
 
@@ -349,10 +348,7 @@ class Fleet:
         """Give places back. Fresh ones were never stood on, so they are idle again at once; others are only being freed."""
         if seats and not fresh:
             self.part_ways()
-        here: dict[int, tuple[int, int, int]] = {}
-        for _, _, node, mask, cpus, memory, _, _ in seats:
-            known = here.get(node, NOTHING)
-            here[node] = known[0] | mask, known[1] + cpus, known[2] + memory
+        here = by_node(seats)
         for view in (self.views() if fresh else (self.soon,)) if seats else ():
             view.refused.clear()
             for node, part in [(seat.node, part) for seat in seats for part in seat.parts]:
@@ -375,6 +371,15 @@ class Fleet:
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
             self._change(view, node, bit & self.grid.usable[node], 0, 0)
+
+
+def by_node(seats: Sequence[Seat]) -> dict[int, tuple[int, int, int]]:
+    """GPUs, processors and memory that workers hold of each node."""
+    here: dict[int, tuple[int, int, int]] = {}
+    for _, _, node, mask, cpus, memory, _, _ in seats:
+        known = here.get(node, (0, 0, 0))
+        here[node] = known[0] | mask, known[1] + cpus, known[2] + memory
+    return here
 
 
 def joined(split: Split | None, part: Part) -> Split:

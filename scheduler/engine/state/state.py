@@ -16,6 +16,7 @@ taken back, so that the next one begins with what its scenario says. With it han
 Where shares are held, the look-ahead is made anew.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from ..place.blocks import Block, largest, usual_blocks
 from ..rules.claims import claims
 from ..rules.windows import Windows
 from .difference import Difference, compared
-from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, new_seat
+from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, by_node, new_seat
 from .form import Forms
 from .queues import Queues
 from .tree import Tree
@@ -121,6 +122,7 @@ class State:
             if work.seats:
                 fleet.release(work.seats, fresh=True)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
+        whole, charges = list[Seat](), Counter[tuple[int, int, bool]]()  # thousands at first: one step a node, and a leaf
         for work in since.come:
             run = work.job.run
             if run is not QUEUED:
@@ -128,9 +130,16 @@ class State:
             if work.seats:
                 if run.state == "reserved" or run.leaving:
                     fleet.promise(work.seats)
-                for seat in work.seats:
-                    fleet.take(seat)
-                tree.charge(work.home, work.quota_type, work.milli, work.form.fixed)
+                if work.form.parted:
+                    for seat in work.seats:
+                        fleet.take(seat)
+                else:
+                    whole += work.seats
+                charges[work.home, work.quota_type, work.form.fixed] += work.milli
+        for node, held in by_node(whole).items():
+            fleet.take_gpus(node, *held)
+        for (leaf, quota_type, fixed), milli in charges.items():
+            tree.charge(leaf, quota_type, milli, fixed)
 
     # Where a job stands
 

@@ -128,12 +128,15 @@ def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
     protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms or cycle.tree.protects
     if protected or settings.waits_end or cycle.cluster.forms.delay:
         return works
-    return [work for work in works if work.job.not_before is not None or (work.job.run is not QUEUED and _has_times(work))]
-
-
-def _has_times(work: Work) -> bool:
-    run = work.job.run
-    return run.until is not None or run.last_evicted is not None or run.reclaimed is not None or work.degraded
+    return [
+        work
+        for work in works
+        if (run := work.job.run).until is not None
+        or run.last_evicted is not None
+        or run.reclaimed is not None
+        or work.degraded
+        or work.job.not_before is not None
+    ]
 
 
 def _while_it_waits(cycle: Cycle, work: Work) -> Iterator[int]:
