@@ -47,11 +47,15 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
 
 
 class Test:
-    """Who may try in a walk."""
+    """Who may try in a walk: one answer for all jobs of a leaf that ask for the same, until somebody is served."""
 
     def __init__(self, cycle: Cycle, choice: int, hopeful: Hopeful, *, inside: bool) -> None:
         self.cycle, self.choice, self.hopeful, self.inside = cycle, choice, hopeful, inside
         self.everyone = cycle.turn != FAIR
+        windows = cycle.cluster.windows
+        self.by_job = bool(windows.lasting or windows.upcoming) or cycle.waiting.any_overdue()  # whether two jobs of one form may differ
+        self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
+        self._as_of = -1
 
     def of(self, work: Work) -> bool:
         cycle = self.cycle
@@ -60,7 +64,19 @@ class Test:
             return False
         if work.kind.preemption_delay_ms and not may_evict(cycle, work):
             return False
-        return any(self.of_type(work, quota_type) for quota_type in cycle.waiting.tried_types(work, self.choice))
+        if work.seats or work.evicted or self.by_job:
+            return self._tried(work)
+        if self._as_of != cycle.placed:
+            self._verdicts.clear()
+            self._as_of = cycle.placed
+        key = (work.home, id(work.form))
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self._verdicts[key] = self._tried(work)
+        return known
+
+    def _tried(self, work: Work) -> bool:
+        return any(self.of_type(work, quota_type) for quota_type in self.cycle.waiting.tried_types(work, self.choice))
 
     def of_type(self, work: Work, quota_type: int) -> bool:
         cycle = self.cycle
