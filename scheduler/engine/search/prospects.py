@@ -70,18 +70,12 @@ class Prospects(ABC):
         cycle = self.cycle
         idle = list(cycle.fleet.soon.count)
         releases: list[tuple[int, int, int]] = []
-        usable, now, endless = cycle.grid.usable, cycle.now, stays.endless
+        usable, now = cycle.grid.usable, cycle.now
         for work in cycle.cluster.works:
-            seats = work.seats
-            if not seats:
-                continue
-            job = work.job
-            if job.limit_ms is None and job.estimate_ms is None and not work.backfilled and not work.form.parted:
-                endless[work] = seats  # nobody knows when it ends
-                continue
-            held = self._held_by(work)
-            stays.change(work, held)
-            releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in seats if seat.mask]
+            if work.seats:
+                held = self._held_by(work)
+                stays.change(work, held)
+                releases += [(held.until, seat.node, (seat.mask & usable[seat.node]).bit_count()) for seat in work.seats if seat.mask]
         releases += [(stays.shared_until(node, gpu), node, usable[node] >> gpu & 1) for node, gpu in stays.tenants]
         for until, node, count in releases:
             if until <= now:

@@ -29,19 +29,15 @@ NOWHERE = Held(0, ())
 class Stays:
     def __init__(self) -> None:
         self.held: dict[Work, Held] = {}
-        self.endless: dict[Work, tuple[Seat, ...]] = {}  # of whom nobody knows when they end: mostly nobody asks for more
         self.tenants: dict[tuple[int, int], dict[Work, int]] = {}  # of GPUs in parts: until when each holds it
         self._by_node: dict[int, list[Use]] | None = None  # once that was asked
 
     def of(self, work: Work) -> Held:
-        seats = self.endless.get(work)
-        return self.held.get(work, NOWHERE) if seats is None else Held(END, seats)
+        return self.held.get(work, NOWHERE)
 
     def change(self, work: Work, new: Held) -> None:
         """It stands so from now on, or nowhere."""
-        old = self.of(work)
-        self.endless.pop(work, None)
-        self.held.pop(work, None)
+        old = self.held.pop(work, NOWHERE)
         if new.seats:
             self.held[work] = new
         for seat in old.seats:
@@ -58,8 +54,7 @@ class Stays:
     def on(self, node: int) -> Sequence[Use]:
         if self._by_node is None:
             self._by_node = {}
-            for work in (*self.held, *self.endless):
-                held = self.of(work)
+            for held in self.held.values():
                 for seat in held.seats:
                     self._by_node.setdefault(seat.node, []).append(Use(0, held.until, seat))
         return self._by_node.get(node, ())
