@@ -33,7 +33,7 @@ class Book(Prospects):
         self._asked_at: dict[int, int] = {}  # how many reservations stood before a blocked job, whether or not it has one
         self._by_node: dict[int, list[Entry]] = {}
         self._full: dict[tuple[int, int], tuple[int, int]] = {}  # for shapes that found no room now: as of when, and for how short a stay
-        self._lenders: tuple[int, list[Work], int] | None = None  # as of how much of the journal, and what may become idle without them
+        self._lenders: tuple[int, list[Work]] | None = None  # as of how much of the journal
         self.has_backfilled = bool(cycle.waiting.queues.in_gaps)  # whether anybody stands in a gap, or did
 
     @property
@@ -198,13 +198,12 @@ class Book(Prospects):
         journal = self.cycle.cluster.journal
         if self._lenders is None or self._lenders[0] != len(journal):
             some = dict.fromkeys((*self.cycle.waiting.queues.in_gaps, *journal)) if self.has_backfilled else ()
-            works = [work for work in some if work.seats and self.lent(work)]
-            self._lenders = len(journal), works, sum(map(most_freed, works))
+            self._lenders = len(journal), [work for work in some if work.seats and self.lent(work)]
         return self._lenders[1]
 
     def lent_milli(self) -> int:
         """Milli-GPU that may become idle without all of them."""
-        return self._lenders[2] if self.lenders() and self._lenders is not None else 0
+        return sum(map(most_freed, self.lenders()))
 
     def is_full(self, work: Work, quota_type: int) -> bool:
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
