@@ -5,9 +5,9 @@ The fleet is planned once as it stands. A trial adds the job and plans on from t
 look-ahead of those that are served before it: their dates were found once as well.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import NamedTuple
 
 from .cycle import settled
@@ -165,6 +165,35 @@ def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
+class Step(NamedTuple):
+    leaf: int
+    name: str
+    asked: int  # milli-GPU
+
+
+class Walk(NamedTuple):
+    """A round of the line: whose turn it was, step by step, and what that followed from."""
+
+    shares: tuple[tuple[int, ...], ...]
+    waits: dict[int, list[str]]
+    turns: list[Step]
+
+    def until(self, leaf: int, number: int) -> list[Step]:
+        """The turns until so many of a leaf have had theirs."""
+        steps = [step for step, turn in enumerate(self.turns) if turn.leaf == leaf]
+        return self.turns[: steps[number - 1] + 1]
+
+
+def shares_of(division: Division) -> tuple[tuple[int, ...], ...]:
+    """All that the order of queues depends on, beside who waits."""
+    return tuple(division.used), tuple(division.fair), tuple(division.counts_on)
+
+
+def names_in(queues: dict[int, list[Work]], besides: Work | None) -> dict[int, list[str]]:
+    named = {leaf: [work.job.name for work in queue if work is not besides] for leaf, queue in queues.items()}
+    return {leaf: names for leaf, names in named.items() if names}
+
+
 class Line:
     """Those that wait in the order in which they are served, each with the place that is kept for it in the look-ahead."""
 
@@ -178,6 +207,12 @@ class Line:
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = forecast.dates
+        self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
+
+    def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
+        queues = self._queues(cycle, choice, division, None)
+        turns = [Step(work.home, work.job.name, asked) for work, asked in serving(cycle, choice, division, queues)]
+        return Walk(shares_of(division), names_in(queues, None), turns)
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
         """When a job that the plan lets wait could start behind those that are served before it."""
@@ -185,15 +220,36 @@ class Line:
             return None
         before: set[str] = set()
         for choice, division in cycle.waiting.rounds():
-            queues = cycle.waiting.of_round(division, choice, lambda one: one is work or one.job.name not in self.reserved)
+            queues = self._queues(cycle, choice, division, work)
             if work in queues.get(work.home, ()):
-                first = takewhile(lambda other: other is not work, serving(cycle, choice, division, queues))
-                before.update(other.job.name for other in first)
+                before.update(self._before(cycle, choice, division, queues, work))
                 found = self._behind(cycle, work, cycle.waiting.tried_types(work, choice), before)
                 if found is not None:
                     return found
             before.update(other.job.name for queue in queues.values() for other in queue if other is not work)
         return None
+
+    def _queues(self, cycle: Cycle, choice: int, division: Division, work: Work | None) -> dict[int, list[Work]]:
+        return cycle.waiting.of_round(division, choice, lambda one: one is work or one.job.name not in self.reserved)
+
+    def _before(self, cycle: Cycle, choice: int, division: Division, queues: dict[int, list[Work]], work: Work) -> list[str]:
+        """Who is served before the job in one round.
+
+        Where the shares are those of the line, everyone goes in the order of the line until the job heads its queue.
+        """
+        known = self.walks.get((choice, division.name))
+        place = queues[work.home].index(work)
+        turns: list[Step] = []
+        if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
+            turns = known.until(work.home, place)
+            gone = Counter(turn.leaf for turn in turns)
+            queues = {leaf: rest for leaf, queue in queues.items() if (rest := queue[gone[leaf] :])}
+        names = [turn.name for turn in turns]
+        for other, _ in serving(cycle, choice, division, queues, [(turn.leaf, turn.asked) for turn in turns]):
+            if other is work:
+                break
+            names.append(other.job.name)
+        return names
 
     def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
         ahead = self.ahead.copy()

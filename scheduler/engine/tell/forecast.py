@@ -1,6 +1,6 @@
 """When a waiting job will probably start."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from operator import attrgetter
@@ -23,24 +23,35 @@ from .advice import Advisor
 def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
     """Who waits, in the order in which queues are served when room comes, with the types that it tries in that round."""
     for choice, division in cycle.waiting.rounds():
-        for work in serving(cycle, choice, division, cycle.waiting.of_round(division, choice, test)):
+        for work, _ in serving(cycle, choice, division, cycle.waiting.of_round(division, choice, test)):
             yield work, cycle.waiting.tried_types(work, choice)
 
 
-def serving(cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]]) -> Iterator[Work]:
-    """One round of it. What is foreseen for a queue counts as used by it, so that queues take turns."""
+def serving(
+    cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int]] = ()
+) -> Iterator[tuple[Work, int]]:
+    """One round of it, each with the milli-GPU that it asks for. What is foreseen for a queue counts as used by it, so that queues take turns.
+
+    `gone` are those who had their turn already, by leaf and milli-GPU.
+    """
     then = copy(division)
     then.used = [*division.used]
+
+    def charge(leaf: int, asked: int) -> None:
+        for place in cycle.tree.path[leaf]:
+            then.used[place] += asked
 
     def milli(work: Work) -> int:
         return work.missing_milli(cycle.waiting.tried_types(work, choice)[0])
 
+    for leaf, asked in gone:
+        charge(leaf, asked)
     order = QueueOrder(cycle.tree, then, queues, milli)
     while (work := order.best()) is not None:
-        for place in cycle.tree.path[work.home]:
-            then.used[place] += order.asks[work.home]
+        asked = order.asks[work.home]
+        charge(work.home, asked)
         order.drop(work.home)
-        yield work
+        yield work, asked
 
 
 class Foreseen(NamedTuple):

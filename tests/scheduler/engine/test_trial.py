@@ -144,3 +144,22 @@ def test_whom_it_would_put_out_is_told() -> None:
     assert found.after == ("r",)
     assert found.at == found.others[0].grace_ms
     assert found.guaranteed
+
+
+def test_going_along_a_known_line_finds_the_dates_that_going_through_the_queues_does() -> None:
+    dated = skipped = 0
+    for seed in range(120):
+        scenario = parse(scenario_random(seed))
+        chance = random.Random(seed)
+        ground = Ground(scenario)
+        walks = ground._line.walks
+        for like in chance.sample(scenario.jobs, min(4, len(scenario.jobs))):
+            tried = wish(scenario, like)
+            ground._line.walks = walks
+            found = ground.trial(tried)
+            ground._line.walks = {}
+            assert found == ground.trial(tried), seed
+            dated += found.at not in (None, 0)
+        skipped += sum(len(walk.turns) > 1 for walk in walks.values())
+    assert dated > 20
+    assert skipped > 20
