@@ -12,7 +12,7 @@ from dashboards.health.state import MOMENTARY, PCIE_SATURATED, PROCESSES, RETRAN
 from dashboards.models import NO_READING, TelemetryFrame
 from dashboards.selectors import FRESH
 from dashboards.telemetry.frames import NO_POWER
-from dashboards.weak import weak_of
+from dashboards.weak import WEAK_ENDING, weak_of
 from scheduler.models import Node
 
 THERMAL, BRAKE, SATURATED, AGAIN = (STORED.index(key) for key in ("thermal", "power_brake", PCIE_SATURATED, RETRANSMITS))
@@ -179,3 +179,28 @@ def jobs_utilization(jobs: Mapping[int, Collection[int]], *, now: datetime) -> M
     readings = readings_now(now=now)
     read = {job: [reading.sm for gpu in gpus if (reading := readings.get(gpu, NOT_READ)).sm is not None] for job, gpus in jobs.items()}
     return {job: round(sum(min(100, sm) for sm in values) / len(values)) for job, values in read.items() if values}
+
+
+SOURCES = {"nvml": "NVML", "prometheus": "Prometheus", "simulated": "the simulation"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Who reads a cluster: the source of its newest readings, and how many GPUs they are of."""
+
+    source: str
+    at: datetime
+    read: int
+    is_fresh: bool
+    is_weak: bool  # at least one GPU has the driver's utilization alone
+
+
+def read_by(cluster: int, *, now: datetime) -> ReadBy | None:
+    """None: nobody has ever read it. One query."""
+    row = TelemetryFrame.objects.filter(cluster=cluster).values_list("source", "at", "sm_active").first()
+    if row is None:
+        return None
+    source, at, sm = row
+    told = source.removesuffix(WEAK_ENDING)
+    read = int(np.count_nonzero(np.frombuffer(bytes(sm), np.uint8) != NO_READING))
+    return ReadBy(SOURCES.get(told, told), at, read, now - at <= FRESH, told != source)

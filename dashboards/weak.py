@@ -39,12 +39,9 @@ def weak_gpus(clusters: Collection[int] | None = None) -> set[int]:
     return {key for row in rows.values_list("source", "gpu_ids", "weak_ids") for key in weak_of(*row).tolist()}
 
 
-def weak_clusters(clusters: Collection[int] | None = None) -> dict[int, str]:
+def weak_clusters() -> dict[int, str]:
     """Names by key of the clusters of which the newest reading of any GPU has the weaker signal. One query."""
-    rows = _frames().order_by("cluster__name")
-    if clusters is not None:
-        rows = rows.filter(cluster_id__in=clusters)
-    return dict(rows.values_list("cluster_id", "cluster__name"))
+    return dict(_frames().order_by("cluster__name").values_list("cluster_id", "cluster__name"))
 
 
 def weak_told() -> list[str]:

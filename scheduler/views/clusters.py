@@ -14,7 +14,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from dashboards.courses import cluster_chart, gpus_of_pool, pool_chart
 from dashboards.health.selectors import counters_followed
 from dashboards.measures import HARDWARE_MEASURES, measure_of
-from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_clusters, weak_gpus
+from dashboards.readings import read_by
+from dashboards.weak import DRIVER_UTILIZATION, signal_of, weak_gpus
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.ranges import range_of
@@ -58,7 +59,9 @@ def cluster_page(request: HttpRequest, name: str) -> HttpResponse:
     chosen, moment = range_of(request.GET), now()
     context = {"version": version, "cluster": cluster, "tree": cluster_tree(cluster), "may_operate": may_operate}
     measure = measure_of(request.GET)
-    context |= {"range": chosen, "measures": HARDWARE_MEASURES, "measure": measure, "is_weak": bool(weak_clusters([cluster.pk]))}
+    context |= {"range": chosen, "measures": HARDWARE_MEASURES, "measure": measure}
+    context["read_by"] = read = read_by(cluster.pk, now=moment)
+    context["is_weak"] = read is not None and read.is_weak
     context["chart"] = cluster_chart(cluster, chosen=chosen, now=moment, measure=measure)
     if may_operate:
         context["counters"] = counters_followed(cluster)

@@ -47,6 +47,23 @@ def test_a_gpu_carries_its_reading_of_now(personas, django_assert_max_num_querie
     assert get(personas, f"/gpus/{one.public_id}")["reading"] is None, "it is old"
 
 
+def test_the_page_of_a_cluster_says_who_reads_it_and_of_how_many_gpus(personas):
+    """There an alert about stale telemetry leads."""
+    gpus = gpus_of(builders.node("n1", gpus=3))
+    at = now()
+    address = f"/clusters/{gpus[0].node.cluster.name}/"
+    assert 'data-part="read-by"' not in personas.client("viewer").get(address).content.decode(), "nobody has read it"
+    frame(gpus[:2], at=at, sm=[50, None], memory=[40, None], tensor=(), dram=(), watts=[412, None])
+    TelemetryFrame.objects.update(source="prometheus-driver")
+
+    pages = [personas.client(name).get(address).content.decode() for name in ("operator", "viewer")]
+
+    assert all("Read by Prometheus: 1 of 3 GPUs." in page for page in pages)
+    assert ['<a href="/telemetry/">Telemetry</a>' in page for page in pages] == [True, False]
+    TelemetryFrame.objects.update(at=at - timedelta(minutes=2))
+    assert "<strong>Stale</strong> last read by Prometheus at" in personas.client("viewer").get(address).content.decode()
+
+
 def test_hardware_over_time_is_what_its_charts_show(personas, django_assert_max_num_queries):
     node = builders.node("n1", gpus=2)
     one, two = gpus_of(node)
