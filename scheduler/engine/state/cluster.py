@@ -174,12 +174,12 @@ class Cluster:
                     (stood if seat in known else fresh).append(seat)
             if len(seats) == len(work.seats):
                 work.seats = ()
-                work.backfilled = False
+                work.backfilled = work.degraded = False
             else:
                 gone, milli = set(seats), sum(seat.milli for seat in seats)
                 work.seats = tuple(seat for seat in work.seats if seat not in gone)
+                work.look_for_gaps()
             work.milli -= milli
-            work.look_for_gaps()
             if not work.seats and first:
                 if not work.evicted:
                     self.ousted[work] = why, for_job
