@@ -10,7 +10,6 @@ from typing import NamedTuple
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
 from ..rules.gates import closed_gate, hold_of, used_before
-from ..rules.order import QueueOrder
 from ..rules.times import overdue
 from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
@@ -69,24 +68,16 @@ class Walk:
         self.by_right = cycle.turn == FAIR
 
     def run(self) -> None:
-        cycle, order = self.cycle, self._order()
+        cycle, waiting = self.cycle, self.cycle.waiting
+        order = waiting.order_of(self.division, self.choice, waiting.of_round(self.division, self.choice), self.onward)
         if order.best() is None or self._over():
             return
-        for work in in_turn(cycle, order, self.onward):
+        for work in in_turn(cycle, order):
             types = cycle.waiting.tried_types(work, self.choice)
             if not self._serve(work, types) and self.keep:
                 _blocked(cycle, work, types)
             if self._over():
                 return
-
-    def _order(self) -> QueueOrder:
-        queues = self.cycle.waiting.of_round(self.division, self.choice)
-        for leaf in list(queues):
-            if at := self.onward(queues[leaf], 0):
-                queues[leaf] = queues[leaf][at:]
-            if not queues[leaf]:
-                del queues[leaf]
-        return self.cycle.waiting.order_of(self.division, self.choice, queues)
 
     def _over(self) -> bool:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""

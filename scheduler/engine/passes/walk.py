@@ -11,16 +11,15 @@ TAKEN_AGAIN = reason("order", "a job ahead of it would reclaim the same GPUs at 
 
 Try = Callable[[Cycle, Work, int], Reason | None]
 Hopeful = Callable[[Cycle, Work, int], bool]
-Onward = Callable[[Sequence[Work], int], int]
 Sieve = Callable[[int, list[Work]], list[Work]]  # those of a leaf's queue for whom there may be hope
 
 
-def in_turn(cycle: Cycle, order: QueueOrder, onward: Onward) -> Iterator[Work]:
+def in_turn(cycle: Cycle, order: QueueOrder) -> Iterator[Work]:
     """Whose turn it is, one after the other, while whoever is served changes the order of those behind him."""
     while (work := order.best()) is not None:
         placed, known = cycle.placed, len(cycle.cluster.journal)
         yield work
-        order.drop(work.home, onward, calm=cycle.placed == placed)
+        order.drop(work.home, calm=cycle.placed == placed)
         if cycle.placed != placed:
             cycle.follow(order, known, work.home)
 
@@ -36,7 +35,7 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
         queues = cycle.waiting.of_round(division, choice, test.of, among)
         if not queues:
             continue
-        for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues), test.onward):
+        for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues, test.onward)):
             for quota_type in cycle.waiting.tried_types(work, choice):
                 if not test.of_type(work, quota_type):
                     continue

@@ -10,6 +10,7 @@ from ..state.work import Work
 from .windows import Windows
 
 Key = tuple[int, ...]
+Onward = Callable[[Sequence[Work], int], int]  # the place of the next one of a queue who may try
 Rank = tuple[bool, int, int, int]
 _order, _level = attrgetter("order"), attrgetter("form.level")
 
@@ -47,16 +48,19 @@ class JobOrder:
 class QueueOrder:
     """Waiting jobs by leaf, each leaf in its own order; `best` is the job that the tree serves first.
 
-    The order is over jobs that this pass has not refused yet: a refused head makes room for the next one, and the leaf is
-    compared by that.
+    The order is over jobs that this pass has not refused yet: a refused head makes room for the next one, from where `onward`
+    finds it, and the leaf is compared by that.
     """
 
-    def __init__(self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int]) -> None:
+    def __init__(
+        self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int], onward: Onward = lambda _, at: at
+    ) -> None:
         self.tree = tree
         self.division = division
         self.milli = milli
         self.queues = queues
-        self.at = dict.fromkeys(queues, 0)
+        self.onward = onward
+        self.at = {leaf: onward(queue, 0) for leaf, queue in queues.items()}
         self.asks: dict[int, int] = {}  # milli-GPU that the head of a leaf asks for
         self._below: defaultdict[int, dict[int, tuple[Key, int]]] = defaultdict(dict)  # by node and child, with the leaf that is best below it
         self.refresh(queues)
@@ -69,13 +73,13 @@ class QueueOrder:
         below = self._below[place]
         return min(below.values())[1] if below else None
 
-    def drop(self, leaf: int, onward: Callable[[Sequence[Work], int], int] | None = None, *, calm: bool = False) -> None:
-        """The head of a leaf was served or refused; go on to the next one, from where `onward` finds it.
+    def drop(self, leaf: int, *, calm: bool = False) -> None:
+        """The head of a leaf was served or refused; go on to the next one.
 
         Where all is `calm`, no number of the tree has changed since the keys were made.
         """
-        queue, at = self.queues[leaf], self.at[leaf] + 1
-        self.at[leaf] = at = at if onward is None else onward(queue, at)
+        queue = self.queues[leaf]
+        self.at[leaf] = at = self.onward(queue, self.at[leaf] + 1)
         if not calm or at >= len(queue) or self.milli(queue[at]) != self.asks[leaf]:
             self._renew(self.tree.path[leaf])
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..model.reasons import Reason
 from ..rules.impossible import Verdict, Verdicts
-from ..rules.order import JobOrder, QueueOrder
+from ..rules.order import JobOrder, Onward, QueueOrder
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
@@ -169,9 +169,9 @@ class Waiting:
     def tried_types(self, work: Work, choice: int) -> tuple[int, ...]:
         return work.open_types[choice : choice + 1] if self.tree.by_type else work.open_types
 
-    def order_of(self, division: Division, choice: int, queues: ByLeaf) -> QueueOrder:
+    def order_of(self, division: Division, choice: int, queues: ByLeaf, onward: Onward = lambda _, at: at) -> QueueOrder:
         """In which those who try a type as n-th choice are served."""
-        return QueueOrder(self.tree, division, queues, partial(self.asked_milli, choice=choice))
+        return QueueOrder(self.tree, division, queues, partial(self.asked_milli, choice=choice), onward)
 
     def asked_milli(self, work: Work, choice: int) -> int:
         """What its minimum lacks, in the first of these types."""
