@@ -312,7 +312,7 @@ def _left(incidents: Sequence[Incident], now: datetime) -> Iterable[Any]:
         return ()
     rows = Placement.objects.filter(
         gpu__isnull=False,
-        until__lte=now,
+        until__range=(min(one.opened_at for one in incidents) - SEEN_LATE, now),  # the database sees no constant in what follows
         until__gte=ExpressionWrapper(F("node__incidents__opened_at") - SEEN_LATE, MomentField()),
         node__incidents__among=[one.pk for one in incidents],
     )
