@@ -61,7 +61,7 @@ def test_the_page_of_a_cluster_says_who_reads_it_and_of_how_many_gpus(personas):
     assert all("Read by Prometheus: 1 of 3 GPUs." in page for page in pages)
     assert ['<a href="/telemetry/">Telemetry</a>' in page for page in pages] == [True, False]
     TelemetryFrame.objects.update(at=at - timedelta(minutes=2))
-    assert "<strong>Stale</strong> last read by Prometheus at" in personas.client("viewer").get(address).content.decode()
+    assert "<strong>Stale</strong>: last read by Prometheus at" in personas.client("viewer").get(address).content.decode()
 
 
 def test_hardware_over_time_is_what_its_charts_show(personas, django_assert_max_num_queries):
