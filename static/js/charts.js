@@ -187,7 +187,8 @@
       else load(plot);
     }
   }, { rootMargin: "200px" });
-  const whenIdle = window.requestIdleCallback || ((call) => setTimeout(call, 200));
+  // A browser that draws no frame meanwhile may call itself busy for a minute.
+  const whenIdle = window.requestIdleCallback ? (call) => requestIdleCallback(call, { timeout: 200 }) : (call) => setTimeout(call, 200);
   const watch = () => whenIdle(() => plots.forEach((plot) => seen.observe(plot.element)));
   if (document.readyState === "complete") watch();
   else addEventListener("load", watch, { once: true });

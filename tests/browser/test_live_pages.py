@@ -114,6 +114,15 @@ def test_what_is_unfolded_stays_so_when_a_job_comes(visit, live_console, fleet):
     expect(more.nth(2)).to_be_visible()
 
 
+def test_charts_come_in_a_browser_that_is_never_idle(visit):
+    """One that draws no frame for a while calls itself busy for as long: charts came up to a minute later."""
+    visitor = visit("/")
+    visitor.page.add_init_script("window.requestIdleCallback = (call, options) => options?.timeout && setTimeout(call, options.timeout);")
+    visitor.open("/")
+
+    visitor.page.wait_for_selector(".plot-container")
+
+
 def test_script_and_server_write_the_same_texts(visit, live_console, fleet):
     live_console.do(fall_ill, fleet[4].node, Health.SUSPECT)
     builders.job(submitted_at=now(), gpus_milli=2500)
