@@ -2,7 +2,8 @@
 
 The fleet is planned once as it stands. A trial adds the job and plans on from there, which takes up nothing but the job (see
 `kept`), and says what the plan does with it and, on its account, to others. A job that would wait gets its date from the
-look-ahead of those that are served before it: their dates were found once as well.
+look-ahead of those that are served before it: their reservations were made once as well, and are picked up from the nearest of
+a few copies.
 """
 
 from collections import Counter
@@ -19,6 +20,7 @@ from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
 from .search.entries import Date
+from .search.lookahead import Lookahead
 from .state.kept import Kept
 from .state.planning import Cycle
 from .state.tree import Division
@@ -28,6 +30,7 @@ from .tell.decisions import decisions_of
 from .tell.forecast import Forecast, Outlook, serving
 
 NAME = "this job"
+COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next
 
 
 class Level(NamedTuple):
@@ -200,13 +203,20 @@ class Line:
     def __init__(self, cycle: Cycle) -> None:
         forecast = Forecast(cycle)
         book = cycle.book
-        forecast.everyone()
-        self.ahead = book.fresh_lookahead()  # with what is reserved
-        for entry in book.entries:
-            self.ahead.reserve(entry.at, entry.length, entry.places)
+        ahead = book.fresh_lookahead()
+        if any(True for _ in cycle.waiting):
+            forecast.everyone()
+            for entry in book.entries:
+                ahead.reserve(entry.at, entry.length, entry.places)
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = forecast.dates
+        self.copies: list[Lookahead] = []
+        for place, one in enumerate(self.dates):
+            if place % COPY_EVERY == 0:
+                self.copies.append(ahead.copy())
+            ahead.reserve(one.at, one.length, one.places)
+        self.copies.append(ahead)
         self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
 
     def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
@@ -252,11 +262,12 @@ class Line:
         return names
 
     def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
-        ahead = self.ahead.copy()
-        rehearsal = cycle.book.rehearsal(ahead) if not work.form.plain or cycle.book.hosts_bind else None
-        for one in self.dates[: sum(one.name in before for one in self.dates)]:
-            ahead.reserve(one.at, one.length, one.places)
-            if rehearsal is not None:
+        count = sum(one.name in before for one in self.dates)
+        ahead = self._ahead(count)
+        rehearsal = None
+        if not work.form.plain or cycle.book.hosts_bind:
+            rehearsal = cycle.book.rehearsal(ahead)
+            for one in self.dates[:count]:
                 rehearsal.add(one.at, one.length, one.seats)
         allowances = Allowances(cycle)
         for name, taken in self.taken:
@@ -264,6 +275,14 @@ class Line:
                 allowances.take(taken)
         found = Outlook(cycle, ahead, rehearsal, allowances).earliest(work, types)
         return None if found is None else found.date._replace(at=found.at)
+
+    def _ahead(self, count: int) -> Lookahead:
+        """The look-ahead behind so many of the line, from the nearest copy on."""
+        nearest = count // COPY_EVERY
+        ahead = self.copies[nearest].copy()
+        for one in self.dates[nearest * COPY_EVERY : count]:
+            ahead.reserve(one.at, one.length, one.places)
+        return ahead
 
 
 def unlike(jobs: Sequence[Job]) -> str:
