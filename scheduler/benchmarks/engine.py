@@ -23,6 +23,7 @@ from scheduler.engine.model.values import Scenario
 from scheduler.engine.reading.scenario import load, parse
 from scheduler.engine.reading.spelling import spelt
 from scheduler.engine.state.kept import Kept
+from scheduler.engine.trial import Ground
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 
@@ -47,7 +48,8 @@ DRAWS: dict[str, Draw] = {
 
 WIDE, SMALL = 12_500, 1_562  # nodes between which the growth of the time is measured
 ARRIVALS = 200  # of replicas: the slowest of 50 is no 99th of a hundred
-CASES = (*DRAWS, "replica", "simulate", "parse")
+TRIALS = 100
+CASES = (*DRAWS, "replica", "trial", "simulate", "parse")
 
 
 def settled(scenario: Scenario, rounds: int = 30) -> Scenario:
@@ -194,6 +196,8 @@ def run_case(case: str, seed: int, runs: int, dump: Path | None) -> list[dict[st
         return [simulate(seed)]
     if case == "replica":
         return [replica(seed, max(runs, ARRIVALS))]
+    if case == "trial":
+        return [trial(seed, max(runs, TRIALS))]
     scenario = typed(case, seed)
     if dump is not None:
         dump.mkdir(parents=True, exist_ok=True)
@@ -243,3 +247,15 @@ def replica(seed: int, arrivals: int) -> dict[str, Any]:
             arrived = replace(scenario, jobs=(*scenario.jobs, replace(job, quota=leaf, submitted=scenario.now)))
             taken.time(partial(make_plan, arrived, kept))
     return {"case": "replica", **taken.spread()}
+
+
+def trial(seed: int, submitted: int) -> dict[str, Any]:
+    """Jobs as those that wait are tried on the settled fleet one after the other, as the panel of the submission page does."""
+    scenario = typed("steady-refused", seed)
+    ground = Ground(scenario)
+    waiting = [job for job in scenario.jobs if ground.waiting(job.name)]
+    taken = Taken()
+    with as_in_the_loop():
+        for job in random.Random(seed).sample(waiting, submitted):
+            taken.time(partial(ground.trial, replace(job, name="tried", submitted=scenario.now)))
+    return {"case": "trial", **taken.spread()}
