@@ -1,6 +1,5 @@
 """Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from dashboards.telling import Event, events_tell
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.times import MomentField
+from scheduler.hardware import causes
 from scheduler.models import IN_SERVICE, Attempt, Gpu, Health, InventoryEvent, Node, Placement
 from scheduler.models import Checkpoint as Saved
 from scheduler.notify.happenings import FleetEvent
@@ -31,9 +31,6 @@ MOST_DOUBLINGS = 6
 SEEN_LATE = timedelta(minutes=5)
 # Errors that end what runs on the GPU.
 KILLING = ("xid", "ecc_uncorrected", "remap_failed")
-# How causes tell that a node was drained, and which nodes are down.
-DRAINED = re.compile(r" (?:is|are) drained\b")
-DOWN = re.compile(r"(.+) is down: ")
 
 
 def incidents_follow() -> int:
@@ -295,11 +292,11 @@ def jobs_hurt(incidents: Sequence[Incident], *, now: datetime) -> Mapping[int, l
         held[attempt] += milli
         nodes[attempt].add(node)
     saved = _saved(keys)
-    causes = Causes.of([incident for incident in incidents if incident.pk in here], ends)
+    blames = Causes.of([incident for incident in incidents if incident.pk in here], ends)
     for incident, runs in here.items():
         for key, gone in sorted(runs.items()):
             one = attempts[key]
-            how = causes[incident].ended(one, gone, is_alone=len(nodes[key]) == 1)
+            how = blames[incident].ended(one, gone, is_alone=len(nodes[key]) == 1)
             if how:
                 at = one.ended_at if how == one.outcome else max(each.until for each in gone if each.until is not None)
                 found[incident].append(Hurt(one, how, sum(each.gpu_milli for each in gone), _lost(one, held[key], at, saved[key])))
@@ -355,7 +352,7 @@ class Causes:
         match attempt.outcome:
             case "preempted" | "moved":
                 asked = attempt.stop_asked_at or at
-                is_ours = DRAINED.search(attempt.cause) is not None and any(start <= asked <= end for start, end in self.out)
+                is_ours = causes.is_drain(attempt.cause) and any(start <= asked <= end for start, end in self.out)
             case "lost":
                 is_ours = self._lost_here(attempt, at, is_alone)
             case "failed":
@@ -367,8 +364,8 @@ class Causes:
 
     def _lost_here(self, attempt: Attempt, at: datetime, is_alone: bool) -> bool:
         """Of a gang whose cause names no node, that one is to blame which was out of service."""
-        if named := DOWN.match(attempt.cause):
-            return self.name in named[1].split(", ")
+        if named := causes.nodes_down(attempt.cause):
+            return self.name in named
         return attempt.running_at is not None and (is_alone or any(start - SEEN_LATE <= at <= end for start, end in self.out))
 
     @staticmethod

@@ -18,6 +18,7 @@ from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import SIMULATED
+from scheduler.hardware import causes
 from scheduler.models import ENDED, GpuMode, Health, Job, JobClass, JobState, Node, Placement
 from scheduler.services.hardware.hardware import node_health_change, node_reason_change
 from scheduler.services.hardware.replacing import node_replace
@@ -107,11 +108,11 @@ def _draining(incident: Incident, settings: HealthSettings, now: datetime) -> No
         return
     if node.drain_way or now - node.health_since < timedelta(minutes=settings.patience_minutes):
         return  # by hand it drains in the way that was chosen
-    replaced = node_replace(node=node, cause=f"{node.name} is drained by rule; the job resumes on a spare.", now=now, actor=RULES)
+    replaced = node_replace(node=node, cause=causes.drained(node.name, "by rule; the job resumes on a spare."), now=now, actor=RULES)
     if replaced is not None:
         moving = "1 job was asked to save and moves" if replaced.jobs == 1 else f"{replaced.jobs} jobs were asked to save and move"
         incident_note(incident=incident, text=f"{moving} to {replaced.spare.name}, a spare.", at=now)
-    cause = f"{node.name} is drained by rule; the job resumes elsewhere."
+    cause = causes.drained(node.name, "by rule; the job resumes elsewhere.")
     stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in guests]
     if asked := attempts_stop(stops=stops, now=now, actor=RULES):
         incident_note(incident=incident, text=f"{asked} {'job was' if asked == 1 else 'jobs were'} asked to save and leave.", at=now)

@@ -18,6 +18,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from quotas.models import LedgerEntry, ShareClass
 from quotas.permissions import Access, Can
+from scheduler.hardware import causes
 from scheduler.hardware.draining import Fate, outcome_of
 from scheduler.models import HOLDING, DrainWay, Gpu, Health, JobState, Node, Placement, PlannedHealth
 from scheduler.notify.happenings import Happened
@@ -245,7 +246,7 @@ def _written(at: datetime | None) -> str | None:
 
 
 def _drained(names: str, reason: str) -> str:
-    return f"{names} {'are' if ' and ' in names else 'is'} drained ({reason.strip().rstrip('.')[:120]})"
+    return causes.drained(names, f"({reason.strip().rstrip('.')[:120]})")
 
 
 def _ask(guests: Sequence[Guest], way: str, names: Mapping[int, str], reason: str, now: datetime, actor: Actor) -> int:

@@ -16,6 +16,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, together
 from scheduler.backends.base import Signal
 from scheduler.backends.registry import KINDS
+from scheduler.hardware import causes
 from scheduler.loop.policy import Policy
 from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState, Order, OrderKind, Placement, Promise
 from scheduler.notify.happenings import Happened
@@ -160,9 +161,7 @@ def nodes_lost(*, now: datetime, news: News) -> int:
     elsewhere = set(STANDING_ELSEWHERE([attempt.pk for attempt in gangs])) if gangs else set()
     stops = []
     for attempt, lost in gangs.items():
-        nodes = ", ".join(sorted({node for _, _, node in lost}))
-        counted = f"{len(lost)} {'worker' if len(lost) == 1 else 'workers'}"
-        cause = f"{nodes} is down: {counted} lost."
+        cause = causes.down({node for _, _, node in lost}, len(lost))
         if attempt.pk in elsewhere:
             workers = [(role, worker) for role, worker, _ in lost]
             workers_lost(attempt=attempt, workers=workers, now=now, cause=cause, unseen=True, news=news)

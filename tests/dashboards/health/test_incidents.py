@@ -14,6 +14,7 @@ from dashboards.health.round import health_round
 from dashboards.models import ActivityEntry
 from gpufleet.core.live.news import News
 from quotas.models import QuotaNode
+from scheduler.hardware import causes
 from scheduler.models import Attempt, Delivery, Gpu, Health, InventoryEvent, Job, JobState, Node
 from scheduler.services.hardware.draining import nodes_drain
 from scheduler.services.hardware.hardware import gpu_health_change, hardware_event, node_health_change
@@ -283,3 +284,10 @@ def test_a_fabric_that_fails_costs_a_round_as_many_queries_for_two_hundred_nodes
         found.append(queries)
 
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("names", [("n1",), ("n2", "n1")])
+def test_a_cause_that_nodes_are_down_is_read_as_it_is_written(names: tuple[str, ...]):
+    cause = causes.down(names, 2)
+    assert (causes.nodes_down(cause), causes.is_drain(cause)) == (sorted(names), False)
+    assert causes.is_drain(causes.drained(" and ".join(names), "(a fan is loud)"))
