@@ -120,7 +120,7 @@ def test_charts_come_in_a_browser_that_is_never_idle(visit):
     visitor.page.add_init_script("window.requestIdleCallback = (call, options) => options?.timeout && setTimeout(call, options.timeout);")
     visitor.open("/")
 
-    visitor.page.wait_for_selector(".plot-container")
+    expect(visitor.page.locator(".plot-container").first).to_be_visible()
 
 
 def test_script_and_server_write_the_same_texts(visit, live_console, fleet):
