@@ -29,7 +29,7 @@ def test_they_come_out_the_same(drawn: list[tuple[int, int]], seed: int) -> None
 @pytest.fixture
 def played() -> tuple[list[BaseException | dict], Thread]:
     """Futures of a fleet that takes its time, played in a thread."""
-    scenario = fleet([job(f"j{number}", 4, 1 + number % 7, at=number) for number in range(400)])
+    scenario = fleet([job(f"j{number}", 4, 1 + number % 7, at=number) for number in range(4_000)])
     past = past_of([("a", 100, 50), ("a", 100, 130), ("b", 100, 300)], scenario.jobs)
     ended: list[BaseException | dict] = []
 
@@ -58,12 +58,13 @@ def children() -> set[int]:
 def test_a_child_that_is_ended_keeps_nobody_waiting(played, how: str) -> None:
     ended, thread = played
     (child,) = wait_until(children, what="the child")
+    os.kill(child, signal.SIGSTOP)  # it can't be done before it is ended
 
     if how == "stop":
         stopping.send(None)
     else:
         os.kill(child, signal.SIGKILL)
-    thread.join(5)
+    thread.join(10)
 
     assert [type(one) for one in ended] == [GivenUp]
     assert not children()

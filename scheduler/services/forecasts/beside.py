@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Collection
+from threading import RLock
 from typing import Any
 
 from django.dispatch import receiver
@@ -20,6 +21,7 @@ from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
 LONGEST = 300.0  # seconds
 _children: set[subprocess.Popen[bytes]] = set()
+_starting = RLock()  # whoever ends the children finds also the one that is just being started
 
 
 class GivenUp(Exception):
@@ -28,8 +30,10 @@ class GivenUp(Exception):
 
 def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int) -> dict[str, Waits]:
     told = pickle.dumps((scenario, past, set(asked), seed))
-    with subprocess.Popen(**program(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as child:
-        _children.add(child)
+    with _starting:
+        started = subprocess.Popen(**program(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        _children.add(started)
+    with started as child:
         try:
             answer, _ = child.communicate(told, timeout=LONGEST)
         finally:
@@ -46,8 +50,9 @@ def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str]
 @receiver(stopping)
 def end_children(**_: Any) -> None:
     """A console that stops waits for the threads of its worker, and these for their children."""
-    for child in tuple(_children):
-        child.kill()
+    with _starting:
+        for child in tuple(_children):
+            child.kill()
 
 
 def main() -> None:
