@@ -16,14 +16,16 @@ class Capacity:
         self.grid = grid
         self.view = view
         self._version = view.version
-        self._sums: dict[tuple[int, int, int, int, int], Ints] = {}
+        self._sums: dict[tuple[int, int, int, Eligible, int], Ints] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
+        self._useless: dict[tuple[int, int], int] = {}
 
     def _fresh(self) -> None:
         if self._version != self.view.version:
             self._version = self.view.version
             self._sums.clear()
             self._nodes.clear()
+            self._useless.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit. Asked once, until room is given."""
@@ -51,11 +53,25 @@ class Capacity:
     def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
         """Workers that there is room for per domain of a level; level -1 is the whole fleet."""
         self._fresh()
-        key = (role.gpus, role.cpu_milli, role.host_memory_mib, id(eligible), level)
+        key = (role.gpus, role.cpu_milli, role.host_memory_mib, eligible, level)
         known = self._sums.get(key)
         if known is None:
             slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
             known = self._sums[key] = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
+        return known
+
+    def useless(self, form: Form, role: Role, quota_type: int) -> int:
+        """Idle GPUs of a type that jobs of one form can't use, as this role of them decides."""
+        self._fresh()
+        known = self._useless.get((form.shape, quota_type))
+        if known is None:
+            grid, suspect = self.grid, form.kind.tolerates_suspect
+            idle = self.view.idle
+            if not grid.plain:
+                idle = int((self.view.count_np * grid.startable[suspect] * grid.on_type[quota_type]).sum())
+            eligible = grid.eligible(form.kind, role, quota_type, suspect=suspect, spare=False)
+            usable = sum([room for room in self.sums(role, eligible, form.width).tolist() if room >= role.least]) * role.gpus
+            known = self._useless[form.shape, quota_type] = max(0, idle - usable)
         return known
 
     def most(self, role: Role, eligible: Eligible, level: int) -> int:

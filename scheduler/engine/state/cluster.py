@@ -74,11 +74,7 @@ class Cluster:
     @property
     def anyone_ends(self) -> bool:
         """Whether anyone who stands, at first or by this plan, is known to leave some time."""
-        return self._anyone_ends_at_first or any(work.seats and work.ends for work in self.journal)
-
-    @cached_property
-    def _anyone_ends_at_first(self) -> bool:
-        return bool(self.state.leavers) or any(work.first_seats and (work.ends or work.job.run.backfilled) for work in self.works)
+        return bool(self.state.leavers or self.state.ending) or any(work.seats and work.ends for work in self.journal)
 
     def leaves_of(self, work: Work, quota_type: int, since: int | None = None) -> list[int]:
         """Where it may be charged: its own leaf, then a window of its class that is large enough; or those from one of them on."""

@@ -9,12 +9,15 @@ tightest node that suffices is the lowest set bit of the first bucket that has o
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..model.mig import Instance, board_of, layout_faults
 from .grid import Grid, Ints, bit_set, ints
+
+if TYPE_CHECKING:
+    from ..place.capacity import Capacity
 
 
 class Part(NamedTuple):
@@ -96,6 +99,7 @@ class View:
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
         self.version = 0
+        self.capacity: Capacity | None = None  # once that was asked: it goes on from plan to plan as long as nothing changes
         self._left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
         self._sharers: Ints = np.zeros_like(self._left)  # by whom: `_sharers_of`
         self.recount()
@@ -119,7 +123,7 @@ class View:
             setattr(other, name, getattr(self, name).copy())
         other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
         other.buckets = self.buckets and self.buckets.copy()
-        other.notes = other.columns = None
+        other.notes = other.columns = other.capacity = None
         return other
 
     def refuse(self, asked: object) -> None:

@@ -32,6 +32,8 @@ class Form:
         self.plain = _plain(kind, grid)
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
+        # The role of its minimum whose workers hold most GPUs, where any holds whole ones.
+        self.largest = max([role for role in kind.roles if role.least and role.gpus], key=lambda role: role.gpus, default=None)
         self.shape = shapes.setdefault(_shape(kind), len(shapes))
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
         self._least: dict[int, int] = {}

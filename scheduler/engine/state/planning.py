@@ -41,7 +41,6 @@ class Cycle:
         self.gave_way: dict[int, int] = {}  # jobs whose surplus went to another's growth, with its least step: they do not grow in the same plan
         self.refused: set[tuple[Any, ...]] = set()  # what a search has refused since a change was kept
         self._memo: dict[tuple[Any, ...], Any] = {}
-        self._capacities: dict[View, Capacity] = {}
         self._units: Units | None = None
         self.waiting = Waiting(self.cluster)
         self.book = Book(self)
@@ -81,10 +80,9 @@ class Cycle:
         return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
 
     def capacity(self, view: View) -> Capacity:
-        known = self._capacities.get(view)
-        if known is None:
-            known = self._capacities[view] = Capacity(self.grid, view)
-        return known
+        if view.capacity is None:
+            view.capacity = Capacity(self.grid, view)
+        return view.capacity
 
     @property
     def standing(self) -> Standing:

@@ -52,6 +52,7 @@ class State:
         self.fleet = Fleet(grid)
         self.works: list[Work] = []
         self.leavers: dict[Work, tuple[Seat, ...]] = {}  # who leaves places that are still held, and which
+        self.ending = 0  # how many stand of whom it is known when they leave, or who give way
         self.queues = Queues()
         self.turn = 0  # of the plan that is being made: what another one than the last has told is out of date
         self.told: Told | None = None
@@ -122,6 +123,7 @@ class State:
             if work.seats:
                 fleet.release(work.seats, fresh=True)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
+                self.ending -= _ends(work.job)
         whole, charges = list[Seat](), Counter[tuple[int, int, bool]]()  # thousands at first: one step a node, and a leaf
         for work in since.come:
             run = work.job.run
@@ -136,6 +138,7 @@ class State:
                 else:
                     whole += work.seats
                 charges[work.home, work.quota_type, work.form.fixed] += work.milli
+                self.ending += _ends(work.job)
         for node, held in by_node(whole).items():
             fleet.take_gpus(node, *held)
         for (leaf, quota_type, fixed), milli in charges.items():
@@ -181,6 +184,10 @@ class State:
 
     def _leaving(self) -> list[Seat]:
         return [seat for seats in self.leavers.values() for seat in seats]
+
+
+def _ends(job: Job) -> bool:
+    return job.limit_ms is not None or job.estimate_ms is not None or job.run.backfilled
 
 
 def _is_by_places(work: Work) -> bool:

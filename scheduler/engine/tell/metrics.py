@@ -3,8 +3,6 @@
 from typing import Any
 
 from ..model.mig import board_of, fitting_profiles
-from ..model.values import Role
-from ..state.form import Form
 from ..state.grid import Ints
 from ..state.planning import Cycle
 
@@ -19,7 +17,7 @@ def measure(cycle: Cycle) -> dict[str, Any]:
         "largest_gang": {},
     }
     for index, name in enumerate(grid.types):
-        idle = _room(cycle, suspect=False) * grid.on_type[index]
+        idle = _room(cycle) * grid.on_type[index]
         result["largest_gang"][name] = {level.name: int(level.sums(idle).max()) if len(level) else 0 for level in grid.levels}
     if cycle.cluster.scenario.demand:
         result["fragmented_by_demand"] = _against_demand(cycle)
@@ -32,9 +30,9 @@ def measure(cycle: Cycle) -> dict[str, Any]:
     return result
 
 
-def _room(cycle: Cycle, *, suspect: bool) -> Ints:
+def _room(cycle: Cycle) -> Ints:
     """Idle GPUs by node that a start may use."""
-    return cycle.fleet.soon.count_np * cycle.grid.startable[suspect]
+    return cycle.fleet.soon.count_np * cycle.grid.startable[False]
 
 
 def fragmented(cycle: Cycle) -> int:
@@ -48,28 +46,17 @@ def fragmented(cycle: Cycle) -> int:
         for work in works:
             counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
     total = weight = 0
+    room = cycle.capacity(cycle.fleet.soon)
     for (_, quota_type), (form, count) in counts.items():
-        largest = max([role for role in form.kind.roles if role.least], key=lambda role: role.gpus, default=None)
-        if count and largest is not None and largest.gpus:
+        if count and form.largest is not None:
             weight += count
-            total += count * _useless(cycle, form, largest, quota_type)
+            total += count * room.useless(form, form.largest, quota_type)
     return total // weight if weight else 0
-
-
-def _useless(cycle: Cycle, form: Form, role: Role, quota_type: int) -> int:
-    """Idle GPUs of a type that jobs of one form can't use."""
-    suspect, idle = form.kind.tolerates_suspect, cycle.fleet.soon.idle
-    if not cycle.grid.plain:
-        idle = int((_room(cycle, suspect=suspect) * cycle.grid.on_type[quota_type]).sum())
-    eligible = cycle.grid.eligible(form.kind, role, quota_type, suspect=suspect, spare=False)
-    sums = cycle.capacity(cycle.fleet.soon).sums(role, eligible, form.width)
-    usable = sum([room for room in sums.tolist() if room >= role.least]) * role.gpus
-    return max(0, idle - usable)
 
 
 def _against_demand(cycle: Cycle) -> float:
     """Idle GPUs that the usual demand can't use, on average over the demand."""
-    grid, room = cycle.grid, _room(cycle, suspect=False)
+    grid, room = cycle.grid, _room(cycle)
     idle = int(room.sum())
     total = weight = 0
     for part in cycle.cluster.scenario.demand:

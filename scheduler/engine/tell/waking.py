@@ -1,9 +1,12 @@
 """When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from ..model.values import HOUR_MS, QUEUED, Settings
 from ..rules.times import backoff_until, ends_at
+from ..rules.windows import NEVER
 from ..state.planning import Cycle
 from ..state.standing import most_freed
 from ..state.work import Work
@@ -49,7 +52,10 @@ class Wakes:
         self._times: dict[Work, tuple[int, ...]] = {}
         self._untimed = dict.fromkeys(works)  # of whom these are not known yet
         self._protections: dict[int, set[int]] = {}  # by leaf
-        self._ends: dict[Work, int] = {}  # when those are expected to leave of whom that was asked
+        # When those leave at the earliest who stand at first, the soonest before; who has gone since is passed over by and by.
+        self._ends: dict[Work, int] = {}
+        self._soonest: list[tuple[int, int, Work]] = []
+        self._numbers = count()
 
     @classmethod
     def of(cls, cycle: Cycle) -> "Wakes":
@@ -57,12 +63,27 @@ class Wakes:
         state, wakes = cycle.cluster.state, cycle.cluster.state.wakes
         if wakes is None or wakes.turn + 1 != state.turn or wakes.settings != cycle.settings:
             wakes = state.wakes = cls(cycle.settings, _may_wake(cycle, cycle.cluster.works))
+            wakes._stand(cycle.cluster.works)
         for work in state.since.gone:
             for known in (wakes._times, wakes._untimed, wakes._ends):
                 known.pop(work, None)
         wakes._untimed.update(dict.fromkeys(_may_wake(cycle, state.since.come)))
+        wakes._stand(state.since.come)
+        if len(wakes._soonest) > 2 * len(cycle.cluster.works):
+            wakes._soonest = [entry for entry in wakes._soonest if wakes._ends.get(entry[2]) == entry[0]]
+            heapify(wakes._soonest)
         wakes.turn = state.turn
         return wakes
+
+    def _stand(self, works: Iterable[Work]) -> None:
+        for work in works:
+            if work.first_seats:
+                self._end(work, 0)
+
+    def _end(self, work: Work, at: int) -> None:
+        self._ends[work] = at
+        if at < NEVER:
+            heappush(self._soonest, (at, next(self._numbers), work))
 
     def times(self, cycle: Cycle, touched: Container[Work]) -> dict[Work, tuple[int, ...]]:
         """The instants by job, of those that have any. Who is touched stands otherwise in this plan than at first."""
@@ -109,17 +130,19 @@ class Wakes:
             self._protections[leaf] = found - {0}
         return self._protections[leaf]
 
-    def freed_before(self, instant: int, cycle: Cycle, touched: Container[Work]) -> int:
+    def freed_before(self, instant: int, cycle: Cycle, touched: Collection[Work]) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""
-        freed = 0
-        for work in cycle.cluster.works:
-            if work.seats and (work in touched or self._ends.get(work, 0) < instant):
-                at = ends_at(cycle, work)
-                if work not in touched:
-                    self._ends[work] = at
-                if at < instant:
-                    freed += most_freed(work)
-        return freed
+        due = []
+        while self._soonest and self._soonest[0][0] < instant:
+            at, _, work = heappop(self._soonest)
+            if self._ends.get(work) == at:
+                due.append(work)
+        leaving = [work for work in touched if work.seats and ends_at(cycle, work) < instant]
+        for work in due:
+            self._end(work, self._ends[work] if work in touched else ends_at(cycle, work))
+            if self._ends[work] < instant and work not in touched:
+                leaving.append(work)
+        return sum(map(most_freed, leaving))
 
 
 def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
