@@ -125,7 +125,7 @@ def _by_cost(cycle: Cycle, sets: Iterable[tuple[list[Work], Target]]) -> list[Mo
 def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[Moves]:
     """The cheapest set of each domain, for jobs whose room is a matter of counting, where it may leave room for who is moved; the least first."""
     most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
-    eligible = form.eligible(grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
+    eligible = form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
     several = form.width >= 0 and len(grid.levels[form.width]) > 1
     room = cycle.capacity(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
     sets = []

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..model.reasons import Reason, reason
 from ..rules.order import QueueOrder
+from ..state.form import Form
 from ..state.planning import FAIR, Cycle
 from ..state.work import Work
 
@@ -53,7 +54,7 @@ class Test:
         self.everyone = cycle.turn != FAIR
         windows = cycle.cluster.windows
         self.by_job = bool(windows.lasting or windows.upcoming) or cycle.waiting.any_overdue()  # whether two jobs of one form may differ
-        self._verdicts: dict[tuple[int, int], bool] = {}  # of jobs without places, by leaf and form
+        self._verdicts: dict[tuple[int, Form], bool] = {}  # of jobs without places, by leaf and form
         self._as_of = -1
 
     def of(self, work: Work) -> bool:
@@ -68,7 +69,7 @@ class Test:
         if self._as_of != cycle.placed:
             self._verdicts.clear()
             self._as_of = cycle.placed
-        key = (work.home, id(work.form))
+        key = (work.home, work.form)
         known = self._verdicts.get(key)
         if known is None:
             known = self._verdicts[key] = self._tried(work)

@@ -87,7 +87,7 @@ def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool
         several = role.least > 1 and not role.parted
         if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
             return False
-        eligible = form.eligible(capacity.grid, place, quota_type, suspect=suspect, spare=False)
+        eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
         if not capacity.nodes_for(role) & eligible.bits or (several and capacity.most(role, eligible, form.width) < role.least):
             return False
     return True

@@ -50,7 +50,7 @@ class Placer:
 
     def eligible(self, place: int) -> Eligible:
         """The nodes on which workers of a role may stand."""
-        return self.work.form.eligible(self.grid, place, self.quota_type, suspect=self.suspect, spare=self.spare)
+        return self.work.form.eligible(place, self.quota_type, suspect=self.suspect, spare=self.spare)
 
     def place(self, wants: Wants, within: Slice | None = None) -> Seats | None:
         """Take places for all the workers wanted, or none and nothing taken: as topology asks, or inside one slice of the fleet."""

@@ -62,7 +62,7 @@ def targets(
     if work.form.plain and counted:
         place, ranks = wants[0]
         role = kind.roles[place]
-        eligible = work.form.eligible(grid, place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
+        eligible = work.form.eligible(place, quota_type, suspect=kind.tolerates_suspect, spare=bool(work.seats))
         flags, array = None if eligible.full else eligible.flags, eligible.array
         if off:
             array = array * outside(off, grid.size)
@@ -101,7 +101,7 @@ def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: in
     """
     role, kind = work.kind.roles[0], work.kind
     gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
-    eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=kind.tolerates_suspect, spare=False)
+    eligible = work.form.eligible(0, quota_type, suspect=kind.tolerates_suspect, spare=False)
     soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
     whole = {unit.work.order for unit in units if not unit.surplus}
     leave: dict[int, list[int]] = {}  # GPUs, processors, memory by node
@@ -151,7 +151,7 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
         with cycle.cluster.attempt():
             return place_in(cycle, work, quota_type, 0, grid.size) is not None
     role = form.kind.roles[0]
-    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    eligible = form.eligible(0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
     return cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) >= role.least
 
 
@@ -190,7 +190,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
     role = form.kind.roles[0]
     gpus, width = role.gpus, form.width
     soon = cycle.fleet.soon
-    eligible = form.eligible(grid, 0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
+    eligible = form.eligible(0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
     level = grid.levels[width] if width >= 0 and len(grid.levels[width]) > 1 else None
     flags = eligible.flags
     more: dict[int, int] = {}

@@ -210,7 +210,7 @@ class Prospects(ABC):
         if work.seats or not form.plain or cluster.windows.lasting or cluster.windows.upcoming or cluster.anyone_ends:
             return False
         role = form.kind.roles[0]
-        eligible = work.eligible(self.cycle.grid, 0, quota_type)
+        eligible = work.eligible(0, quota_type)
         slots = self.cycle.fleet.soon.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
         return int(slots.sum()) < role.least
 
@@ -249,7 +249,7 @@ class Prospects(ABC):
         for place, ranks in work.missing():
             role = work.kind.roles[place]
             if role.gpus:
-                eligible = work.eligible(self.cycle.grid, place, quota_type)
+                eligible = work.eligible(place, quota_type)
                 nodes = None if eligible.full and not banned else eligible.array
                 if banned:
                     nodes = eligible.array * ints([not banned >> node & 1 for node in range(self.cycle.grid.size)])

@@ -229,7 +229,7 @@ def suffice_without(cycle: "Cycle", leaving: Collection[Work], work: Work, quota
     counts = cycle.fleet.soon.count_np.copy()
     for node, count in freed:
         counts[node] += count
-    slots = counts // gpus * work.eligible(cycle.grid, place, quota_type).array
+    slots = counts // gpus * work.eligible(place, quota_type).array
     width = work.form.width
     return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
 

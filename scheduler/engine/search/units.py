@@ -205,7 +205,7 @@ class Units:
 
     def borrowed(self, place: int, division: Division) -> frozenset[Unit]:
         """The units that do not stand inside the guarantee of a node of the tree."""
-        key = ("borrowed", place, id(division))
+        key = ("borrowed", place, division)
         known: frozenset[Unit] | None = self.kept(key, place)
         return self.keep(key, place, self._line_up(place, division)) if known is None else known
 

@@ -40,11 +40,11 @@ class Form:
         self._request: dict[tuple[int, bool], int] = {}
         self.lowest = min(map(self.least_milli, self.types), default=0)
 
-    def eligible(self, grid: Grid, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
+    def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
         known = self._eligible.get(key)
         if known is None:
-            known = self._eligible[key] = grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
+            known = self._eligible[key] = self.grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
         return known
 
     # What it is charged in a quota type, before it has a place

@@ -148,7 +148,7 @@ class Cycle:
 
     def stay(self, work: Work) -> tuple[object, ...]:
         """What the windows to come ask about a job beside its shape: where there are any, two jobs of one shape may differ."""
-        return (work.home, id(work.kind), work.job.limit_ms) if self.cluster.windows.upcoming else ()
+        return (work.home, work.form, work.job.limit_ms) if self.cluster.windows.upcoming else ()
 
     def remember(self, key: tuple[Any, ...], value: Any) -> Any:
         self._memo[key] = value

@@ -9,6 +9,7 @@ from ..place.blocks import Block, largest
 from ..reading.checkers import spell_instant
 from ..rules.order import JobOrder
 from .form import Form
+from .grid import Eligible
 from .work import Work
 
 if TYPE_CHECKING:
@@ -88,13 +89,13 @@ class Queues:
     def blocks(self) -> tuple[Block, ...]:
         """The largest that are waited for."""
         if self._largest is None:
-            found: dict[tuple[int, int, int, int], Block] = {}
+            found: dict[tuple[int, int, int, Eligible], Block] = {}
             for (_, quota_type), (form, count) in self.alike.items():
                 if form.block and count:
-                    role, nodes = form.kind.roles[0], form.eligible(form.grid, 0, quota_type, suspect=False, spare=False).array
-                    key = (role.gpus, role.least, form.width, id(nodes))
+                    role, nodes = form.kind.roles[0], form.eligible(0, quota_type, suspect=False, spare=False)
+                    key = (role.gpus, role.least, form.width, nodes)
                     others = found[key].weight if key in found else 0
-                    found[key] = Block(role.gpus, role.least, form.width, nodes, count + others)
+                    found[key] = Block(role.gpus, role.least, form.width, nodes.array, count + others)
             self._largest = largest(found.values())
         return self._largest
 

@@ -7,7 +7,7 @@ from ..model.reasons import Reason
 from ..model.values import Job, Kind, Preemptible
 from .fleet import Seat
 from .form import Form, Wants
-from .grid import Eligible, Grid
+from .grid import Eligible
 
 
 @dataclass(slots=True, eq=False)
@@ -108,9 +108,9 @@ class Work:
             return False
         return not {*first} <= {*seats}
 
-    def eligible(self, grid: Grid, place: int, quota_type: int) -> Eligible:
+    def eligible(self, place: int, quota_type: int) -> Eligible:
         """The nodes on which its workers of a role may stand, were they empty."""
-        return self.form.eligible(grid, place, quota_type, suspect=self.kind.tolerates_suspect, spare=bool(self.seats))
+        return self.form.eligible(place, quota_type, suspect=self.kind.tolerates_suspect, spare=bool(self.seats))
 
     def grown(self) -> tuple[Seat, ...]:
         """The workers that this plan has added to those that run."""

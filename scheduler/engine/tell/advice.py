@@ -78,9 +78,8 @@ class Advisor:
                 yield "topology.required", level, partial(_required, level=level)
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:
-        kind = work.kind
-        role = kind.roles[0]
-        eligible = self.cycle.grid.eligible(kind, role, quota_type, suspect=kind.tolerates_suspect, spare=False)
+        role = work.kind.roles[0]
+        eligible = work.form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
         return self.cycle.capacity(self.cycle.fleet.soon).most(role, eligible, level)
 
     def _is_open(self, work: Work, quota_type: int, workers: int) -> bool:

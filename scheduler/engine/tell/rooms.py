@@ -81,7 +81,7 @@ class Rooms:
         worst: Narrow | None = None
         for place, ranks in wants:
             role = kind.roles[place]
-            eligible = work.eligible(cycle.grid, place, quota_type)
+            eligible = work.eligible(place, quota_type)
             if role.gpus or not total_needed:  # on whose nodes GPUs are asked for
                 allowed |= eligible.array
             level, domain = self._pinned(work, place) if work.seats else (work.form.width, None)

@@ -117,7 +117,7 @@ def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: 
                 for gpus, cpus, memory in asked
             ]
             for quota_type in work.types:
-                eligible = work.form.eligible(cycle.grid, 0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
+                eligible = work.form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
                 nodes = [node for node in range(cycle.grid.size) if eligible.bits >> node & 1]
                 for role in (first, *others):
                     has_room = any(room_on(view, node, role) for node in nodes)
