@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..model.values import Settings
 from ..state.fleet import Seat
 from ..state.work import Work
 from .lookahead import Lookahead
@@ -49,7 +48,6 @@ class Entry:
 class Prospect:
     """The look-ahead, and who stands where until when. It goes on from plan to plan."""
 
-    settings: Settings
     geometry: Sequence[tuple[int, int]]  # GPUs that had been split anew by the plan that made it
     ahead: Lookahead
     stays: Stays

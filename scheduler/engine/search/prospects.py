@@ -54,10 +54,9 @@ class Prospects(ABC):
         """Both: those of the plan before, as of now, where not too much has changed since."""
         cycle, cluster = self.cycle, self.cycle.cluster
         known = cluster.state.prospect
-        valid = known is not None and known.settings == cycle.settings and len(known.changed) <= MANY
-        if known is None or not valid or (not self._entries and known.geometry != [*cluster.geometry]):
+        if known is None or len(known.changed) > MANY or (not self._entries and known.geometry != [*cluster.geometry]):
             self._read, stays = len(cluster.journal), Stays()
-            known = cluster.state.prospect = Prospect(cycle.settings, [*cluster.geometry], self._lookahead(stays), stays)
+            known = cluster.state.prospect = Prospect([*cluster.geometry], self._lookahead(stays), stays)
         elif known.changed or self._read < len(cluster.journal) or known.ahead.now != cycle.now:
             self._follow(known)
         return known

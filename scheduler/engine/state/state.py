@@ -102,6 +102,8 @@ class State:
         since = self.difference(scenario)
         if since is None:
             return False
+        if scenario.settings != self.scenario.settings:
+            self.told = self.wakes = self.prospect = None
         self.scenario, self.since = scenario, since
         self.windows = Windows(scenario, self.grid)
         self.turn += 1

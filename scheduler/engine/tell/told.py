@@ -7,7 +7,6 @@ delay that runs out, whoever was changed in it) is told anew.
 
 from ..model.plan import Share, Waiting
 from ..model.reasons import Reason
-from ..model.values import Settings
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
@@ -16,8 +15,7 @@ from .rooms import Key
 
 
 class Told:
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self) -> None:
         self.turn = -1  # of which plan it is
         self.entries: dict[Work, Waiting] = {}
         self.own: dict[Work, None] = {}  # of whom that plan told something that came from itself alone
@@ -30,8 +28,8 @@ class Told:
         """What the plan before has told, without the jobs that have gone since; or nothing."""
         state, told = cycle.cluster.state, cycle.cluster.state.told
         goes_on = not cycle.fleet.soon.splits and not forecast.advises_all
-        if told is None or not goes_on or told.turn + 1 != state.turn or told.settings != cycle.settings:
-            told = state.told = cls(cycle.settings)
+        if told is None or not goes_on or told.turn + 1 != state.turn:
+            told = state.told = cls()
         for work in state.since.gone:
             told.entries.pop(work, None)
             told.own.pop(work, None)

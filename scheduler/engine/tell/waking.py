@@ -4,7 +4,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from ..model.values import HOUR_MS, QUEUED, Settings
+from ..model.values import HOUR_MS, QUEUED
 from ..rules.times import backoff_until, ends_at
 from ..rules.windows import NEVER
 from ..state.planning import Cycle
@@ -46,8 +46,7 @@ def _may_be_kept(cycle: Cycle, freed: int) -> bool:
 class Wakes:
     """Instants to come because of jobs as they stand at first. Valid behind the plan that it was last asked in."""
 
-    def __init__(self, settings: Settings, works: Iterable[Work]) -> None:
-        self.settings = settings
+    def __init__(self, works: Iterable[Work]) -> None:
         self.turn = -1
         self._times: dict[Work, tuple[int, ...]] = {}
         self._untimed = dict.fromkeys(works)  # of whom these are not known yet
@@ -61,8 +60,8 @@ class Wakes:
     def of(cls, cycle: Cycle) -> "Wakes":
         """What the plan before has found, without the jobs that have gone since; or nothing."""
         state, wakes = cycle.cluster.state, cycle.cluster.state.wakes
-        if wakes is None or wakes.turn + 1 != state.turn or wakes.settings != cycle.settings:
-            wakes = state.wakes = cls(cycle.settings, _may_wake(cycle, cycle.cluster.works))
+        if wakes is None or wakes.turn + 1 != state.turn:
+            wakes = state.wakes = cls(_may_wake(cycle, cycle.cluster.works))
             wakes._stand(cycle.cluster.works)
         for work in state.since.gone:
             for known in (wakes._times, wakes._untimed, wakes._ends):
