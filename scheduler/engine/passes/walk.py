@@ -34,8 +34,6 @@ def walk(cycle: Cycle, hopeful: Hopeful, attempt: Try, sieve: Sieve | None = Non
             among = {leaf: chosen for leaf, queue in among.items() if (chosen := sieve(leaf, queue))}
         test = Test(cycle, choice, hopeful, inside=inside)
         queues = cycle.waiting.of_round(division, choice, test.of, among)
-        if not queues:
-            continue
         for work in in_turn(cycle, cycle.waiting.order_of(division, choice, queues, test.onward)):
             for quota_type in cycle.waiting.tried_types(work, choice):
                 if not test.of_type(work, quota_type):

@@ -15,6 +15,11 @@ Rank = tuple[bool, int, int, int]
 _order, _level = attrgetter("order"), attrgetter("form.level")
 
 
+def anyone(_: Sequence[Work], at: int) -> int:
+    """The next one of a queue of which everyone may try."""
+    return at
+
+
 class JobOrder:
     """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
 
@@ -53,7 +58,7 @@ class QueueOrder:
     """
 
     def __init__(
-        self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int], onward: Onward = lambda _, at: at
+        self, tree: Tree, division: Division, queues: Mapping[int, Sequence[Work]], milli: Callable[[Work], int], onward: Onward = anyone
     ) -> None:
         self.tree = tree
         self.division = division

@@ -1,12 +1,12 @@
 """Who waits while a plan is made, by leaf and in the order of each queue."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..model.reasons import Reason
 from ..rules.impossible import Verdict, Verdicts
-from ..rules.order import JobOrder, Onward, QueueOrder
+from ..rules.order import JobOrder, Onward, QueueOrder, anyone
 from ..rules.times import overdue
 from .cluster import Cluster
 from .form import Form
@@ -169,7 +169,7 @@ class Waiting:
     def tried_types(self, work: Work, choice: int) -> tuple[int, ...]:
         return work.open_types[choice : choice + 1] if self.tree.by_type else work.open_types
 
-    def order_of(self, division: Division, choice: int, queues: ByLeaf, onward: Onward = lambda _, at: at) -> QueueOrder:
+    def order_of(self, division: Division, choice: int, queues: Mapping[int, Sequence[Work]], onward: Onward = anyone) -> QueueOrder:
         """In which those who try a type as n-th choice are served."""
         return QueueOrder(self.tree, division, queues, partial(self.asked_milli, choice=choice), onward)
 

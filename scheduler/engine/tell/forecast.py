@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..rules.allowance import Allowances, Taken
-from ..rules.order import QueueOrder
 from ..rules.times import backoff, backoff_until
 from ..rules.windows import NEVER
 from ..search.entries import Date, seats_of
@@ -41,12 +40,9 @@ def serving(
         for place in cycle.tree.path[leaf]:
             then.used[place] += asked
 
-    def milli(work: Work) -> int:
-        return work.missing_milli(cycle.waiting.tried_types(work, choice)[0])
-
     for leaf, asked in gone:
         charge(leaf, asked)
-    order = QueueOrder(cycle.tree, then, queues, milli)
+    order = cycle.waiting.order_of(then, choice, queues)
     while (work := order.best()) is not None:
         asked = order.asks[work.home]
         charge(work.home, asked)
