@@ -67,7 +67,7 @@ class Cluster:
         if self.settings.placement != "fgd":
             return None
         demand, known = demand_of(self.scenario), self.state.gradient
-        if known is None or known.grid is not self.grid or known.demand != demand:
+        if known is None or known.demand != demand:
             known = self.state.gradient = Gradient(self.grid, demand)
         return known
 

@@ -344,16 +344,18 @@ class Fleet:
             self._change(view, node, mask & view.free[node], -cpus, -memory)
 
     def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
-        """The same of whole GPUs, for who makes the seat later."""
+        """The same of whole GPUs of one node, for any number of seats."""
         for view in self.views():
             self._change(view, node, mask & view.free[node], -cpus, -memory)
 
     def release(self, seats: Sequence[Seat], *, fresh: bool) -> None:
         """Give places back. Fresh ones were never stood on, so they are idle again at once; others are only being freed."""
-        if seats and not fresh:
+        if not seats:
+            return
+        if not fresh:
             self.part_ways()
         here = by_node(seats)
-        for view in (self.views() if fresh else (self.soon,)) if seats else ():
+        for view in self.views() if fresh else (self.soon,):
             view.refused.clear()
             for node, part in [(seat.node, part) for seat in seats for part in seat.parts]:
                 if (split := view.splits.get((node, part.gpu))) is not None:
