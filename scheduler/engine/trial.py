@@ -1,7 +1,7 @@
 """What would happen to a job if it were submitted now: tried on the fleet of one moment, again and again, without changing it.
 
 The fleet is planned once as it stands. A trial adds the job and plans on from there, which takes up nothing but the job (see
-`kept`), and says what the plan does with it and, on its account, to others. A job that would wait gets its date from the
+`state.state`), and says what the plan does with it and, on its account, to others. A job that would wait gets its date from the
 look-ahead of those that are served before it: their reservations were made once as well, and are picked up from the nearest of
 a few copies.
 """

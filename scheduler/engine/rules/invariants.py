@@ -26,7 +26,7 @@ class InvariantBroken(AssertionError):
 
 
 def check(cycle: Cycle) -> None:
-    """Raise unless no place is held twice, gangs are whole and together, and the tree's books are right and, of one division, within its limits.
+    """Raise unless no place is held twice, gangs are whole and together, the tree's books are right, and nobody goes over a limit.
 
     Where everyone stood at first is sound, so only what a plan has changed is looked at.
     """

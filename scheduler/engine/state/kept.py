@@ -1,7 +1,7 @@
 """What one plan can hand to the next. A plan made with it equals the plan made from scratch; it is only sooner there.
 
 Jobs are recognised by identity: who keeps state between plans passes the same objects for what has not changed. Where a `State` can't go on, a
-new one is built on the same grid, if nodes stay what they are.
+new one is built with the same `Forms` and their grid, if these serve the scenario.
 """
 
 from typing import TYPE_CHECKING

@@ -3,7 +3,7 @@
 It is built from a scenario and from then on changed by what happened since: who came and who went. At the end of a plan all that was decided is
 taken back, so that the next one begins with what its scenario says. With it hang, as long as it goes on from plan to plan,
 
-- `Queues`: the queues, what is asked for, and how many wait for what. It changes by who came and went, and by time for who is held;
+- `Queues`: the queues, and how many wait for what. It changes by who came and went, and by time for who is held;
 - `Prospect`: the look-ahead without reservations. Times in it are instants, so a later plan only moves its beginning, takes up the jobs
   that changed, and looks again at those whose time was up or has not begun;
 - `Told`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
@@ -13,7 +13,7 @@ taken back, so that the next one begins with what its scenario says. With it han
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed.
 
-Where shares are held, the look-ahead is made anew.
+Where shares are held, or settings are others, the look-ahead and the reasons are made anew.
 """
 
 from collections import Counter
