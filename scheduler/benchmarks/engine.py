@@ -257,5 +257,5 @@ def trial(seed: int, submitted: int) -> dict[str, Any]:
     taken = Taken()
     with as_in_the_loop():
         for job in random.Random(seed).sample(waiting, submitted):
-            taken.time(partial(ground.trial, replace(job, name="tried", submitted=scenario.now)))
+            taken.time(partial(ground.trial, replace(job, name=ground.name)))
     return {"case": "trial", **taken.spread()}

@@ -139,8 +139,7 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
     tree = cycle.tree
     milli = work.missing_milli(quota_type)
     leaf = work.leaf
-    limits = tree.limits(leaf, quota_type) if tree.limited else ()
-    over = [(place, tree.end[place], tree.used_of(place, of_type) + milli - most) for place, of_type, most in limits]
+    over = [(place, tree.end[place], tree.used_of(place, of_type) + milli - most) for place, of_type, most in tree.limits(leaf, quota_type)]
     return tuple([each for each in over if each[2] > 0])
 
 

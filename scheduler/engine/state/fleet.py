@@ -284,7 +284,6 @@ class Fleet:
 
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
-        self.now = self.soon
         if leaving:
             self.now = self.soon.copy()
             for seat in leaving:
