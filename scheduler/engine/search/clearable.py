@@ -20,7 +20,7 @@ from .units import lost_since, lost_work
 if TYPE_CHECKING:
     from .movables import Movables
 
-Cost = tuple[int, int, list[int], list[str], int]  # how many jobs, what they lose, how old they are, their names, and the node
+Cost = tuple[int, int, list[int], list[str], int]  # how many jobs, what they lose, how old they are, their names, and where
 MANY = 1 << 40  # places: nobody knows how many
 MOST_SETS = 400  # of nodes that are looked at where those that are cleared most cheaply do not leave room for all who are moved
 

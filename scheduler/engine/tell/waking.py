@@ -63,11 +63,12 @@ class Wakes:
         if wakes is None or wakes.turn + 1 != state.turn:
             wakes = state.wakes = cls(_may_wake(cycle, cycle.cluster.works))
             wakes._stand(cycle.cluster.works)
-        for work in state.since.gone:
-            for known in (wakes._times, wakes._untimed, wakes._ends):
-                known.pop(work, None)
-        wakes._untimed.update(dict.fromkeys(_may_wake(cycle, state.since.come)))
-        wakes._stand(state.since.come)
+        else:
+            for work in state.since.gone:
+                for known in (wakes._times, wakes._untimed, wakes._ends):
+                    known.pop(work, None)
+            wakes._untimed.update(dict.fromkeys(_may_wake(cycle, state.since.come)))
+            wakes._stand(state.since.come)
         if len(wakes._soonest) > 2 * len(cycle.cluster.works):
             wakes._soonest = [entry for entry in wakes._soonest if wakes._ends.get(entry[2]) == entry[0]]
             heapify(wakes._soonest)
