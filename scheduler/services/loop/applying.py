@@ -300,7 +300,7 @@ class _Applying:
         kind = next(one.gpu_type for one in self.fleet.nodes if one.name == node)
         board = board_of(kind)
         assert board is not None
-        return next(board.charge_milli(each) for each in board.profiles if each.name == profile)
+        return board.charge_milli(board.known(profile))
 
     def _check_seats(self) -> None:
         """Which places are free now, in the order of decisions. A place where somebody who is evicted still sits is promised."""
