@@ -353,6 +353,18 @@ def test_another_weight_of_past_usage_divides_anew_what_is_asked_for_as_before()
     assert len(shares) == 2
 
 
+@pytest.mark.parametrize(
+    "changed", [{"passes": ("backfill",)}, {"preempt_min_runtime_ms": 900_000}, {"overrun_millionths": 2_000_000}], ids=["reasons", "wake", "date"]
+)
+def test_other_settings_tell_anew_of_jobs_that_have_not_changed(changed: dict[str, Any]) -> None:
+    low = running("low", [at("n1", *range(8))], estimate_s=1200)
+    first = parse(scene([node("n1")], [quota("q", 8)], [low, job("high", gpus=8, priority=200), job("next", gpus=8)], settings={"forecast": "none"}))
+    before = replace(first.settings, passes=("backfill", "reclaim"), preempt_min_runtime_ms=600_000, backfill_depth=1)
+    kept = Kept()
+    found = [same_as_anew(replace(first, settings=each), kept) for each in (before, replace(before, **changed), before)]
+    assert found[0] == found[2] != found[1]
+
+
 def test_guarantees_by_type_ask_anew_what_an_instance_is_charged_in_each() -> None:
     """Together an instance counts as large as on any board, by type as large as on the boards of that type."""
     nodes = [node("n1", 1, gpu_type="A100-SXM4-40GB", gpu_memory_gb=40), node("n2", 1, gpu_type="A30", gpu_memory_gb=24)]
