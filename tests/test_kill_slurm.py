@@ -23,8 +23,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from scheduler.backends.slurm.client import hostlist, indices
 from scheduler.backends.slurm.outcomes import exit_name
+from scheduler.backends.slurm.printed import hostlist, indices
 from tests.servers import Missing, Postgres, Redis, required, wait_until
 from tests.slurm import Slurm, missing
 from tests.test_kill_loop import DOUBLE, PARTIAL, Served

@@ -21,7 +21,7 @@ from scheduler.backends.secrets import secret_value
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import KnownGpus, Settings
+from scheduler.backends.slurm.values import KnownGpus, Settings
 from scheduler.models import Cluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)

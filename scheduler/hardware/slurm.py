@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from scheduler.backends.slurm.client import SlurmNode, hostlist
 from scheduler.backends.slurm.gres import Gres, profile_of
+from scheduler.backends.slurm.printed import hostlist
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.engine.model.mig import BOARDS, Board, Instance, Layout, board_of, layout_faults
 from scheduler.imports.documents import FORMAT
 

@@ -10,7 +10,7 @@ from dashboards.gap.snapshot import gap_now
 from dashboards.selectors import OUTSIDE, fleet_read
 from gpufleet.core.models import User
 from quotas.permissions import Access, access_for_user
-from scheduler.backends.slurm.client import SlurmJob
+from scheduler.backends.slurm.values import SlurmJob
 from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import Cluster, JobState, OutsideJob, OutsideSeat

@@ -13,7 +13,8 @@ from scheduler.backends.base import BackendSilent, SeenRun
 from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.registry import Backends, backend_for, backends_all
 from scheduler.backends.simulated import SimulatedBackend
-from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.engine.model.mig import Instance
 from scheduler.hardware.lists import pool_choices
 from scheduler.models import (

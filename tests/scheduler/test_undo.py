@@ -15,7 +15,7 @@ from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from quotas.models import QuotaChange, QuotaShare, Reservation, RoleBinding
 from quotas.services.changes import Wanted, change_draft
-from scheduler.backends.slurm.client import SlurmNode
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.models import Gpu, GpuSplit, Health, Job, Lease, MigInstance, Node, PlannedHealth, Schedule
 from scheduler.services.hardware.geometry import splits_confirm
 from scheduler.services.hardware.hardware import health_mark

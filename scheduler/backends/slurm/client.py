@@ -14,15 +14,30 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from http.client import HTTPException
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-from scheduler.backends.base import BackendError, BackendRefused, BackendSilent
+from scheduler.backends.base import BackendError, BackendRefused
+from scheduler.backends.slurm.errors import SlurmDenied, SlurmFailed, SlurmSilent
+from scheduler.backends.slurm.printed import (
+    ACCOUNT_FIELDS,
+    FIELDS,
+    NODE_FIELDS,
+    accounted_job,
+    gpus_held,
+    limit_minutes,
+    moment_of,
+    printed_job,
+    printed_node,
+    whole,
+)
+from scheduler.backends.slurm.rest import answered, job_of, node_of
+from scheduler.backends.slurm.values import Config, KnownGpus, Partition, Settings, SlurmJob, SlurmNode
 
 log = logging.getLogger(__name__)
 SECONDS = 5.0  # of one call
@@ -43,23 +58,6 @@ NEVER = (
 )  # fmt: skip
 # What is said where credentials do not hold: a controller just closes the connection.
 DENIED = ("munge encode failed", "zero bytes were transmitted", "authentication error", "invalid authentication credential", "error fetching token")
-ENDED = frozenset(
-    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY", "REVOKED", "LAUNCH_FAILED"}
-)
-RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "COMPLETING"})
-MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")
-UNITS_MIB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-INDEX = re.compile(r"\(IDX:([^)]*)\)")
-HELD_ON = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
-# What `squeue` is asked to print of a job. Its JSON costs fifteen times as much, with all jobs of the last minutes in each.
-FIELDS = (
-    "jobid", "state", "reason", "prioritylong", "exit_code", "starttime", "endtime", "tres-alloc", "nodelist", "username", "partition",
-    "name", "comment", "userid",
-)  # fmt: skip
-# `sacct`, of one that has ended.
-ACCOUNT_FIELDS = ("JobIDRaw", "JobName", "State", "ExitCode", "Start", "End", "UID", "NodeList")
-# And `sinfo` of a node.
-NODE_FIELDS = ("nodelist", "nodeaddr", "statecomplete", "cpus", "memory", "gres", "features", "version", "reason")
 
 
 class _Stays(urllib.request.HTTPRedirectHandler):
@@ -73,100 +71,8 @@ class _Stays(urllib.request.HTTPRedirectHandler):
 STRAIGHT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays)
 
 
-class SlurmSilent(BackendSilent):
-    """The controller did not answer in time."""
-
-
-class SlurmFailed(BackendError):
-    """One of Slurm's commands said no. `lines`: what it printed, one of each job that it is about."""
-
-    def __init__(self, words: str, lines: Sequence[str]) -> None:
-        super().__init__(words)
-        self.lines = lines
-
-
 class RestUnspoken(BackendError):
     """slurmrestd has other versions of its interface than the one that is read."""
-
-
-class SlurmDenied(BackendError):
-    """Slurm does not know who asks: no credentials could be made, or it does not accept them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How one cluster is reached and what its jobs run as."""
-
-    conf: str = ""  # path of slurm.conf; empty: the machine's own
-    partition: str = ""
-    account: str = ""
-    user: str = ""  # whom jobs run as; empty: the console's own user
-    folder: str = ""  # for scripts, logs and checkpoints, seen by console and nodes alike
-    tag: str = ""  # marks this console's jobs
-    rest_url: str = ""
-    node_logs: str = ""  # folder of the nodes where logs stay until they are asked for; empty: they are written to `folder`
-    former: tuple[str, ...] = ()  # shared folders of before, where files of earlier jobs lie
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """One job as Slurm shows it."""
-
-    id: int
-    state: str
-    comment: str
-    user: str
-    nodes: tuple[str, ...]
-    gpus: Mapping[str, tuple[int, ...]]  # indices by node, as far as Slurm tells
-    exit_code: int | None
-    held: bool
-    reason: str
-    started_at: datetime | None
-    ended_at: datetime | None
-    uid: int | None = None
-    name: str = ""
-    partition: str = ""
-    cpus: int = 0  # on all its nodes
-    memory_mib: int = 0
-    gpu_count: int = 0
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
-
-    @property
-    def running(self) -> bool:
-        return self.state in RUNNING
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmNode:
-    name: str
-    address: str
-    states: tuple[str, ...]  # IDLE, ALLOCATED, MIXED, DOWN, with DRAIN, NOT_RESPONDING, … behind
-    reason: str
-    cpus: int
-    memory_mib: int
-    gres: str
-    features: tuple[str, ...] = field(default=())
-    version: str = ""  # of slurmd
-
-
-class Partition(NamedTuple):
-    state: str  # up, down, or drained or inactive (drain, inact)
-    minutes: int | None  # the longest time limit of its jobs; None: any
-    is_default: bool = False
-
-
-class Config(NamedTuple):
-    """How a controller is configured, and what time it had when it said so."""
-
-    stated: Mapping[str, str]
-    at: datetime | None
-
-
-# GPUs by node of jobs that run, each known by number, start, nodes and how many they are: for so long they stay the same.
-KnownGpus = dict[tuple[int, datetime | None, tuple[str, ...], int], Mapping[str, tuple[int, ...]]]
 
 
 def uid_of(settings: Settings) -> int | None:
@@ -185,54 +91,6 @@ def as_account(account: pwd.struct_passwd) -> list[str]:
         name = grp.getgrgid(account.pw_gid).gr_name
         group = name if grp.getgrnam(name).gr_gid == account.pw_gid else group
     return [f"--uid={account.pw_name}", f"--gid={group}"]
-
-
-def mark_of(comment: str, tag: str) -> tuple[str, int]:
-    """The run and the number of its part that a comment names with this console's tag. Anybody can read the tag and write such a comment: it counts
-    only of a job that runs as the run's account."""
-    words = comment.split(" ")
-    if len(words) in (5, 6) and words[:2] == ["gpufleet", tag] and words[3].isdigit():
-        return words[2], int(words[3])
-    return "", 0
-
-
-def hostlist(text: str) -> tuple[str, ...]:
-    """`gpu[001-003,7],login` as names, in the order written."""
-    found: list[str] = []
-    for part in _split(text):
-        head, bracket, rest = part.partition("[")
-        if not bracket:
-            found.append(part)
-            continue
-        inside, _, tail = rest.partition("]")
-        for span in inside.split(","):
-            low, dash, high = span.partition("-")
-            numbers = range(int(low), int(high) + 1) if dash else (int(low),)
-            found += [name for number in numbers for name in hostlist(f"{head}{number:0{len(low)}d}{tail}")]
-    return tuple(found)
-
-
-def _split(text: str) -> Iterator[str]:
-    depth, begun = 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            if text[begun:place]:
-                yield text[begun:place]
-            begun = place + 1
-    if text[begun:]:
-        yield text[begun:]
-
-
-def indices(text: str) -> tuple[int, ...]:
-    """The GPU indices of `gpu:h100:3(IDX:0-1,5)`."""
-    found: list[int] = []
-    for inside in INDEX.findall(text):
-        for span in inside.split(","):
-            low, dash, high = span.partition("-")
-            if low.isdigit() and (not dash or high.isdigit()):
-                found += range(int(low), int(high or low) + 1)
-    return tuple(found)
 
 
 class SlurmClient:
@@ -358,9 +216,9 @@ class SlurmClient:
     def jobs(self) -> list[SlurmJob]:
         """All jobs that the controller still remembers, ended ones included. Of their GPUs only slurmrestd tells at once (`with_gpus`)."""
         if (found := self._by_rest("jobs")) is not None:
-            return [_job(one) for one in found.get("jobs", ())]
+            return [job_of(one) for one in found.get("jobs", ())]
         known, told = self._printed, self._fields("squeue", FIELDS, "--all", "--states=all")
-        self._printed = {one: known.get(one) or _printed_job(one) for one in told}
+        self._printed = {one: known.get(one) or printed_job(one) for one in told}
         return list(self._printed.values())
 
     def _fields(self, program: str, fields: Sequence[str], *flags: str) -> list[tuple[str, ...]]:
@@ -396,7 +254,7 @@ class SlurmClient:
                 log.warning("the GPUs of %d jobs could not be read: %s", len(asked) - first, fault)
                 break
             answers = f"\n{printed}".split(f"\n{begin}\n")[1:]
-            found |= {job.id: _gpus_held(job, answer) for job, answer in zip(part, answers, strict=False)}
+            found |= {job.id: gpus_held(job, answer) for job, answer in zip(part, answers, strict=False)}
         return [replace(job, gpus=found.get(job.id, job.gpus)) for job in jobs]
 
     def with_known_gpus(self, jobs: Sequence[SlurmJob], known: KnownGpus, *, most: int) -> list[SlurmJob]:
@@ -414,8 +272,8 @@ class SlurmClient:
     def nodes(self) -> list[SlurmNode]:
         """Those of any partition. Of `sinfo --json` each version of Slurm has a form of its own; its fields stay."""
         if (found := self._by_rest("nodes")) is not None:
-            return [_node(one) for one in found.get("nodes", ())]
-        printed = map(_printed_node, self._fields("sinfo", NODE_FIELDS, "--all", "--Node"))
+            return [node_of(one) for one in found.get("nodes", ())]
+        printed = map(printed_node, self._fields("sinfo", NODE_FIELDS, "--all", "--Node"))
         return list({node.name: node for node in printed}.values())  # one in several partitions is printed for each
 
     def ping(self) -> None:
@@ -427,7 +285,7 @@ class SlurmClient:
         found = {}
         for line in self.run("sinfo", "--all", "--noheader", "--format=%P|%a|%l").splitlines():
             name, state, limit = line.strip().rsplit("|", 2)
-            found[name.removesuffix("*")] = Partition(state, _minutes(limit), name.endswith("*"))
+            found[name.removesuffix("*")] = Partition(state, limit_minutes(limit), name.endswith("*"))
         return found
 
     def config(self) -> Config:
@@ -436,11 +294,11 @@ class SlurmClient:
         pairs = (line.partition("=") for line in rest.splitlines())
         stated = {name.strip(): value.strip() for name, equals, value in pairs if equals}
         self.keeps_accounts = stated.get("AccountingStorageType") == "accounting_storage/slurmdbd"
-        return Config(stated, _moment(_whole(first.rpartition(" ")[2])))
+        return Config(stated, moment_of(whole(first.rpartition(" ")[2])))
 
     def booted_at(self) -> datetime | None:
         """When the controller was started last."""
-        return _moment(_whole(self.config().stated.get("BOOT_TIME", "")))
+        return moment_of(whole(self.config().stated.get("BOOT_TIME", "")))
 
     def accounted(self, ids: Sequence[int], names: Iterable[str]) -> list[SlurmJob]:
         """Ends of jobs that the controller may have forgotten, by number and name, as slurmdbd has them: a number is given more than once. That one
@@ -448,7 +306,7 @@ class SlurmClient:
         asked = f"--jobs={','.join(map(str, ids))}", f"--name={','.join(sorted(set(names)))}", f"--format={','.join(ACCOUNT_FIELDS)}"
         words = ("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2", *asked)
         lines = [line.split("|") for line in self.run(*words, env={"SLURM_TIME_FORMAT": "%s"}).splitlines()]
-        found = [_accounted_job(dict(zip(ACCOUNT_FIELDS, line, strict=True))) for line in lines if len(line) == len(ACCOUNT_FIELDS)]
+        found = [accounted_job(dict(zip(ACCOUNT_FIELDS, line, strict=True))) for line in lines if len(line) == len(ACCOUNT_FIELDS)]
         said = {(line[0], line[1]) for line in lines if line[2:3] == ["CANCELLED"]}
         return [job for job in found if job.ended and (str(job.id), job.name) not in said]
 
@@ -485,7 +343,7 @@ class SlurmClient:
     def _rest(self, what: str) -> dict[str, Any]:
         """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
         try:
-            return _answer("slurmrestd", self._got(f"slurm/{REST_VERSION}/{what}"))
+            return answered("slurmrestd", self._got(f"slurm/{REST_VERSION}/{what}"))
         except urllib.error.HTTPError as fault:
             self._token = None
             if fault.code == 404 and (versions := self._rest_versions()) and REST_VERSION not in versions:
@@ -527,177 +385,3 @@ class SlurmClient:
             printed = self.run("scontrol", "token", f"lifespan={TOKEN_SECONDS}")
             self._token = (printed.strip().partition("=")[2], monotonic() + TOKEN_SECONDS / 2)
         return self._token[0]
-
-
-def _answer(program: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What was asked for. Lists beside an error are empty, and nobody may take them for what there is."""
-    if errors := found.get("errors"):
-        words = "; ".join(str(one.get("description") or one.get("error") or one) if isinstance(one, dict) else str(one) for one in errors)
-        raise BackendError(f"{program}: {words}")
-    return found
-
-
-def _number(value: Any) -> int | None:
-    """A number as versions before and after 23.02 write it."""
-    if isinstance(value, dict):
-        return int(value["number"]) if value.get("set") and not value.get("infinite") else None
-    return int(value) if isinstance(value, int | float) else None
-
-
-def _moment(value: Any) -> datetime | None:
-    seconds = _number(value)
-    return datetime.fromtimestamp(seconds, UTC) if seconds else None
-
-
-def _state(value: Any) -> str:
-    """The first word: newer versions give a list with flags behind."""
-    states = value if isinstance(value, list) else [value]
-    return str(states[0] if states else "").split(" ")[0].rstrip("+") or "UNKNOWN"
-
-
-def _exit_code(one: Mapping[str, Any]) -> int | None:
-    value = one.get("exit_code")
-    if isinstance(value, dict):
-        code, signal = _number(value.get("return_code")), _number((value.get("signal") or {}).get("id", (value.get("signal") or {}).get("signal_id")))
-        return 128 + signal if signal else code
-    if not isinstance(value, int):
-        return None
-    return 128 + (value & 0x7F) if value & 0x7F else value >> 8
-
-
-def _job(one: Mapping[str, Any]) -> SlurmJob:
-    nodes = hostlist(str(one.get("nodes") or ""))
-    detail = one.get("gres_detail") or ()
-    reason = str(one.get("state_reason") or "")
-    state = _state(one.get("job_state"))
-    return SlurmJob(
-        id=int(one["job_id"]),
-        state=state,
-        comment=str(one.get("comment") or ""),
-        user=str(one.get("user_name") or one.get("user_id") or ""),
-        nodes=nodes,
-        gpus={node: indices(str(text)) for node, text in zip(nodes, detail, strict=False)},
-        exit_code=_exit_code(one) if state in ENDED else None,
-        held=_number(one.get("priority")) == 0 and state == "PENDING",
-        reason=reason,
-        started_at=_moment(one.get("start_time")) if state in RUNNING or state in ENDED else None,
-        ended_at=_moment(one.get("end_time")) if state in ENDED else None,
-        uid=_number(one.get("user_id")),
-        name=str(one.get("name") or ""),
-        partition=str(one.get("partition") or ""),
-        **_allocated(str(one.get("tres_alloc_str") or "")),
-    )
-
-
-def _printed_job(values: Sequence[str]) -> SlurmJob:
-    """One job of `squeue`, its values in the order of `FIELDS`."""
-    told = dict(zip(FIELDS, values, strict=True))
-    state = _state(told["state"])
-    return SlurmJob(
-        id=int(told["jobid"]),
-        state=state,
-        comment="" if told["comment"] == "(null)" else told["comment"],
-        user=told["username"],
-        nodes=hostlist(told["nodelist"]),
-        gpus={},
-        exit_code=_exit_code({"exit_code": _status(told["exit_code"])}) if state in ENDED else None,
-        held=told["prioritylong"] == "0" and state == "PENDING",
-        reason=told["reason"],
-        started_at=_moment(_whole(told["starttime"])) if state in RUNNING or state in ENDED else None,
-        ended_at=_moment(_whole(told["endtime"])) if state in ENDED else None,
-        uid=int(told["userid"]),
-        name=told["name"],
-        partition=told["partition"],
-        **_allocated(told["tres-alloc"] if told["nodelist"] else ""),  # before it has nodes this is what it asks for
-    )
-
-
-def _accounted_job(told: Mapping[str, str]) -> SlurmJob:
-    state = _state(told["State"])
-    return SlurmJob(
-        id=int(told["JobIDRaw"]),
-        state=state,
-        comment="",
-        user="",
-        nodes=() if told["NodeList"] == "None assigned" else hostlist(told["NodeList"]),
-        gpus={},
-        exit_code=_exit_code({"exit_code": _status(told["ExitCode"])}),
-        held=False,
-        reason="",
-        started_at=_moment(_whole(told["Start"])),
-        ended_at=_moment(_whole(told["End"])),
-        uid=_whole(told["UID"]),
-        name=told["JobName"],
-    )
-
-
-def _status(text: str) -> int:
-    """`3:0` and `0:9`, an exit code and a signal, as one number."""
-    code, _, signal = text.partition(":")
-    return int(code) << 8 | int(signal) if signal else int(code)
-
-
-def _gpus_held(job: SlurmJob, told: str) -> dict[str, tuple[int, ...]]:
-    """Of one job as `scontrol` prints it. Between its name and the wishes of its submitter stands nothing that others may choose."""
-    _, _, after_name = told.partition(f" JobName={job.name} UserId=")
-    held = after_name.partition(" JOB_GRES=")[2].partition(" MinCPUsNode=")[0]
-    return {node: indices(gres) for nodes, gres in HELD_ON.findall(held) for node in hostlist(nodes)}
-
-
-def _allocated(text: str) -> dict[str, int]:
-    """What `cpu=64,mem=400G,node=2,billing=64,gres/gpu=8,gres/gpu:h100=8` hands out over all nodes."""
-    stated = dict(part.partition("=")[::2] for part in text.split(","))
-    memory = MEMORY.fullmatch(stated.get("mem", ""))
-    return {
-        "cpus": _whole(stated.get("cpu", "")),
-        "memory_mib": int(float(memory[1]) * UNITS_MIB[memory[2]]) if memory else 0,
-        "gpu_count": _whole(stated.get("gres/gpu", "")),
-    }
-
-
-def _minutes(text: str) -> int | None:
-    """`2-12:00:00` and `30:00` as Slurm prints time limits; nothing of `infinite`."""
-    days, _, rest = text.rpartition("-")
-    parts = [int(part) for part in rest.split(":") if part.isdigit()]
-    if len(parts) < 2:
-        return None
-    hours, minutes = parts[-3] if len(parts) > 2 else 0, parts[-2]
-    return 1440 * _whole(days) + 60 * hours + minutes
-
-
-def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0
-
-
-def _printed_node(values: Sequence[str]) -> SlurmNode:
-    """One node of `sinfo`, its values in the order of `NODE_FIELDS`."""
-    told = {name: "" if value in ("(null)", "N/A") else value for name, value in zip(NODE_FIELDS, values, strict=True)}
-    return SlurmNode(
-        name=told["nodelist"].lstrip("\n"),
-        address=told["nodeaddr"],
-        states=tuple(word for word in told["statecomplete"].upper().split("+") if word),
-        reason="" if told["reason"] == "none" else told["reason"],
-        cpus=_whole(told["cpus"]),
-        memory_mib=_whole(told["memory"]),
-        gres=told["gres"],
-        features=tuple(part for part in told["features"].split(",") if part),
-        version=told["version"],
-    )
-
-
-def _node(one: Mapping[str, Any]) -> SlurmNode:
-    states = one.get("state") or "UNKNOWN"
-    flags = one.get("state_flags") or ()
-    words = [*(states if isinstance(states, list) else [states]), *(flags if isinstance(flags, list) else [flags])]
-    features = one.get("features") or ()
-    return SlurmNode(
-        name=str(one.get("name") or ""),
-        address=str(one.get("address") or one.get("hostname") or ""),
-        states=tuple(str(word).upper() for word in words if word),
-        reason=str(one.get("reason") or ""),
-        cpus=int(one.get("cpus") or 0),
-        memory_mib=int(one.get("real_memory") or 0),
-        gres=str(one.get("gres") or ""),
-        features=tuple(features if isinstance(features, list) else [part for part in str(features).split(",") if part]),
-        version=str(one.get("slurmd_version") or one.get("version") or ""),
-    )

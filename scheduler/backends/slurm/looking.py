@@ -25,7 +25,8 @@ from scheduler.backends.base import (
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
 from scheduler.backends.local_runs import MOST_KILLED, re_forms
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import KnownGpus, SlurmClient, SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.outcomes import (
     GIVEN_UP,
@@ -43,6 +44,7 @@ from scheduler.backends.slurm.outcomes import (
 )
 from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_set, to_go_on
 from scheduler.backends.slurm.site import Site
+from scheduler.backends.slurm.values import KnownGpus, SlurmJob, SlurmNode
 from scheduler.models import OutsideJob, SlurmRun
 
 log = logging.getLogger(__name__)

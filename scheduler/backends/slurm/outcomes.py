@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from scheduler.backends.base import FolderSilent, Refusal
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import SlurmJob, SlurmNode
 from scheduler.backends.slurm.runs import Run, log_name
 from scheduler.backends.slurm.script import joins_later
+from scheduler.backends.slurm.values import SlurmJob, SlurmNode
 
 T = TypeVar("T")
 SIGKILLED = 128 + signal.SIGKILL

@@ -7,8 +7,8 @@ from typing import Any
 from django.db.models import Exists, OuterRef
 
 from scheduler.backends.base import StartOrder, attempt_key
-from scheduler.backends.slurm.client import SlurmJob, mark_of
 from scheduler.backends.slurm.script import Part, is_single
+from scheduler.backends.slurm.values import SlurmJob
 from scheduler.models import Attempt, Order, OrderKind
 
 
@@ -99,6 +99,15 @@ def part_set(part: Mapping[str, Any], **values: Any) -> Callable[[Run], None]:
                     del one[name]
 
     return change
+
+
+def mark_of(comment: str, tag: str) -> tuple[str, int]:
+    """The run and the number of its part that a comment names with this console's tag. Anybody can read the tag and write such a comment: it counts
+    only of a job that runs as the run's account."""
+    words = comment.split(" ")
+    if len(words) in (5, 6) and words[:2] == ["gpufleet", tag] and words[3].isdigit():
+        return words[2], int(words[3])
+    return "", 0
 
 
 def is_marked(comment: str) -> bool:

@@ -23,20 +23,11 @@ from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
 from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import (
-    KnownGpus,
-    Partition,
-    Settings,
-    SlurmClient,
-    SlurmFailed,
-    SlurmJob,
-    SlurmNode,
-    SlurmSilent,
-    mark_of,
-    uid_of,
-)
-from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, name_of, named, state_of
+from scheduler.backends.slurm.client import SlurmClient, uid_of
+from scheduler.backends.slurm.errors import SlurmFailed, SlurmSilent
+from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, name_of, named, state_of
 from scheduler.backends.slurm.script import Places, ports_of
+from scheduler.backends.slurm.values import KnownGpus, Partition, Settings, SlurmJob, SlurmNode
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent

@@ -21,7 +21,8 @@ from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError, FolderSilent, attempt_key
 from scheduler.backends.registry import UnknownBackend, backend_for, exists, slurm_settings
 from scheduler.backends.slurm import shared
-from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.jobs.stored import least_of, roles_of
 from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
 from scheduler.selectors.holders import open_placements

@@ -8,8 +8,8 @@ from datetime import datetime
 from django.db import transaction
 
 from gpufleet.core.live.feed import feed_publish
-from scheduler.backends.slurm.client import SlurmJob
 from scheduler.backends.slurm.gres import Gres
+from scheduler.backends.slurm.values import SlurmJob
 from scheduler.models import Cluster, Gpu, GpuMode, MigInstance, Node, OutsideJob, OutsideSeat, Placement
 from scheduler.services.loop.lease import lease_want
 

@@ -18,7 +18,8 @@ from gpufleet.core.audit import audit_record
 from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
 from scheduler.backends.registry import slurm_settings
-from scheduler.backends.slurm.client import Settings, SlurmClient, SlurmNode
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.values import Settings, SlurmNode
 from scheduler.hardware.slurm import KnownType, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 from scheduler.notify.outgoing import Refused, Rules, target_of

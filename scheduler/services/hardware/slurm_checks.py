@@ -14,10 +14,12 @@ from pathlib import Path
 from gpufleet.core.findings import Finding, some
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, BackendRefused
-from scheduler.backends.slurm.client import Config, Partition, Settings, SlurmClient, SlurmDenied, SlurmNode, as_account
+from scheduler.backends.slurm.client import SlurmClient, as_account
+from scheduler.backends.slurm.errors import SlurmDenied
 from scheduler.backends.slurm.gres import Gres
 from scheduler.backends.slurm.installing import SETTINGS, program_digest, program_text
 from scheduler.backends.slurm.site import partition_of, time_argument
+from scheduler.backends.slurm.values import Config, Partition, Settings, SlurmNode
 from scheduler.services.hardware.checks import MEANS, Check, Step, in_time, must_be_writable, steps_tried
 
 Seen = Iterator[str | Finding]

@@ -16,8 +16,9 @@ from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
 from scheduler.backends.registry import backends_all, slurm_settings
-from scheduler.backends.slurm.client import SlurmClient, SlurmNode
+from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.site import jobs_of_others
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.models import IN_SERVICE, Health, Node, SlurmCluster
 from scheduler.services.hardware.hardware import node_health_change
 from scheduler.services.hardware.outside import outside_follow

@@ -15,8 +15,9 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends.base import RunState, SeenRun, WorkerSeat
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Settings, SlurmClient
+from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.looking import FORGOTTEN_FOR
+from scheduler.backends.slurm.values import Settings
 from tests import builders
 from tests.scheduler.backends.scenes import start_order
 from tests.servers import accepts, free_port, required, wait_until

@@ -25,7 +25,7 @@ from scheduler.backends.memory import DatabaseStore
 from scheduler.backends.old_checkpoints import Deleter, checkpoint_delete
 from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Settings
+from scheduler.backends.slurm.values import Settings
 from scheduler.models import Attempt, Checkpoint, Cluster, JobState, Order, OrderKind, SlurmCluster, SlurmRun
 from scheduler.selectors.jobs import job_checkpoints
 from scheduler.services.hardware import checks

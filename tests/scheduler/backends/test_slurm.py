@@ -17,7 +17,10 @@ from scheduler.backends import manifests
 from scheduler.backends.base import BackendRefused, NotFound, RunState, Signal
 from scheduler.backends.slurm import client, logs
 from scheduler.backends.slurm import site as site_of_slurm
-from scheduler.backends.slurm.client import ENDED, SlurmJob, SlurmSilent, _job, hostlist, indices
+from scheduler.backends.slurm.errors import SlurmSilent
+from scheduler.backends.slurm.printed import hostlist, indices
+from scheduler.backends.slurm.rest import job_of
+from scheduler.backends.slurm.values import ENDED, SlurmJob
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.slurm_site import ROLES, STAYS, UNKNOWN, seat, shell
 from tests.servers import wait_until
@@ -302,7 +305,7 @@ def test_what_others_call_their_jobs_is_read_as_they_wrote_it(site):
             states = ENDED if number == theirs[1] else {"RUNNING"}  # what is still completing may change between two looks
             wait_until(lambda number=number, states=states: read()[number].state in states, seconds=30, what=f"{number} to be settled")
         # Slurm's own JSON, which costs more, is how they are told as they are.
-        plain = settled(map(_job, json.loads(site.client.run("squeue", "--json", "--all"))["jobs"]))
+        plain = settled(map(job_of, json.loads(site.client.run("squeue", "--json", "--all"))["jobs"]))
         assert read() == plain
         assert [read()[number].comment for number in theirs[:-1]] == list(STRANGE[:-1])
         assert len({gpu for number in theirs for gpu in read()[number].gpus.get("gpu002", ())}) == len(STRANGE) - 1

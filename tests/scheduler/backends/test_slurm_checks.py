@@ -20,7 +20,8 @@ from django.urls import reverse
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError
-from scheduler.backends.slurm.client import Settings, SlurmClient
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.values import Settings
 from scheduler.models import Cluster, InventoryImport, SlurmCluster
 from scheduler.services.hardware.checks import Step
 from scheduler.services.hardware.removing import cluster_remove

@@ -24,7 +24,8 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import Backends, slurm_settings
 from scheduler.backends.slurm import logs
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Settings, SlurmClient
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.values import Settings
 from scheduler.models import HOLDING, Attempt, Checkpoint, Cluster, Gpu, Job, JobState, Node, Placement, SlurmCluster, SlurmRun
 from scheduler.selectors.logs import job_log
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile

@@ -7,7 +7,7 @@ import pytest
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
-from scheduler.backends.slurm.client import SlurmSilent
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.models import Cluster, Job, JobState, Order, SlurmCluster, SlurmRun
 from scheduler.services.hardware.giving_up import cluster_give_up
 from scheduler.services.loop.runs import Stop, attempts_stop

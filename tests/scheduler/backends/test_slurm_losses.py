@@ -12,11 +12,12 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, NotFound, RunState, Signal
 from scheduler.backends.slurm import looking
-from scheduler.backends.slurm.client import SlurmJob, SlurmSilent
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
 from scheduler.backends.slurm.outcomes import outcome
 from scheduler.backends.slurm.runs import Run, state_of
 from scheduler.backends.slurm.site import jobs_of_others
+from scheduler.backends.slurm.values import SlurmJob
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.slurm_site import STAYS, UNKNOWN, seat, shell
 from tests.servers import wait_until

@@ -17,7 +17,7 @@ from quotas.drafts import Tree, edits_between
 from quotas.models import QuotaChange, QuotaNode
 from quotas.services.changes import change_apply
 from quotas.services.writing import tree_read
-from scheduler.backends.slurm.client import Settings
+from scheduler.backends.slurm.values import Settings
 from scheduler.hardware.slurm_accounts import Account, Site, proposed, site_of
 from scheduler.services.hardware.slurm_checks import slurm_check
 from tests import builders

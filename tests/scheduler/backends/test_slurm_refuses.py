@@ -15,8 +15,10 @@ from scheduler.backends import patience
 from scheduler.backends.base import BackendError, BackendRefused, FolderSilent, RunState, WorkerSeat
 from scheduler.backends.slurm import looking, shared, site
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Partition, Settings, SlurmClient, SlurmDenied, SlurmFailed, SlurmJob, SlurmNode, SlurmSilent
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.errors import SlurmDenied, SlurmFailed, SlurmSilent
 from scheduler.backends.slurm.runs import Run, state_of
+from scheduler.backends.slurm.values import Partition, Settings, SlurmJob, SlurmNode
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.scheduler.backends.scenes import start_order

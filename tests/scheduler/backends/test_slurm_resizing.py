@@ -12,7 +12,8 @@ from django.db import connection
 
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, RunState, Signal, WorkerSeat
-from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
 from scheduler.backends.slurm.outcomes import began, outcome
 from scheduler.models import SlurmRun

@@ -10,7 +10,8 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, RunState
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import SlurmClient, SlurmSilent
+from scheduler.backends.slurm.client import SlurmClient
+from scheduler.backends.slurm.errors import SlurmSilent
 from tests.scheduler.backends.slurm_site import seat, shell
 from tests.servers import free_port
 

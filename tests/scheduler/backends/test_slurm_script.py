@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from scheduler.backends.base import StartOrder, WorkerSeat
-from scheduler.backends.slurm.client import SlurmNode, as_account
+from scheduler.backends.slurm.client import as_account
 from scheduler.backends.slurm.script import TELL_ALL, Places, parts_of, script_of
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.hardware.slurm import KnownType, document_of
 from tests.scheduler.backends.scenes import start_order
 from tests.servers import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.backends.base import BackendError, RunState
-from scheduler.backends.slurm.client import SlurmSilent
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.models import SlurmRun
 from tests.scheduler.backends.scenes import start_order
 from tests.scheduler.backends.slurm_site import seat, shell

@@ -9,7 +9,7 @@ import pytest
 from gpufleet.core.times import now
 from scheduler.backends.base import RunState
 from scheduler.backends.registry import slurm_settings
-from scheduler.backends.slurm.client import SlurmSilent
+from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.models import OutsideJob, SlurmCluster, SlurmRun
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
 from tests import builders

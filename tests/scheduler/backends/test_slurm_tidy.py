@@ -13,7 +13,7 @@ from gpufleet.core.times import now
 from scheduler.backends import old_checkpoints
 from scheduler.backends.slurm import orders
 from scheduler.backends.slurm.backend import SlurmBackend
-from scheduler.backends.slurm.client import Settings
+from scheduler.backends.slurm.values import Settings
 from scheduler.models import SlurmRun
 from tests import builders
 from tests.servers import wait_until

@@ -13,7 +13,7 @@ from gpufleet.core.times import now
 from quotas.models import ShareClass
 from quotas.permissions import Can
 from scheduler.backends.base import Refusal
-from scheduler.backends.slurm.client import SlurmNode
+from scheduler.backends.slurm.values import SlurmNode
 from scheduler.hardware.draining import Running, outcome_of
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Health, Job, JobEvent, JobState, Node, Notice, Placement

@@ -15,7 +15,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can, Grant
 from scheduler.backends.base import BackendError
-from scheduler.backends.slurm.client import Settings
+from scheduler.backends.slurm.values import Settings
 from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.hardware.slurm import KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
