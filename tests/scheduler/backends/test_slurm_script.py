@@ -185,8 +185,9 @@ def test_a_part_of_a_gang_that_slurm_starts_again_waits_for_the_others_anew(tmp_
 def test_a_part_that_slurm_starts_again_while_the_others_run_on_ends_as_one_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves no exit code: they are of another start, and it can't join them."""
     monkeypatch.setattr("scheduler.backends.slurm.script.WAITS_AGAIN", 1)
-    first, other = Part(tmp_path, 0, "exit 3"), Part(tmp_path, 1, f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done")
+    first, other = Part(tmp_path, 0, "exit 3"), Part(tmp_path, 1, f"echo up; until [ -e {tmp_path}/gate ]; do sleep 0.1; done")
     assert first.codes() == (3, "3")
+    wait_until(other.is_up, what="the other to run: until then it begins with a part that is started again")
 
     again = Part(tmp_path, 0, "echo up")
 
