@@ -1,26 +1,19 @@
-"""What gpufleet says to Slurm and hears from it: its own commands with argument lists, and slurmrestd for reading where there is one.
+"""What gpufleet says to Slurm and hears from it: its own commands with argument lists, and slurmrestd for reading where one is chosen.
 
 No shell is involved. Every call has a time limit, because Slurm's commands wait for a controller that is away.
 """
 
 import grp
-import json
 import logging
 import os
 import pwd
-import re
 import secrets
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from http.client import HTTPException
-from time import monotonic
-from typing import Any
 
 from scheduler.backends.base import BackendError, BackendRefused
 from scheduler.backends.slurm.errors import SlurmDenied, SlurmFailed, SlurmSilent
@@ -36,15 +29,11 @@ from scheduler.backends.slurm.printed import (
     printed_node,
     whole,
 )
-from scheduler.backends.slurm.rest import answered, job_of, node_of
+from scheduler.backends.slurm.rest import Slurmrestd, job_of, node_of
 from scheduler.backends.slurm.values import Config, KnownGpus, Partition, Settings, SlurmJob, SlurmNode
 
 log = logging.getLogger(__name__)
 SECONDS = 5.0  # of one call
-TOKEN_SECONDS = 600
-REST_VERSION = "v0.0.38"  # of slurmrestd's interface: each has a form of its own, and this one is read
-REST_TRIED_EACH = 600.0  # seconds at least between two times that a slurmrestd without it is asked for it
-REST_PATH = re.compile(r"/slurm/(v[0-9]+\.[0-9]+\.[0-9]+)/jobs/?")
 RELEASED_A_CALL = 200
 CANCELLED_A_CALL = 200
 LIMITED_A_CALL = 200
@@ -58,21 +47,6 @@ NEVER = (
 )  # fmt: skip
 # What is said where credentials do not hold: a controller just closes the connection.
 DENIED = ("munge encode failed", "zero bytes were transmitted", "authentication error", "invalid authentication credential", "error fetching token")
-
-
-class _Stays(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer like any other: the token of the console's user goes to no other address."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-# Past any proxy of the environment, too.
-STRAIGHT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stays)
-
-
-class RestUnspoken(BackendError):
-    """slurmrestd has other versions of its interface than the one that is read."""
 
 
 def uid_of(settings: Settings) -> int | None:
@@ -97,8 +71,7 @@ class SlurmClient:
     def __init__(self, settings: Settings, *, seconds: float = SECONDS) -> None:
         self.settings, self.seconds = settings, seconds
         self.keeps_accounts = False  # whether there is a slurmdbd, as far as the controller has been asked for its configuration
-        self._token: tuple[str, float] | None = None
-        self._unspoken: tuple[str, float] | None = None  # what slurmrestd has in place of the version that is read, and until when that is believed
+        self._rest = Slurmrestd(settings.rest_url, command=self.run, seconds=seconds)
         self._printed: dict[tuple[str, ...], SlurmJob] = {}  # by what squeue printed of it the last time: most of it prints again
 
     # Commands
@@ -215,7 +188,7 @@ class SlurmClient:
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that the controller still remembers, ended ones included. Of their GPUs only slurmrestd tells at once (`with_gpus`)."""
-        if (found := self._by_rest("jobs")) is not None:
+        if (found := self._rest.read("jobs")) is not None:
             return [job_of(one) for one in found.get("jobs", ())]
         known, told = self._printed, self._fields("squeue", FIELDS, "--all", "--states=all")
         self._printed = {one: known.get(one) or printed_job(one) for one in told}
@@ -242,7 +215,7 @@ class SlurmClient:
         Where it has told of a job, its nodes have an entry, also those without a GPU of it.
         """
         asked = [job for job in jobs if job.running and job.state != "COMPLETING" and not job.gpus]
-        if not asked or self._reads_rest:
+        if not asked or self._rest.is_read:
             return list(jobs)
         found: dict[int, Mapping[str, tuple[int, ...]]] = {}
         for first in range(0, len(asked), JOBS_A_CALL):
@@ -271,14 +244,14 @@ class SlurmClient:
 
     def nodes(self) -> list[SlurmNode]:
         """Those of any partition. Of `sinfo --json` each version of Slurm has a form of its own; its fields stay."""
-        if (found := self._by_rest("nodes")) is not None:
+        if (found := self._rest.read("nodes")) is not None:
             return [node_of(one) for one in found.get("nodes", ())]
         printed = map(printed_node, self._fields("sinfo", NODE_FIELDS, "--all", "--Node"))
         return list({node.name: node for node in printed}.values())  # one in several partitions is printed for each
 
     def ping(self) -> None:
         """Ask for little. `SlurmSilent` where nobody answers that."""
-        if self._by_rest("partitions") is None:
+        if self._rest.read("partitions") is None:
             self.partitions()
 
     def partitions(self) -> dict[str, Partition]:
@@ -320,68 +293,4 @@ class SlurmClient:
     @property
     def rest_unspoken(self) -> str:
         """Which versions slurmrestd has in place of the one that is read, as far as it has been asked. Slurm's commands are used then."""
-        return self._unspoken[0] if self._unspoken is not None else ""
-
-    @property
-    def _reads_rest(self) -> bool:
-        return bool(self.settings.rest_url) and (self._unspoken is None or monotonic() > self._unspoken[1])
-
-    def _by_rest(self, what: str) -> dict[str, Any] | None:
-        """What slurmrestd says; None where the commands are to be asked."""
-        if not self._reads_rest:
-            return None
-        try:
-            found = self._rest(what)
-        except RestUnspoken as fault:
-            if self._unspoken is None:
-                log.warning("%s", fault)
-            self._unspoken = (str(fault), monotonic() + REST_TRIED_EACH)
-            return None
-        self._unspoken = None
-        return found
-
-    def _rest(self, what: str) -> dict[str, Any]:
-        """Reading through slurmrestd costs its controller no process of ours; writes go by command, since REST cannot pin nodes before v0.0.40."""
-        try:
-            return answered("slurmrestd", self._got(f"slurm/{REST_VERSION}/{what}"))
-        except urllib.error.HTTPError as fault:
-            self._token = None
-            if fault.code == 404 and (versions := self._rest_versions()) and REST_VERSION not in versions:
-                there = f"slurmrestd at {self.settings.rest_url} has {', '.join(versions)}"
-                raise RestUnspoken(f"{there}; gpufleet reads {REST_VERSION}. Slurm's commands are used instead.") from None
-            kind = SlurmDenied if fault.code in (401, 403) else BackendError
-            raise kind(f"slurmrestd answered {fault.code} to {what}.") from None
-
-    def _rest_versions(self) -> list[str]:
-        """In which it tells of jobs, by what it says of itself."""
-        try:
-            paths = self._got("openapi.json").get("paths")
-        except urllib.error.HTTPError:
-            return []
-        except SlurmSilent:  # what it says of itself may be some megabytes
-            return ["other versions"]
-        found = [REST_PATH.fullmatch(path) for path in paths] if isinstance(paths, dict) else []
-        return sorted({match[1] for match in found if match is not None}, key=lambda version: [int(part) for part in version[1:].split(".")])
-
-    def _got(self, path: str) -> dict[str, Any]:
-        request = urllib.request.Request(  # noqa: S310 - the address is an operator's, and http or https (services.hardware.slurm)
-            f"{self.settings.rest_url.rstrip('/')}/{path}",
-            headers={"X-SLURM-USER-NAME": self._rest_user(), "X-SLURM-USER-TOKEN": self._jwt()},
-        )
-        try:
-            with STRAIGHT.open(request, timeout=self.seconds) as answer:
-                found = json.loads(answer.read().decode(errors="replace"))  # names of others' jobs need not be UTF-8
-        except urllib.error.HTTPError:
-            raise
-        except (OSError, ValueError, HTTPException) as fault:
-            raise SlurmSilent(f"slurmrestd does not answer at {self.settings.rest_url}: {fault}") from None
-        return found if isinstance(found, dict) else {}
-
-    def _rest_user(self) -> str:
-        return pwd.getpwuid(os.getuid()).pw_name
-
-    def _jwt(self) -> str:
-        if self._token is None or monotonic() > self._token[1]:
-            printed = self.run("scontrol", "token", f"lifespan={TOKEN_SECONDS}")
-            self._token = (printed.strip().partition("=")[2], monotonic() + TOKEN_SECONDS / 2)
-        return self._token[0]
+        return self._rest.unspoken
