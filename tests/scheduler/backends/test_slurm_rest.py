@@ -1,5 +1,6 @@
 """The same over slurmrestd."""
 
+import json
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,6 +13,7 @@ from scheduler.backends.base import BackendError, RunState
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.errors import SlurmSilent
+from scheduler.backends.slurm.rest import Slurmrestd
 from tests.scheduler.backends.slurm_site import seat, shell
 from tests.servers import free_port
 
@@ -57,6 +59,36 @@ def test_slurmrestd_without_the_version_that_is_read_is_not_guessed_at(site, oth
     client.ping()
     (run,) = SlurmBackend(site.cluster.pk, client.settings, client=client).observe(now=now())
     assert (run.state, run.workers[0].seat.gpus) == (RunState.RUNNING, (0, 1, 2, 3)), "scontrol tells its GPUs, as squeue does not"
+
+
+@pytest.mark.parametrize(("each", "is_read"), [(600, False), (0, True)])
+def test_a_slurmrestd_that_loads_the_version_later_is_read_when_it_is_tried_again(monkeypatch, each, is_read):
+    asked: list[str] = []
+    versions = ["v0.0.40"]
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if self.path != "/openapi.json" and self.path.split("/")[2] not in versions:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"paths": {f"/slurm/{one}/jobs": {} for one in versions}, "jobs": []}).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("scheduler.backends.slurm.rest.REST_TRIED_EACH", each)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        rest = Slurmrestd(f"http://127.0.0.1:{server.server_port}", command=lambda *_: "SLURM_JWT=token", seconds=5)
+        assert rest.read("jobs") is None
+        versions.append("v0.0.38")
+        found = rest.read("jobs")
+        server.shutdown()
+
+    assert (found is not None, rest.is_read, bool(rest.unspoken)) == (is_read, is_read, not is_read)
+    assert asked == ["/slurm/v0.0.38/jobs", "/openapi.json", *(["/slurm/v0.0.38/jobs"] if is_read else [])]
 
 
 def test_what_has_no_jobs_and_says_of_no_version_is_no_slurmrestd(site, rest):
