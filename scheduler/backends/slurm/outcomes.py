@@ -24,6 +24,7 @@ SIGKILLED = 128 + signal.SIGKILL
 ENDED_BY_SLURM = (SIGKILLED, 128 + signal.SIGTERM)  # what ends so was ended, be it by Slurm or by whom else
 NO_FOLDER = 126  # with which alone a script ends that leaves no code: the job names a working directory that is not there
 AT_ITS_START = timedelta(seconds=2)
+CLOCKS_APART = timedelta(seconds=1)  # at most a node's is behind that of the controller
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
 GIVEN_UP = LOST | {"CANCELLED"}
@@ -184,11 +185,11 @@ def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
 
 def _was_started_twice(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
     """Whether a controller that was killed had forgotten a start and made it again, which the node refuses and cancels: by what the script left, it
-    had begun before Slurm says so."""
+    had begun before Slurm says so. Both tell whole seconds, each by a clock of its own."""
     if job.state != "CANCELLED" or job.exit_code not in ENDED_BY_SLURM or job.started_at is None or job.ended_at is None:
         return False
     since = left_since(run, part)
-    return job.ended_at - job.started_at <= AT_ITS_START and since is not None and since < job.started_at
+    return job.ended_at - job.started_at <= AT_ITS_START and since is not None and since < job.started_at - CLOCKS_APART
 
 
 def began(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:

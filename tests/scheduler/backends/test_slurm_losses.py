@@ -128,8 +128,8 @@ def test_a_gang_has_completed_only_where_each_of_its_workers_has(tmp_path, left,
 
 @pytest.mark.parametrize(
     ("began", "ran", "code", "lost"),
-    [(-2, 0, 143, True), (-2, 1, 137, True), (0, 0, 143, False), (-2, 30, 143, False), (-2, 0, 3, False)],
-    ids=["refused", "killed", "cancelled at its start", "cancelled later", "ended by itself"],
+    [(-2, 0, 143, True), (-2, 1, 137, True), (0, 0, 143, False), (-1, 0, 143, False), (-2, 30, 143, False), (-2, 0, 3, False)],
+    ids=["refused", "killed", "cancelled at its start", "on a node a second behind", "cancelled later", "ended by itself"],
 )
 def test_a_second_start_that_its_node_refuses_ends_a_run_that_is_lost(tmp_path, began, ran, code, lost):
     """A controller that was killed forgets that it started a job, and starts it again while it runs: the node launches no second copy and has all
