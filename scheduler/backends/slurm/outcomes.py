@@ -213,32 +213,15 @@ def _left_no_code(run: Run, part: Mapping[str, Any]) -> bool:
     """Whether the script of a part has not ended, also where Slurm says so. A controller that has forgotten its last jobs gives their numbers to
     others, and a node tells of an end by number: its comment is then that of the other. Or somebody killed it. Where the folder can't be read nobody
     knows."""
-    folder = Path(run.folder)
-
-    def look() -> bool:
-        _look_anew(folder)
-        return not any(os.path.lexists(folder / exit_name(seat, part)) for seat in part["seats"])
-
-    try:
-        return asked_of(run, look)
-    except OSError:
-        return False
+    names = [exit_name(seat, part) for seat in part["seats"]]
+    return _looked_anew(run, lambda folder: not any(os.path.lexists(folder / name) for name in names), otherwise=False)
 
 
 def _has_completed(run: Run, part: Mapping[str, Any]) -> bool:
     """Whether each of its workers has left a code and none another than 0: what Slurm says it says by number. One that is empty met a full disk.
     Where the folder can't be read: yes."""
-    folder = Path(run.folder)
     names = [exit_name(seat, part) for seat in part["seats"]]
-
-    def look() -> bool:
-        _look_anew(folder)
-        return all(os.path.lexists(folder / name) for name in names) and not any(_is_failure(folder, name) for name in names)
-
-    try:
-        return asked_of(run, look)
-    except OSError:
-        return True
+    return _looked_anew(run, lambda folder: all(os.path.lexists(folder / name) and not _is_failure(folder, name) for name in names), otherwise=True)
 
 
 def _is_failure(folder: Path, name: str) -> bool:
@@ -264,9 +247,18 @@ def asked_of(run: Run, call: Callable[[], T]) -> T:
         raise
 
 
-def _look_anew(folder: Path) -> None:
-    """A network file system does so for who opens a folder."""
-    os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+def _looked_anew(run: Run, look: Callable[[Path], bool], *, otherwise: bool) -> bool:
+    """What a look at the run's folder says, which a network file system reads anew for who opens it. `otherwise`: where it can't be read."""
+    folder = Path(run.folder)
+
+    def opened_first() -> bool:
+        os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW))
+        return look(folder)
+
+    try:
+        return asked_of(run, opened_first)
+    except OSError:
+        return otherwise
 
 
 def _written_at(folder: Path, name: str) -> float:
