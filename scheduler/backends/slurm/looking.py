@@ -1,7 +1,7 @@
 """Looks at runs on Slurm: what became of each, and what is due by itself."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -91,7 +91,8 @@ class Looking(Site):
         began = monotonic()
         self._looker.glance([Path(run.checkpoints) for run in runs if run.checkpoints], wait=LOOK_SECONDS / 2)
         self._waits_left = LOOK_SECONDS - (monotonic() - began)
-        around = Around(self.client, [job for job in jobs if job.running and not self._is_ours(job)])
+        others = [job for job in jobs if job.running and not self._is_ours(job)]
+        around = Around(self.client, self.cluster, others, {number for run in runs for number in run.ids})
         for run in runs:
             try:
                 seen = self._seen(run, by_id, ours, around, now)
@@ -111,13 +112,12 @@ class Looking(Site):
             found.append(seen)
         self._release_again({key: ids for key, ids in held.items() if ids})
         self._end_doubles(runs, ours)
-        known = {run.key for run in runs}
-        for key in sorted({key for key, _ in ours} - known):
-            # Nothing here accounts for it: the console was set back to an older state, or ended it and was killed meanwhile.
-            if not SlurmRun.objects.filter(attempt_key=key, forgotten_at__isnull=False).exists():
-                found.append(SeenRun(key, 0, RunState.RUNNING, ()))
-            else:
-                self._cancel_again([job.id for (whose, _), group in ours.items() if whose == key for job in group])
+        # Nothing here accounts for some: the console was set back to an older state, or ended them and was killed meanwhile.
+        unknown = sorted({key for key, _ in ours} - {run.key for run in runs})
+        over = SlurmRun.objects.filter(attempt_key__among=unknown, forgotten_at__isnull=False).values_list("attempt_key", flat=True)
+        forgotten = set(over) if unknown else set()
+        found += [SeenRun(key, 0, RunState.RUNNING, ()) for key in unknown if key not in forgotten]
+        self._cancel_again([job.id for (key, _), group in ours.items() if key in forgotten for job in group])
         return tuple(sorted(found, key=lambda run: run.key))
 
     def _with_gpus(self, jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
@@ -199,7 +199,7 @@ class Looking(Site):
             return
         found.states.append(look)
         if look == RunState.ENDED:
-            code, lost = found.end(run, part, job, refusals_of(part, job, lambda: around.nodes), partial(self._is_given_again, run), now)
+            code, lost = found.end(run, part, job, refusals_of(part, job, lambda: around.nodes), partial(around.was_given_before, run), now)
         elif why:
             found.wrong.append((now, None, why, True, True, False))
         if job is not None and job.started_at is not None and job.started_at > now + WHOLE_SECONDS and not part.get("ahead"):
@@ -216,14 +216,6 @@ class Looking(Site):
         found, fresh = self._looker.seen(Path(run.checkpoints), wait=max(0.0, self._waits_left), last=last)
         self._waits_left -= monotonic() - began
         return tuple(SeenCheckpoint(one.step, one.location, one.shards_expected, one.shards, one.at) for one in found), fresh
-
-    def _is_given_again(self, run: Run, number: int) -> bool:
-        """Whether Slurm gave the number of one of its jobs to another before. What still runs of that may be ended any time, and the newer one with
-        it, as its nodes know jobs by number."""
-        before = SlurmRun.objects.filter(cluster_id=self.cluster).exclude(attempt_key=run.key).values_list("state", flat=True)
-        if any(part.get("id") == number for state in before.iterator() for part in state.get("parts", ())):
-            return True
-        return OutsideJob.objects.filter(cluster_id=self.cluster, number=number).exists()
 
     def _accounts(self, runs: Sequence[Run], by_id: Numbered) -> Mapping[tuple[str, int], SlurmJob]:
         """What Slurm's accounts say of jobs that its controller has forgotten, where there are any: one question for all, and not in each look."""
@@ -287,8 +279,9 @@ class Looking(Site):
             return ""
         if never_starts(job):
             return not_started(job)
+        known = self._of_nodes(run, lambda: around.nodes) or {}
         for name in part["nodes"]:
-            node = self._of_nodes(run, partial(around.node, name))
+            node = known.get(name)
             word = next((state for state in node.states if state.startswith(("DRAIN", "DOWN", "FAIL"))), "") if node is not None else ""
             if node is not None and word:
                 return f"Slurm did not start job {job.id}: {name} is {word.lower()}{f' ({node.reason})' if node.reason else ''}."
@@ -415,17 +408,15 @@ class Looking(Site):
 
 
 class Around:
-    """What else there is in Slurm in one look, found at most once."""
+    """What else there is in Slurm in one look, and has been. Each is found at most once."""
 
-    def __init__(self, client: SlurmClient, others: Sequence[SlurmJob]) -> None:
-        self.client, self.others = client, others
+    def __init__(self, client: SlurmClient, cluster: int, others: Sequence[SlurmJob], numbers: Collection[int]) -> None:
+        """`others`: jobs outside gpufleet that run. `numbers`: of the jobs that are looked at."""
+        self.client, self.cluster, self.others, self.numbers = client, cluster, others, numbers
 
     @cached_property
     def nodes(self) -> Mapping[str, SlurmNode]:
         return {node.name: node for node in self.client.nodes()}
-
-    def node(self, name: str) -> SlurmNode | None:
-        return self.nodes.get(name)
 
     @cached_property
     def outside(self) -> Mapping[str, Sequence[SlurmJob]]:
@@ -441,10 +432,29 @@ class Around:
         beside = {job.id: job for name in part["nodes"] for job in self.outside.get(name, ())}
         told = self.client.with_known_gpus(list(beside.values()), known, most=len(beside))
         for name in part["nodes"]:
-            others, node = [job for job in told if name in job.nodes], self.node(name)
+            others, node = [job for job in told if name in job.nodes], self.nodes.get(name)
             if others and node is not None and not _has_room(node, others, part):
                 return name, max(others, key=lambda job: (_gpus_on(name, job), job.cpus, -job.id)).id
         return None
+
+    def was_given_before(self, run: Run, number: int) -> bool:
+        """Whether Slurm gave the number of one of a run's jobs to another before. What still runs of that may be ended any time, and the newer one
+        with it, as its nodes know jobs by number."""
+        return number in self._had_outside or not self._had.get(number, set()) <= {run.key}
+
+    @cached_property
+    def _had(self) -> Mapping[int, set[str]]:
+        """Runs that have or had jobs of these numbers."""
+        found: dict[int, set[str]] = {}
+        for key, state in SlurmRun.objects.filter(cluster_id=self.cluster).values_list("attempt_key", "state").iterator():
+            for part in state.get("parts", ()):
+                if part.get("id") in self.numbers:
+                    found.setdefault(part["id"], set()).add(key)
+        return found
+
+    @cached_property
+    def _had_outside(self) -> set[int]:
+        return set(OutsideJob.objects.filter(cluster_id=self.cluster, number__among=list(self.numbers)).values_list("number", flat=True))
 
 
 def _gpus_on(node: str, job: SlurmJob) -> int:

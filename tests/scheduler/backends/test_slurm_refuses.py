@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from gpufleet.core.times import now
 from scheduler.backends import patience
@@ -425,6 +427,53 @@ class TestAccounts:
         slurm.keeps_accounts, slurm.commands = False, []
         assert self.told(backend)["j-2.1"] == (RunState.ENDED, 3, False)
         assert slurm.said("sacct") == []
+
+
+class TestLooks:
+    def test_what_numbers_were_given_before_is_read_once_however_many_were_killed(self, backend, slurm, tmp_path):
+        (tmp_path / "worker-0.0.exit").write_text("137 1800000000\n")
+        for number in (11, 12, 13):
+            begun(backend, slurm, f"j-{number}.1", [number], folder=str(tmp_path))
+            slurm.has(f"j-{number}.1", 0, number, "FAILED", exit_code=137, started_at=now(), ended_at=now())
+        SlurmRun.objects.create(cluster_id=backend.cluster, attempt_key="j-1.1", state={"parts": [{"id": 12}]}, forgotten_at=now())
+
+        with CaptureQueriesContext(connection) as asked:
+            runs = {run.key: run.node_lost for run in backend.observe(now=now())}
+
+        assert runs == {"j-11.1": False, "j-12.1": True, "j-13.1": False}
+        assert len([one for one in asked.captured_queries if 'FROM "slurm_run"' in one["sql"]]) == 2, "what is looked at, and all there have been"
+
+    def test_nodes_that_cannot_be_read_are_asked_for_once_for_a_part_that_waits(self, backend, slurm, monkeypatch):
+        asked: list[int] = []
+
+        def fails() -> list[SlurmNode]:
+            asked.append(1)
+            raise SlurmDenied("sinfo: authentication error")
+
+        begun(backend, slurm, "j-1.1", [11])
+        row = SlurmRun.objects.get()
+        row.state["parts"][0]["nodes"] = ["gpu0", "gpu1", "gpu2"]
+        row.save()
+        slurm.has("j-1.1", 0, 11, "PENDING", reason="Resources")
+        monkeypatch.setattr(slurm, "nodes", fails)
+
+        (run,) = backend.observe(now=now())
+
+        assert (run.state, len(asked)) == (RunState.STARTING, 1)
+
+    def test_jobs_that_nothing_accounts_for_are_looked_up_at_once(self, backend, slurm):
+        """Some of them were forgotten here and are still ending, others are of a console that was set back."""
+        for number in (11, 12, 13, 14):
+            slurm.has(f"j-{number}.1", 0, number, uid=os.getuid())
+        for number in (11, 12):
+            SlurmRun.objects.create(cluster_id=backend.cluster, attempt_key=f"j-{number}.1", forgotten_at=now())
+
+        with CaptureQueriesContext(connection) as asked:
+            runs = backend.observe(now=now())
+
+        assert [run.key for run in runs] == ["j-13.1", "j-14.1"]
+        assert slurm.said("scancel") == ["scancel 11 12"]
+        assert len([one for one in asked.captured_queries if 'FROM "slurm_run"' in one["sql"]]) == 2
 
 
 def test_a_late_answer_that_is_a_fault_is_not_that_of_the_next_probe(backend, slurm, monkeypatch):
