@@ -1,5 +1,7 @@
 """What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
+from functools import cached_property
+
 from ..model.mig import fitting_profiles
 from ..model.values import Kind, Preemptible, Role, Scenario
 from ..place.blocks import breakable
@@ -32,13 +34,16 @@ class Form:
         self.plain = _plain(kind, grid)
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
-        # The role of its minimum whose workers hold most GPUs, where any holds whole ones.
-        self.largest = max([role for role in kind.roles if role.least and role.gpus], key=lambda role: role.gpus, default=None)
         self.shape = shapes.setdefault(_shape(kind), len(shapes))
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
         self._least: dict[int, int] = {}
         self._request: dict[tuple[int, bool], int] = {}
         self.lowest = min(map(self.least_milli, self.types), default=0)
+
+    @cached_property
+    def largest(self) -> Role | None:
+        """The role of its minimum whose workers hold most GPUs, where any holds whole ones."""
+        return max([role for role in self.kind.roles if role.least and role.gpus], key=lambda role: role.gpus, default=None)
 
     def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
