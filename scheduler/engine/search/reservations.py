@@ -164,7 +164,8 @@ class Book(Prospects):
         """The earliest in one type. Who asked without a date counts there as one that has a reservation."""
         if only_now and self.is_full(work, quota_type):
             return None
-        found = self.earliest(self.ahead, work, quota_type)
+        never = only_now and not self._entries and self.finds_no_room_ever(work, quota_type)
+        found = None if never else self.earliest(self.ahead, work, quota_type)
         if only_now and (found is None or found.at):
             self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
             return None

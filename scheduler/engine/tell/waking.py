@@ -51,7 +51,8 @@ class Wakes:
         self._times: dict[Work, tuple[int, ...]] = {}
         self._untimed = dict.fromkeys(works)  # of whom these are not known yet
         self._protections: dict[int, set[int]] = {}  # by leaf
-        # When those leave at the earliest who stand at first, the soonest before; who has gone since is passed over by and by.
+        # When those leave who stand at first, once that was asked, the soonest before; who has gone since is passed over by and by.
+        self._unasked: dict[Work, None] = {}
         self._ends: dict[Work, int] = {}
         self._soonest: list[tuple[int, int, Work]] = []
         self._numbers = count()
@@ -65,7 +66,7 @@ class Wakes:
             wakes._stand(cycle.cluster.works)
         else:
             for work in state.since.gone:
-                for known in (wakes._times, wakes._untimed, wakes._ends):
+                for known in (wakes._times, wakes._untimed, wakes._ends, wakes._unasked):
                     known.pop(work, None)
             wakes._untimed.update(dict.fromkeys(_may_wake(cycle, state.since.come)))
             wakes._stand(state.since.come)
@@ -76,14 +77,7 @@ class Wakes:
         return wakes
 
     def _stand(self, works: Iterable[Work]) -> None:
-        for work in works:
-            if work.first_seats:
-                self._end(work, 0)
-
-    def _end(self, work: Work, at: int) -> None:
-        self._ends[work] = at
-        if at < NEVER:
-            heappush(self._soonest, (at, next(self._numbers), work))
+        self._unasked.update(dict.fromkeys([work for work in works if work.first_seats]))
 
     def times(self, cycle: Cycle, touched: Container[Work]) -> dict[Work, tuple[int, ...]]:
         """The instants by job, of those that have any. Who is touched stands otherwise in this plan than at first."""
@@ -132,16 +126,21 @@ class Wakes:
 
     def freed_before(self, instant: int, cycle: Cycle, touched: Collection[Work]) -> int:
         """Milli-GPU of who is expected to leave before an instant: no place comes free before, as far as anyone knows."""
-        due = []
+        due, self._unasked = self._unasked, {}
         while self._soonest and self._soonest[0][0] < instant:
             at, _, work = heappop(self._soonest)
             if self._ends.get(work) == at:
-                due.append(work)
+                due[work] = None
         leaving = [work for work in touched if work.seats and ends_at(cycle, work) < instant]
         for work in due:
-            self._end(work, self._ends[work] if work in touched else ends_at(cycle, work))
-            if self._ends[work] < instant and work not in touched:
+            if work in touched:
+                self._unasked[work] = None
+                continue
+            at = self._ends[work] = ends_at(cycle, work)
+            if at < instant:
                 leaving.append(work)
+            if at < NEVER:
+                heappush(self._soonest, (at, next(self._numbers), work))
         return sum(map(most_freed, leaving))
 
 
