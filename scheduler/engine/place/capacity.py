@@ -8,22 +8,32 @@ from ..state.fleet import View
 from ..state.form import Form
 from ..state.grid import Eligible, Grid, Ints
 
+MANY = 32  # nodes that have changed, beyond which all are looked at anew: that is done by columns
+
+
+class Slots:
+    """How many workers of one shape each node has room for, as of so many notes of the view."""
+
+    def __init__(self, array: Ints, read: int) -> None:
+        self.array = array
+        self.read = read
+        self.sums: dict[int, Ints] = {}  # by level
+
 
 class Capacity:
-    """Slots per node and per domain in one view; forgets everything when the view has changed."""
+    """Slots per node and per domain in one view. What is known by node is kept up to date, the rest forgotten when the view has changed."""
 
     def __init__(self, grid: Grid, view: View) -> None:
         self.grid = grid
         self.view = view
         self._version = view.version
-        self._sums: dict[tuple[int, int, int, Eligible, int], Ints] = {}
+        self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
 
     def _fresh(self) -> None:
         if self._version != self.view.version:
             self._version = self.view.version
-            self._sums.clear()
             self._nodes.clear()
             self._useless.clear()
 
@@ -52,24 +62,36 @@ class Capacity:
 
     def sums(self, role: Role, eligible: Eligible, level: int) -> Ints:
         """Workers that there is room for per domain of a level; level -1 is the whole fleet."""
-        self._fresh()
-        key = (role.gpus, role.cpu_milli, role.host_memory_mib, eligible, level)
-        known = self._sums.get(key)
+        slots = self._slots_of(role, eligible)
+        known = slots.sums.get(level)
         if known is None:
-            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
-            known = self._sums[key] = slots.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots)
+            known = slots.sums[level] = slots.array.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots.array)
         return known
 
-    def useless(self, form: Form, role: Role, quota_type: int) -> int:
+    def _slots_of(self, role: Role, eligible: Eligible) -> Slots:
+        view, shape = self.view, (role.gpus, role.cpu_milli, role.host_memory_mib)
+        known, noted = self._slots.get((*shape, eligible)), len(view.notes)
+        if known is None or noted - known.read > MANY:
+            known = self._slots[*shape, eligible] = Slots(view.slots(*shape, eligible.array), noted)
+        elif known.read < noted:
+            for node in view.notes[known.read :]:
+                room = view.room_on(node, *shape) if eligible.flags[node] else 0
+                if room != known.array[node]:
+                    known.array[node] = room
+                    known.sums.clear()
+            known.read = noted
+        return known
+
+    def useless(self, form: Form, place: int, quota_type: int) -> int:
         """Idle GPUs of a type that jobs of one form can't use, as this role of them decides."""
         self._fresh()
         known = self._useless.get((form.shape, quota_type))
         if known is None:
-            grid, suspect = self.grid, form.kind.tolerates_suspect
+            grid, suspect, role = self.grid, form.kind.tolerates_suspect, form.kind.roles[place]
             idle = self.view.idle
             if not grid.plain:
                 idle = int((self.view.count_np * grid.startable[suspect] * grid.on_type[quota_type]).sum())
-            eligible = grid.eligible(form.kind, role, quota_type, suspect=suspect, spare=False)
+            eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
             usable = sum([room for room in self.sums(role, eligible, form.width).tolist() if room >= role.least]) * role.gpus
             known = self._useless[form.shape, quota_type] = max(0, idle - usable)
         return known

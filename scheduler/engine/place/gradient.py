@@ -17,7 +17,6 @@ from ..state.grid import Grid, Ints, ints
 
 MILLION = 1_000_000
 USUAL_SHARE = 950_000  # of all jobs, in millionths, whose kinds are the demand where none is stated
-MOST_NOTES = 100_000  # about changes of nodes, before all is looked at anew
 STEP = 100 * MILLION  # of gain, below which a difference is none: the first nodes fill up, and the last stay whole
 WORSE = -(1 << 62)
 NO_GPU = -1
@@ -99,7 +98,7 @@ class Column:
     def __init__(self, size: int) -> None:
         self.gain: Ints = np.full(size, WORSE, dtype=np.int64)
         self.gpu: Ints = np.full(size, NO_GPU, dtype=np.int64)
-        self.read = 0  # so many notes of the view it has taken up
+        self.read = -1  # so many notes of the view it has taken up
 
 
 class Columns:
@@ -114,13 +113,12 @@ class Columns:
         self.before: Ints = np.zeros(size, dtype=np.int64)
         self.asked: dict[Ask, Column] = {}
         self._view = view
-        self._read = 0
-        view.notes = [*range(size)]  # at first all of them are to be taken up
+        self._read = -1
 
-    def _take_up(self, nodes: Ints) -> None:
+    def _take_up(self, nodes: list[int]) -> None:
         view = self._view
         most = self.free.shape[1]
-        for node in nodes.tolist():
+        for node in nodes:
             mask = view.free[node]
             self.free[node] = [1000 * (mask >> gpu & 1) for gpu in range(most)]
             self.shared[node] = 0
@@ -134,17 +132,16 @@ class Columns:
 
     def column(self, ask: Ask) -> Column:
         """What it gains to place that, by node, as things stand."""
-        notes = self._view.notes
-        assert notes is not None
-        if self._read < len(notes):
-            self._take_up(np.unique(ints(notes[self._read :])))
-            self._read = len(notes)
+        noted = len(self._view.notes)
+        if self._read < noted:
+            self._take_up(self._view.changed_since(self._read))
+            self._read = noted
         known = self.asked.get(ask)
         if known is None:
             known = self.asked[ask] = Column(len(self.cpus))
-        if known.read < len(notes):
-            self._weigh(ask, np.unique(ints(notes[known.read :])), known)
-            known.read = len(notes)
+        if known.read < noted:
+            self._weigh(ask, ints(sorted(self._view.changed_since(known.read))), known)
+            known.read = noted
         return known
 
     def _weigh(self, ask: Ask, nodes: Ints, column: Column) -> None:
@@ -190,7 +187,7 @@ class Gradient:
 
     def columns(self, view: View) -> Columns:
         known = view.columns
-        if not isinstance(known, Columns) or known.gradient is not self or len(view.notes or ()) > MOST_NOTES:
+        if known is None or known.gradient is not self:
             known = view.columns = Columns(self, view)
         return known
 

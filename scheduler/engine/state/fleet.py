@@ -18,6 +18,10 @@ from .grid import Grid, Ints, bit_set, ints
 
 if TYPE_CHECKING:
     from ..place.capacity import Capacity
+    from ..place.gradient import Columns
+
+
+MOST_NOTES = 10_000  # about changes of nodes, before all of them are looked at anew
 
 
 class Part(NamedTuple):
@@ -99,7 +103,6 @@ class View:
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
         self.version = 0
-        self.capacity: Capacity | None = None  # once that was asked: it goes on from plan to plan as long as nothing changes
         self._left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
         self._sharers: Ints = np.zeros_like(self._left)  # by whom: `_sharers_of`
         self.recount()
@@ -111,8 +114,7 @@ class View:
         self.count_np = ints(self.count)
         self.host_np = ints(self.cpus), ints(self.memory)
         self.buckets: list[int] | None = None
-        self.notes: list[int] | None = None  # nodes that have changed, where somebody reads that
-        self.columns: object = None  # what he has made of it
+        self.forget()
         self._left[:] = 0
         for key, split in self.splits.items():
             self._note_left(key, split)
@@ -123,8 +125,18 @@ class View:
             setattr(other, name, getattr(self, name).copy())
         other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
         other.buckets = self.buckets and self.buckets.copy()
-        other.notes = other.columns = other.capacity = None
+        other.forget()
         return other
+
+    def forget(self) -> None:
+        """Begin anew to note which nodes change. What others have made of the view up to then is of no use to them any more."""
+        self.notes: list[int] = []
+        self.columns: Columns | None = None
+        self.capacity: Capacity | None = None
+
+    def changed_since(self, read: int) -> list[int]:
+        """The nodes that have changed since so many notes were taken up; -1: all of them."""
+        return [*range(self.grid.size)] if read < 0 else [*{*self.notes[read:]}]
 
     def refuse(self, asked: object) -> None:
         self.refused[asked] = len(self._log)
@@ -167,8 +179,7 @@ class View:
             self.memory[node] += memory
             self.host_np[0][node], self.host_np[1][node] = self.cpus[node], self.memory[node]
         self.version += 1
-        if self.notes is not None:
-            self.notes.append(node)
+        self.notes.append(node)
 
     def put_split(self, key: tuple[int, int], split: Split | None) -> None:
         if split is None:
@@ -207,19 +218,18 @@ class View:
             nodes &= bit_set(left >= asked) if asked else -1
         return nodes
 
-    def slots(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int = 0, high: int | None = None) -> Ints:
+    def slots(self, gpus: int, cpus: int, memory: int, allowed: Ints, where: slice = slice(None)) -> Ints:
         """How many workers of a shape each node of a slice has room for; a bound of 10**6 where the shape needs nothing."""
-        span = slice(low, high)
-        free = self.count_np[span]
+        free = self.count_np[where]
         result = free // gpus if gpus else np.full(len(free), 10**6, dtype=np.int64)
         for left, asked in zip(self.host_np, (cpus, memory), strict=True):
             if asked:
-                result = np.minimum(result, np.maximum(left[span], 0) // asked)
-        return result * allowed[span]
+                result = np.minimum(result, np.maximum(left[where], 0) // asked)
+        return result * allowed[where]
 
     def slots_in(self, gpus: int, cpus: int, memory: int, allowed: Ints, low: int, high: int) -> int:
         """How many workers of a shape fit into a slice of the fleet."""
-        return int(self.slots(gpus, cpus, memory, allowed, low, high).sum()) if gpus <= self.largest else 0
+        return int(self.slots(gpus, cpus, memory, allowed, slice(low, high)).sum()) if gpus <= self.largest else 0
 
     def room_on(self, node: int, gpus: int, cpus: int, memory: int) -> int:
         """How many workers of a shape one node has room for."""
@@ -284,6 +294,8 @@ class Fleet:
 
     def begin(self, leaving: Sequence[Seat]) -> None:
         """What will be free soon is known of each node: hold as well what is leaving, and begin a plan with what is idle then."""
+        if len(self.soon.notes) > MOST_NOTES:
+            self.soon.forget()
         if leaving:
             self.now = self.soon.copy()
             for seat in leaving:

@@ -41,9 +41,10 @@ class Form:
         self.lowest = min(map(self.least_milli, self.types), default=0)
 
     @cached_property
-    def largest(self) -> Role | None:
-        """The role of its minimum whose workers hold most GPUs, where any holds whole ones."""
-        return max([role for role in self.kind.roles if role.least and role.gpus], key=lambda role: role.gpus, default=None)
+    def largest(self) -> int | None:
+        """The place of the role of its minimum whose workers hold most GPUs, where any holds whole ones."""
+        roles = self.kind.roles
+        return max([place for place, role in enumerate(roles) if role.least and role.gpus], key=lambda place: roles[place].gpus, default=None)
 
     def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
