@@ -213,6 +213,17 @@ class Reclaim(Rights):
                 return place if left > line and left - unit.milli >= floor else None
         return None
 
+    def answering(self, leaf: int) -> int | None:
+        if leaf == self.own:
+            return leaf
+        return next((place for place, _, _ in self.sources if place <= leaf < self.tree.end[place]), None)
+
+    def most_from(self, place: int, largest: int) -> int | None:
+        for at, line, floor in self.sources:
+            if at == place:  # the last of them, and the largest, is taken while the rest leaves it above its line
+                return self.division.used[place] - max(floor, line + 1 - largest)
+        return None
+
     # The whole plan
 
     def guard(self, found: Found) -> Reason | None:

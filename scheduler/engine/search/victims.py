@@ -1,7 +1,7 @@
 """Who could give something back, and the least that must be taken so that a job fits.
 
 A `Unit` is what is taken as one: a step of an elastic job's surplus, or the minimum of a gang. The search walks the units
-in the order of semantics, passes over what is not legal, stops when the job fits and gives back what it did not need.
+in the order of semantics, passes over what is not rights, stops when the job fits and gives back what it did not need.
 """
 
 from abc import ABC, abstractmethod
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
+import numpy as np
+
 from ..model.reasons import Reason
 from ..model.values import Preemptible
 from ..state.cluster import Cluster
 from ..state.form import Form
-from ..state.grid import Ints
+from ..state.grid import Ints, ints
 from ..state.work import Work
 from .units import Unit, Units
 
@@ -24,7 +26,6 @@ Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 FEW = 10  # units of which every set is looked at
 ROUNDS = 16  # in each an elastic job is left out whose other workers could not go along
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
-Legal = Callable[["Unit", dict[int, int]], int | None]  # the node that is charged with it, None where it may not be taken
 
 
 @dataclass(slots=True)
@@ -109,6 +110,18 @@ class Rights(ABC):
     def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
         """The node of the tree that is charged with a unit beside what was taken so far; None where it may not be taken."""
 
+    def exhausted(self, taken: dict[int, int]) -> bool:
+        """Whether nobody has anything left to give, with what was taken so far."""
+        return False
+
+    def answering(self, leaf: int) -> int | None:
+        """The node of the tree that is charged with what is taken from a leaf; None where nothing may be."""
+        return leaf
+
+    def most_from(self, place: int, largest: int) -> int | None:
+        """A bound: the most that may be taken of what such a node answers for, in units up to so large. None: all of it."""
+        return None
+
     @abstractmethod
     def guard(self, found: Found) -> Reason | None:
         """Why the whole of a set may not be taken."""
@@ -167,35 +180,35 @@ def as_if_running(ranked: Ranked) -> list[tuple[tuple[int, ...], Unit]]:
 
 def least_sets(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, jobs: Units) -> list[Found]:
     """The least set that makes room in a slice; where it crosses a line, before it the least that crosses none."""
-    found = search(cluster, ranked, rights.legal, target, jobs)
+    found = search(cluster, ranked, rights, target, jobs)
     if found is None or not found.units:
         return []
     found.crosses = rights.crosses(found)
     if not found.crosses:
         return [found]
-    other = search(cluster, ranked, rights.crossing_none().legal, target, jobs)
+    other = search(cluster, ranked, rights.crossing_none(), target, jobs)
     return [found] if other is None else [other, found]
 
 
-def search(cluster: Cluster, ranked: Ranked, legal: Legal, target: Target, jobs: Units) -> Found | None:
+def search(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, jobs: Units) -> Found | None:
     """The units to take, in order; `ranked` has them with their category, sorted by it."""
     useful = ranked if _wanted_everywhere(cluster, target) else [pair for pair in ranked if _useful(pair[1], target)]
     if target.fits is not None and target.lacking > 0 and most_freed_by([unit for _, unit in useful]) < target.lacking:
         return None
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
-        taken = _smallest_single(cluster, useful, legal, target, counter) or _collect(cluster, useful, legal, target, counter)
+        taken = _smallest_single(cluster, useful, rights, target, counter) or _collect(cluster, useful, rights, target, counter)
         if taken is None:
             return None
         needed = _give_back(taken, target, counter)
         if not needed:
             return Found([], {}, target.low, target.high)
         if not cluster.forms.elastic:
-            return _found(needed, ranked, legal, target)
-        kept = _from_the_top(cluster, needed, legal, target, jobs)
-        whole = None if kept is None else _with_surplus(kept, legal, jobs)
+            return _found(needed, ranked, rights, target)
+        kept = _from_the_top(cluster, needed, rights, target, jobs)
+        whole = None if kept is None else _with_surplus(kept, rights, jobs)
         if whole is not None:
-            return _found(whole, ranked, legal, target)
+            return _found(whole, ranked, rights, target)
         worst = next(unit for unit in reversed(needed) if _takes_others_along(unit, needed, jobs))
         useful = [pair for pair in useful if pair[1] is not worst]  # with what goes along it is illegal, or makes no room
     return None
@@ -208,19 +221,19 @@ def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool
     return any(not unit.surplus or (one.seats[0].role == role and one.index > index) for one in others)
 
 
-def _found(kept: list[Unit], units: Ranked, legal: Legal, target: Target) -> Found:
+def _found(kept: list[Unit], units: Ranked, rights: Rights, target: Target) -> Found:
     by_leaf: dict[int, list[Unit]] = {}
     for unit in kept:
         by_leaf.setdefault(unit.leaf, []).append(unit)
     charged: dict[int, int] = {}
     for mine in by_leaf.values():
-        place = legal(mine[0], {})  # one answers for all of a leaf
+        place = rights.legal(mine[0], {})  # one answers for all of a leaf
         if place is not None:
             charged[place] = charged.get(place, 0) + sum([unit.milli for unit in mine])
     return Found(kept, charged, target.low, target.high, units)
 
 
-def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Target, jobs: Units) -> list[Unit] | None:
+def _from_the_top(cluster: Cluster, needed: list[Unit], rights: Rights, target: Target, jobs: Units) -> list[Unit] | None:
     """The same with a lower index kept longer than a higher one: as many steps from the top of a role, or also all above those that are needed."""
     lowest: dict[tuple[int, int], list[Unit]] = {}
     whole = {unit.work.order for unit in needed if not unit.surplus}
@@ -240,7 +253,7 @@ def _from_the_top(cluster: Cluster, needed: list[Unit], legal: Legal, target: Ta
         return needed
     for chosen in (swapped,) if target.growth else (swapped, closed):
         units = sorted(chosen, key=lambda unit: unit.key)
-        if Together(legal).may_grow_by(units) and _enough(cluster, units, target):
+        if Together(rights).may_grow_by(units) and _enough(cluster, units, target):
             return units
     return None
 
@@ -260,12 +273,12 @@ def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
     return kept + [unit for order in sorted(whole) for unit in jobs.units_of(order) if id(unit) not in have]
 
 
-def _with_surplus(needed: list[Unit], legal: Legal, jobs: Units) -> list[Unit] | None:
+def _with_surplus(needed: list[Unit], rights: Rights, jobs: Units) -> list[Unit] | None:
     """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
     kept = _complete(needed, jobs)
     if len(kept) == len(needed):
         return kept
-    return kept if Together(legal).may_grow_by(kept) else None
+    return kept if Together(rights).may_grow_by(kept) else None
 
 
 class Counter:
@@ -346,19 +359,17 @@ def _useful(unit: Unit, target: Target) -> bool:
     return any(low <= seat.node < high and (flags is None or flags[seat.node]) for seat in unit.seats)
 
 
-def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit] | None:
+def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
     charged: dict[int, int] = {}
     taken: list[Unit] = []
     counted = refused = 0
     lacking = 1000 * target.lacking  # before so much comes free, nothing is counted
-    # Bound methods of one set of rules: who judges units also knows when nobody has anything left to give.
-    exhausted: Callable[[dict[int, int]], bool] | None = getattr(getattr(legal, "__self__", None), "exhausted", None)
     for _, unit in units:
-        place = legal(unit, charged)
+        place = rights.legal(unit, charged)
         if place is None:
             refused += 1
-            if counter is not None and refused % 64 == 0 and exhausted is not None and exhausted(charged):
+            if counter is not None and refused % 64 == 0 and rights.exhausted(charged):
                 break  # nothing behind it can be legal either
             continue
         charged[place] = charged.get(place, 0) + unit.milli
@@ -371,13 +382,19 @@ def _collect(cluster: Cluster, units: Ranked, legal: Legal, target: Target, coun
     if counter is not None:
         counter.begin_anew()
         if refused and len(units) <= FEW:
-            return _least_set(units, legal, target, counter)
-        if refused and target.gpus > 1 and not target.short and _could_suffice(cluster, units, charged, target):
-            return _collect_by_node(cluster, units, legal, target, counter)
+            return _least_set(units, rights, target, counter)
+        if (
+            refused
+            and target.gpus > 1
+            and not target.short
+            and _could_suffice(cluster, units, charged, target)
+            and _could_clear(cluster, units, rights, target)
+        ):
+            return _collect_by_node(cluster, units, rights, target, counter)
         return None
     if target.fits is None:
         return None
-    return _shortest(taken, target.fits) or (_collect_on_one_node(units, legal, target) if refused else None)
+    return _shortest(taken, target.fits) or (_collect_on_one_node(units, rights, target) if refused else None)
 
 
 def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], target: Target) -> bool:
@@ -389,24 +406,49 @@ def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], tar
     return 1000 * idle + most >= 1000 * target.count * target.gpus
 
 
-def _least_set(units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
+def _could_clear(cluster: Cluster, units: Ranked, rights: Rights, target: Target) -> bool:
+    """A bound by node: what may be taken whatever else goes is as good as idle, and the rest frees no more than may be taken of all of it."""
+    assert target.allowed is not None
+    grid, here, gpus = cluster.grid, slice(target.low, target.high), target.gpus
+    idle, largest, answering = cluster.fleet.soon.count_np.copy(), dict[int, int](), dict[int, int | None]()
+    for _, unit in units:
+        leaf = unit.leaf
+        if leaf not in answering:
+            answering[leaf] = rights.answering(leaf)
+        place = answering[leaf]
+        if place is None:
+            continue
+        if place in largest or rights.most_from(place, unit.milli) is not None:
+            largest[place] = max(largest.get(place, 0), unit.milli)
+            continue
+        for seat in unit.seats:
+            idle[seat.node] += (seat.mask & grid.usable[seat.node]).bit_count()
+    budget = sum([rights.most_from(place, most) or 0 for place, most in largest.items()])
+    allowed = target.allowed[here] > 0
+    idle, most = idle[here][allowed], ints(grid.usable_count)[here][allowed]
+    missing = target.count - int((idle // gpus).sum())
+    lacking = np.sort((gpus - idle % gpus)[idle // gpus < most // gpus])
+    return 1000 * (int(lacking[: max(0, missing)].sum()) + gpus * max(0, missing - len(lacking))) <= budget
+
+
+def _least_set(units: Ranked, rights: Rights, target: Target, counter: Counter) -> list[Unit] | None:
     """Where only so much may be taken, it must not be taken in vain: of all sets of a few units that make room, the one that ranks least."""
     best = min(
-        _sets([unit for _, unit in units], legal, counter, []), key=lambda some: Found(some, {}, target.low, target.high, units).rank(), default=None
+        _sets([unit for _, unit in units], rights, counter, []), key=lambda some: Found(some, {}, target.low, target.high, units).rank(), default=None
     )
     counter.change(best or (), 1)
     return best
 
 
-def _sets(units: Sequence[Unit], legal: Legal, counter: Counter, chosen: list[Unit]) -> Iterator[list[Unit]]:
+def _sets(units: Sequence[Unit], rights: Rights, counter: Counter, chosen: list[Unit]) -> Iterator[list[Unit]]:
     """Those that may be taken together with the chosen ones and make room with them, where the last of them is needed for it."""
     for at, unit in enumerate(units):
         some = [*chosen, unit]
-        if Together(legal).may_grow_by(some):  # else nothing that holds them may be taken
+        if Together(rights).may_grow_by(some):  # else nothing that holds them may be taken
             if counter.change((unit,), 1):
                 yield some
             else:
-                yield from _sets(units[at + 1 :], legal, counter, some)
+                yield from _sets(units[at + 1 :], rights, counter, some)
             counter.change((unit,), -1)
 
 
@@ -449,7 +491,7 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     return taken[:least]
 
 
-def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Unit] | None:
+def _collect_on_one_node(units: Ranked, rights: Rights, target: Target) -> list[Unit] | None:
     """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
     assert target.fits is not None
     here: dict[int, list[Unit]] = {}
@@ -458,7 +500,7 @@ def _collect_on_one_node(units: Ranked, legal: Legal, target: Target) -> list[Un
         for node in sorted({seat.node for seat in unit.seats}):
             if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
                 taken = charged.setdefault(node, {})
-                place = legal(unit, taken)
+                place = rights.legal(unit, taken)
                 if place is not None:
                     taken[place] = taken.get(place, 0) + unit.milli
                     here.setdefault(node, []).append(unit)
@@ -469,7 +511,7 @@ Here = tuple[int, tuple[int, ...], Unit]  # what a unit frees on a node; categor
 Slot = tuple[tuple[int, ...], int, int, int, list[Unit]]  # what the node has cost with it: category, milli-GPU, lost work; node, units
 
 
-def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter) -> list[Unit] | None:
+def _collect_by_node(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter) -> list[Unit] | None:
     """Where only so much may be taken, it must not be taken here and there: clear the nodes that cost least, one worker's room at a time.
 
     Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
@@ -485,7 +527,7 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
                 mine.append((count, rank, unit))
     slots = {node: [*_slots(cluster, target.gpus, node, here[node])] for node in sorted(here)}
     for _ in range(ROUNDS):
-        taken = _clear(slots, legal, counter)
+        taken = _clear(slots, rights, counter)
         if counter.enough:
             return taken
         if not taken:
@@ -497,11 +539,11 @@ def _collect_by_node(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
     return None
 
 
-def _clear(slots: dict[int, list[Slot]], legal: Legal, counter: Counter) -> list[Unit]:
+def _clear(slots: dict[int, list[Slot]], rights: Rights, counter: Counter) -> list[Unit]:
     """The units of the slots that cost least, until the job fits or nothing more may be taken; each node's slots one after the other."""
     heap = [(*mine[0][:4], 0) for mine in slots.values() if mine]
     heapify(heap)
-    together = Together(legal)
+    together = Together(rights)
     taken: dict[Unit, None] = {}
     while heap and not counter.enough:
         *_, node, at = heappop(heap)
@@ -518,8 +560,8 @@ def _clear(slots: dict[int, list[Slot]], legal: Legal, counter: Counter) -> list
 class Together:
     """Units that may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line."""
 
-    def __init__(self, legal: Legal) -> None:
-        self.legal = legal
+    def __init__(self, rights: Rights) -> None:
+        self.rights = rights
         self._charged: dict[int, int] = {}
         self._last: dict[int, Unit] = {}  # by the node that is charged: the others are legal if this one is
 
@@ -529,7 +571,7 @@ class Together:
         leaf, place = -1, None
         for unit in units:
             if unit.leaf != leaf:  # one answers for all of a leaf
-                leaf, place = unit.leaf, self.legal(unit, {})
+                leaf, place = unit.leaf, self.rights.legal(unit, {})
             if place is None:
                 return False
             if place not in last:
@@ -539,7 +581,7 @@ class Together:
             if unit.milli > before.milli if unit.surplus is before.surplus else before.surplus:
                 last[place] = unit
         for place, milli in charged.items():
-            if self.legal(last[place], {place: milli - last[place].milli}) is None:
+            if self.rights.legal(last[place], {place: milli - last[place].milli}) is None:
                 return False
         self._charged.update(charged)
         self._last.update(last)
@@ -579,7 +621,7 @@ def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
     return spared[::-1]
 
 
-def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Target, counter: Counter | None) -> list[Unit]:
+def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
     first: tuple[int, ...] | None = None
@@ -590,7 +632,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
         if first is not None and rank is not first and rank != first:
             break
         if first is None:
-            if legal(unit, {}) is None:
+            if rights.legal(unit, {}) is None:
                 continue
             first = rank
         if unit.milli < least or (best is not None and unit.milli >= best.milli):
@@ -602,7 +644,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, legal: Legal, target: Targ
             most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
         else:
             most = short  # processors and memory that come free may be for any number of workers
-        if short > most or legal(unit, {}) is None:
+        if short > most or rights.legal(unit, {}) is None:
             continue
         if _enough(cluster, [unit], target):
             best = unit

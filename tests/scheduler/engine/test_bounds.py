@@ -17,7 +17,7 @@ from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
-from scheduler.engine.search.victims import category, search
+from scheduler.engine.search.victims import Found, Rights, category, search
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Lowest, Standing
 from scheduler.engine.state.work import Work
@@ -33,6 +33,16 @@ def after_some_passes(seed: int, passes: int) -> Cycle:
         except (TakenBack, TakenInVain):
             break
     return cycle
+
+
+class AnyUnit(Rights):
+    """Everything may be taken."""
+
+    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
+        return unit.leaf
+
+    def guard(self, found: Found) -> None:
+        return None
 
 
 def everything(cycle: Cycle, work: Work, quota_type: int) -> list[tuple[tuple[int, ...], Unit]]:
@@ -54,7 +64,7 @@ def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: in
             for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted, off=off)):
                 if domain in hopeful:
                     continue
-                found = search(cycle.cluster, ranked, lambda unit, _: unit.leaf, target, cycle.units())
+                found = search(cycle.cluster, ranked, AnyUnit(), target, cycle.units())
                 assert found is None or not found.units, (work.job.name, domain)
 
 

@@ -60,7 +60,7 @@ class Case:
     target: Target
 
     def found(self) -> Found | None:
-        return search(self.cycle.cluster, self.ranked, self.rules.legal, self.target, self.cycle.units())
+        return search(self.cycle.cluster, self.ranked, self.rules, self.target, self.cycle.units())
 
     def has_room(self, gone: Sequence[Unit]) -> bool:
         soon, freed = self.cycle.fleet.soon, Counter[int]()
