@@ -1,5 +1,6 @@
 """A real Prometheus of a test's own, and an exporter with the shape of NVIDIA's that it scrapes."""
 
+import base64
 import json
 import shutil
 import tempfile
@@ -16,6 +17,8 @@ from gpufleet.throwaway import Program, accepts, free_port, wait_until
 from tests.servers import required
 
 Sample = tuple[str, dict[str, str], str]  # metric, labels, value as the exporter writes it
+USER, PASSWORD = "gpufleet", "pass-0f-Prometheus"
+BCRYPT = "$2b$04$abcdefghijklmnopqrstuudKIBe5HCpV8R302O1cfXrNh5KEAtACW"  # of that password
 
 
 class Exporter:
@@ -56,9 +59,9 @@ class Exporter:
 
 
 class Prometheus:
-    """Scrapes the given exporters twice a second (or as often as asked)."""
+    """Scrapes the given exporters twice a second (or as often as asked). Where it is `guarded`, it answers only `USER` with `PASSWORD`."""
 
-    def __init__(self, exporters: Sequence[int], *, every: str = "500ms") -> None:
+    def __init__(self, exporters: Sequence[int], *, every: str = "500ms", guarded: bool = False) -> None:
         found = shutil.which("prometheus")
         if found is None:
             required("prometheus", "Prometheus is not installed (Debian package: prometheus).")
@@ -69,7 +72,10 @@ class Prometheus:
         scrape = {"job_name": "dcgm", "honor_labels": True, "static_configs": [{"targets": targets}]}
         settings = {"global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scrape]}
         (self.folder / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
+        self.headers = {"Authorization": f"Basic {base64.b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"} if guarded else {}
+        (self.folder / "web.yml").write_text(json.dumps({"basic_auth_users": {USER: BCRYPT}} if guarded else {}))
         flags = [
+            f"--web.config.file={self.folder}/web.yml",
             f"--config.file={self.folder}/prometheus.yml",
             f"--storage.tsdb.path={self.folder}/data",
             f"--web.listen-address=127.0.0.1:{self.port}",
@@ -83,15 +89,18 @@ class Prometheus:
 
     def _ready(self) -> bool:
         try:
-            return bool(urllib.request.urlopen(f"{self.url}/-/ready", timeout=2).status == 200)
+            return bool(self._get("/-/ready").status == 200)
         except OSError:
             return False
+
+    def _get(self, path: str) -> Any:
+        return urllib.request.urlopen(urllib.request.Request(f"{self.url}{path}", headers=self.headers), timeout=5)
 
     def knows(self, metric: str, count: int) -> None:
         """Wait until so many series of a metric have been scraped."""
 
         def scraped() -> bool:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count({metric})", timeout=5) as answer:
+            with self._get(f"/api/v1/query?query=count({metric})") as answer:
                 found = json.load(answer)["data"]["result"]
             return bool(found) and int(found[0]["value"][1]) == count
 
@@ -99,7 +108,7 @@ class Prometheus:
 
     def value(self, query: str) -> float:
         """What Prometheus itself makes of a query that gives one number."""
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?query={urllib.parse.quote(query)}", timeout=5) as answer:
+        with self._get(f"/api/v1/query?query={urllib.parse.quote(query)}") as answer:
             (only,) = json.load(answer)["data"]["result"]
         return float(only["value"][1])
 
@@ -107,7 +116,7 @@ class Prometheus:
         """Wait until a metric has no series any more."""
 
         def gone() -> bool:
-            with urllib.request.urlopen(f"{self.url}/api/v1/query?query=count({metric})", timeout=5) as answer:
+            with self._get(f"/api/v1/query?query=count({metric})") as answer:
                 return not json.load(answer)["data"]["result"]
 
         wait_until(gone, what=f"{metric} to be gone")
@@ -117,12 +126,56 @@ class Prometheus:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Gate:
+    """As a gateway in front of a Prometheus: it lets through what carries these headers, and writes into its refusals what it was sent."""
+
+    def __init__(self, behind: str, wanted: dict[str, str], *, refusal: int = 401) -> None:
+        self.asked: list[bool] = []
+        gate = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                passes = all(self.headers.get(name) == value for name, value in wanted.items())
+                gate.asked.append(passes)
+                status, body = refusal, str(dict(self.headers)).encode()
+                if passes:
+                    with urllib.request.urlopen(f"{behind}{self.path}", timeout=5) as answer:
+                        status, body = 200, answer.read()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *said: Any) -> None:
+                """Tests have nothing to read here."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
 @contextmanager
-def scraped(*, every: str = "500ms") -> Iterator[tuple[Exporter, Prometheus]]:
+def gated(behind: str, wanted: dict[str, str], *, refusal: int = 401) -> Iterator[Gate]:
+    gate = Gate(behind, wanted, refusal=refusal)
+    try:
+        yield gate
+    finally:
+        gate.stop()
+
+
+@contextmanager
+def scraped(*, every: str = "500ms", guarded: bool = False) -> Iterator[tuple[Exporter, Prometheus]]:
     """An exporter and a Prometheus that scrapes it."""
     exporter = Exporter()
     try:
-        server = Prometheus([exporter.port], every=every)
+        server = Prometheus([exporter.port], every=every, guarded=guarded)
         try:
             yield exporter, server
         finally:

@@ -6,7 +6,8 @@ from django.http import HttpRequest
 from ninja import Router, Schema
 from pydantic import Field
 
-from dashboards.prometheus.models import PrometheusServer
+from dashboards.prometheus.credentials import is_unencrypted
+from dashboards.prometheus.models import PrometheusServer, SignIn
 from dashboards.prometheus.services import servers_listed
 from dashboards.prometheus.views import state_of
 from gpufleet.core.times import now
@@ -23,6 +24,14 @@ class SourceOut(Schema):
         description="`stale` after 45 seconds without readings.", json_schema_extra={"enum": ["new", "fresh", "stale", "off"]}, examples=["fresh"]
     )
     enabled: bool = Field(description="Whether it is read.", examples=[True])
+    sign_in: str = Field(
+        description="How gpufleet signs in there. Passwords and tokens are in no answer.",
+        json_schema_extra={"enum": [*SignIn.values]},
+        examples=["basic"],
+    )
+    username: str = Field(description="The user name of `basic`; else empty.", examples=["gpufleet"])
+    tenant: str = Field(description="Whose series are asked for, where a server keeps those of several tenants; else empty.", examples=[""])
+    unencrypted: bool = Field(description="Whether the password or token goes over http to another machine.", examples=[False])
     looked_at: datetime | None = Field(description="When it was asked last; null before the first time.", examples=["2026-03-02T09:41:20Z"])
     readings_at: datetime | None = Field(description="When it last had readings of known GPUs; null before.", examples=["2026-03-02T09:41:20Z"])
     fault: str = Field(description="Why the last look failed; empty where it did not.", examples=[""])
@@ -49,6 +58,10 @@ def _out(row: PrometheusServer, state: str) -> SourceOut:
         url=row.url,
         state=state,
         enabled=row.enabled,
+        sign_in=row.sign_in,
+        username=row.username,
+        tenant=row.tenant,
+        unencrypted=is_unencrypted(row),
         looked_at=row.looked_at,
         readings_at=row.read_at,
         fault=row.fault,

@@ -1,7 +1,9 @@
 """Asking a Prometheus through prometheus-api-client: only where webhooks may lead, to the address that was checked, bounded in time and size."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -45,11 +47,16 @@ class _Pinned(HTTPAdapter):
 
 
 class _Bounded(requests.Session):
-    """No redirects, no proxies or passwords of the environment; an answer is read within a bound of time and size."""
+    """No redirects, no proxies or passwords of the environment; an answer is read within a bound of time and size.
 
-    def __init__(self, pinned: _Pinned) -> None:
+    `headers` go with every question. Where they hold a secret, nothing is repeated of a refusal: a server may write into it what it was sent.
+    """
+
+    def __init__(self, pinned: _Pinned, headers: Mapping[str, str]) -> None:
         super().__init__()
         self.trust_env = False
+        self.own = headers
+        self.headers.update(headers)
         self.deadline = time.monotonic() + WHOLE_SECONDS
         self.pinned = pinned
 
@@ -61,6 +68,8 @@ class _Bounded(requests.Session):
         answer = self._answered(*args, **kwargs)
         if answer.is_redirect:
             raise PrometheusFault("It answers with a redirect, which is not followed.")
+        if fault := _refusal(answer.status_code, self.own):
+            raise PrometheusFault(fault)
         pieces, size = [], 0
         # As it comes, not in pieces of a size: a server that sends a byte now and then is noticed.
         while piece := answer.raw.read1(PIECE, decode_content=True):
@@ -89,15 +98,15 @@ class _Bounded(requests.Session):
 
 
 class Server:
-    """One server for one look."""
+    """One server for one look. `headers` are what signs in."""
 
-    def __init__(self, url: str, rules: Rules) -> None:
+    def __init__(self, url: str, rules: Rules, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         try:
             target = target_of(url, rules)
             pinned = _Pinned(target, addresses_of(target, rules))
         except Refused as fault:
             raise PrometheusFault(str(fault)) from None
-        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(pinned), retry=0)
+        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(pinned, headers), retry=0)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The series of an instant query."""
@@ -114,6 +123,18 @@ class Server:
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise PrometheusFault("Its answer is not one of a Prometheus.")
         return found
+
+
+def _refusal(status: int, headers: Mapping[str, str]) -> str:
+    """Why a server refuses who asks; empty where that is not it, or where its own words say more."""
+    signed = "Authorization" in headers
+    if status == HTTPStatus.UNAUTHORIZED:
+        if not signed:
+            return f"It answered 401: a password or token{'' if headers else ', or a tenant,'} is required."
+        return f"It answered 401: the password or token was not accepted{'' if len(headers) > 1 else ', or a tenant is required'}."
+    if status == HTTPStatus.FORBIDDEN:
+        return f"It answered 403: queries {'with these' if signed else 'without'} credentials are not allowed."
+    return f"It refused the query with status {status}." if signed and status != HTTPStatus.OK else ""
 
 
 def _told(fault: requests.RequestException) -> str:

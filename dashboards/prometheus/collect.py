@@ -43,6 +43,7 @@ from dashboards.health.state import (
 )
 from dashboards.models import NO_READING
 from dashboards.prometheus.asking import PrometheusFault, Server
+from dashboards.prometheus.credentials import headers_of, secret_of
 from dashboards.prometheus.dcgm import SLICES, STALE_SECONDS, Look, look
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry.frames import NO_POWER, Columns, frame_write
@@ -236,7 +237,10 @@ def answer_of(server: PrometheusServer, known: Mapping[str, Known], rules: Rules
     begun, answer = monotonic(), Answer(server)
     try:
         slices = {uuid: one.slices for uuid, one in known.items()}
-        answer.look = look(Server(server.url, rules).ask, known=slices, now=now.timestamp(), hosts=hosts)
+        secret = secret_of(server)
+        if secret is None:
+            raise PrometheusFault("Its password or token cannot be read: the key of this console was changed. Enter it again.")
+        answer.look = look(Server(server.url, rules, headers_of(server, secret)).ask, known=slices, now=now.timestamp(), hosts=hosts)
     except PrometheusFault as fault:
         answer.fault = str(fault)
     except Exception:

@@ -5,6 +5,14 @@ from django.db import models
 from gpufleet.core.times import MomentField, now
 
 
+class SignIn(models.TextChoices):
+    """How gpufleet says to a server who it is."""
+
+    NONE = "none", "Without signing in"
+    BASIC = "basic", "User name and password"
+    BEARER = "bearer", "Bearer token"
+
+
 class PrometheusServer(models.Model):
     """A Prometheus that scrapes DCGM exporters. Which GPUs it knows is seen in its answers, by their UUIDs."""
 
@@ -12,6 +20,10 @@ class PrometheusServer(models.Model):
     name = models.CharField(max_length=80)
     url = models.CharField(max_length=500)
     enabled = models.BooleanField(default=True)
+    sign_in = models.CharField(max_length=8, choices=SignIn.choices, default=SignIn.NONE)
+    username = models.CharField(max_length=200, blank=True)
+    sealed = models.TextField(blank=True, help_text="The password or token, encrypted with the installation's key.")
+    tenant = models.CharField(max_length=200, blank=True, help_text="Whose series are asked for, where a server keeps those of several.")
     revision = models.PositiveIntegerField(default=1)
     changed_at = MomentField(default=now)
     changed_by = models.CharField(max_length=160, blank=True)
