@@ -1,4 +1,7 @@
-"""What beat asks of the dashboards."""
+"""What beat asks of the dashboards. Rounds of one task are apart: one that fails keeps no other from its turn."""
+
+from datetime import datetime
+from functools import partial
 
 from celery import shared_task
 
@@ -16,6 +19,7 @@ from dashboards.idle.winning import won_back_follow
 from dashboards.prometheus.collect import prometheus_turn
 from dashboards.telemetry.local import local_collect
 from dashboards.telemetry.rollups import telemetry_rollup
+from gpufleet.core.apart import all_done
 from gpufleet.core.times import now
 from scheduler.services.loop.measuring import measures_write
 
@@ -23,9 +27,12 @@ from scheduler.services.loop.measuring import measures_write
 @shared_task
 def telemetry_rollup_write() -> None:
     moment = now()
-    telemetry_rollup(now=moment)
-    gap_turn(now=moment)
-    charge_uses_turn(now=moment)
+    all_done(
+        partial(telemetry_rollup, now=moment), partial(gap_turn, now=moment), partial(charge_uses_turn, now=moment), partial(_fragmentation, moment)
+    )
+
+
+def _fragmentation(moment: datetime) -> None:
     if fragmentation_turn(now=moment):
         demand_turn(now=moment)
         rule_turn(now=moment)
@@ -45,17 +52,14 @@ def telemetry_local_collect() -> None:
 @shared_task
 def idle_look() -> None:
     moment = now()
-    idle_turn(now=moment)
-    idle_ends(now=moment)
-    won_back_follow(now=moment)
+    all_done(partial(idle_turn, now=moment), partial(idle_ends, now=moment), partial(won_back_follow, now=moment))
 
 
 @shared_task
 def health_look() -> None:
     """Health rules first: a straggler's cause is often what one of them has found."""
     moment = now()
-    health_turn(now=moment)
-    stragglers_turn(now=moment)
+    all_done(partial(health_turn, now=moment), partial(stragglers_turn, now=moment))
 
 
 @shared_task

@@ -54,6 +54,7 @@ class IdleOut(Schema):
     idle_minutes: int = Field(description="Minutes that readings show it idle. Steps of the policy go by them.", examples=[60])
     ended_at: datetime | None
     end_reason: str = Field(description="Why it ended; empty while it goes on.", examples=[""])
+    fault: str = Field(description="Why the last round could not go on with it; empty where it could.", examples=[""])
     snoozed_until: datetime | None = Field(description="No policy acts before then; null where it was not snoozed.", examples=[None])
     wasted_gpu_hours_milli: int = Field(description="GPU hours wasted so far, in thousandths.", examples=[14200])
     won_gpu_hours_milli: int = Field(description="GPU hours that other jobs used of the reclaimed GPUs within a day, in thousandths.", examples=[0])
@@ -329,7 +330,7 @@ def _detail(request: HttpRequest, episode_id: str) -> HttpResponse:
 
 def _facts(row: IdleRow) -> dict[str, Any]:
     one = row.episode
-    plain = ("gpu_type", "waste", "stage", "stage_at", "held_milli", "idle_milli", "started_at", "ended_at", "end_reason", "snoozed_until")
+    plain = ("gpu_type", "waste", "stage", "stage_at", "held_milli", "idle_milli", "started_at", "ended_at", "end_reason", "fault", "snoozed_until")
     return {
         "id": one.public_id,
         "job": one.job.public_id,

@@ -1,9 +1,12 @@
 """The round of the idle rules: episodes opened, gone on with and ended from readings, and the steps that policies say taken in time.
 
-A GPU without readings is not idle: then nothing opens, nothing is counted, and no step is taken. Late or doubled rounds are harmless.
+A GPU without readings is not idle: then nothing opens, nothing is counted, and no step is taken. Late or doubled rounds are harmless. An allocation
+at which a fault shows is passed over, and the others are gone on with.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -16,15 +19,22 @@ from dashboards.idle.policies import Exempt, Rules, exempt_now, policies_read, s
 from dashboards.idle.steps import STAGE_ORDER, Act, acts_take, is_snoozed
 from dashboards.readings import hardware_now
 from dashboards.signals import Window, activity_window
+from gpufleet.core.apart import done_apart
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
 from gpufleet.core.progress import turn_take
+from scheduler.loop.measures import ROUND_FAULTS
 from scheduler.models import HOLDING, Placement
+from scheduler.services.loop.measuring import tally
+
+logger = logging.getLogger(__name__)
 
 TURN = "idle"
 PACE = timedelta(seconds=50)  # beat asks each minute, give or take
 MINUTE, MILLISECOND = timedelta(minutes=1), timedelta(milliseconds=1)
+# More of them are no bad rows: the fault is that of the round.
+MOST_FAULTS = 20
 # Of a round so much is counted at most: while the console was down nobody looked.
 MOST_COUNTED = timedelta(minutes=5)
 # What came before a reclaim must be told so long before it.
@@ -75,6 +85,31 @@ class Round:
     acted: int = 0
     unknown: int = 0
     lying: tuple[int, ...] = ()
+    faults: int = 0
+
+
+@dataclass(slots=True)
+class Faults:
+    """What could not be done in a round, by attempt. Each is logged and counted; too many of them end the round."""
+
+    by_attempt: dict[int, str] = field(default_factory=dict)
+
+    def note(self, attempt: int, episode: str, fault: Exception) -> None:
+        if attempt not in self.by_attempt and len(self.by_attempt) == MOST_FAULTS:
+            raise fault
+        logger.error("The round of idle GPUs could not go on with attempt %s (episode %s).", attempt, episode or "none", exc_info=fault)
+        tally.count(ROUND_FAULTS, TURN)
+        self.by_attempt[attempt] = f"The last round could not go on with it ({type(fault).__name__}). The log says why; the next round tries again."
+
+    def write(self, episodes: Iterable[IdleEpisode]) -> None:
+        """On the episodes, where it has changed."""
+        changed: dict[str, list[int]] = {}
+        for episode in episodes:
+            told = self.by_attempt.get(episode.attempt_id, "")
+            if told != episode.fault:
+                changed.setdefault(told, []).append(episode.pk)
+        for told, keys in changed.items():
+            IdleEpisode.objects.filter(pk__among=keys).update(fault=told)
 
 
 def idle_turn(*, now: datetime) -> Round | None:
@@ -181,34 +216,75 @@ def _write(
     lying: tuple[int, ...],
     now: datetime,
 ) -> Round:
-    news = News()
+    faults = Faults()
+    made: list[IdleEpisode] = []
     acts: list[Act] = []
+    unknown = sum(not found.known for found in judged.values())
+
+    def write(attempts: Sequence[int]) -> Written:
+        some = {key: copy(episodes[key]) for key in attempts if key in episodes}
+        return _write_some(attempts, some, holdings, watched, judged, now)
+
+    def failed(attempt: int, fault: Exception) -> None:
+        faults.note(attempt, episodes[attempt].public_id if attempt in episodes else "", fault)
+
+    parts = done_apart(sorted({*episodes, *judged}), write, failed=failed)
+    ended = sum(part.ended for part in parts)
+    for part in parts:
+        made += part.made
+        for episode in (*part.made, *part.going):
+            if not judged[episode.attempt_id].stays:
+                continue
+            try:
+                acts += _due(episode, holdings[episode.attempt_id].path, watched[episode.attempt_id], exempt, now)
+            except Exception as fault:
+                faults.note(episode.attempt_id, episode.public_id, fault)
+    standing = {episode.pk: episode for episode in (*episodes.values(), *made)}
+
+    def act_failed(act: Act, fault: Exception) -> None:
+        faults.note(standing[act.episode].attempt_id, standing[act.episode].public_id, fault)
+
+    acted = acts_take(acts=acts, failed=act_failed, now=now)
+    faults.write(standing.values())
+    return Round(len(made), ended, acted, unknown, lying, len(faults.by_attempt))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    made: list[IdleEpisode]
+    going: list[IdleEpisode]
+    ended: int
+
+
+def _write_some(
+    attempts: Sequence[int],
+    episodes: Mapping[int, IdleEpisode],
+    holdings: Mapping[int, Holding],
+    watched: Mapping[int, Rules],
+    judged: Mapping[int, Found],
+    now: datetime,
+) -> Written:
+    """Open, go on with and end the episodes of these attempts, in the caller's transaction."""
     going: list[IdleEpisode] = []
     over: list[tuple[IdleEpisode, str]] = []
-    unknown = sum(not found.known for found in judged.values())
-    with transaction.atomic():
-        fresh = [key for key, found in judged.items() if key not in episodes and found.opens]
-        made = _open(fresh, holdings, watched, judged, now)
-        for attempt, episode in episodes.items():
-            found = judged.get(attempt)
-            if attempt not in holdings:
-                over.append((episode, "The job left its GPUs."))
-            elif found is None:
-                over.append((episode, "The policy no longer watches it."))
-            elif found.stays:
-                going.append(_gone_on(episode, holdings[attempt], found, now))
-            elif found.known:
-                over.append((episode, "The GPUs compute again."))
-        objects_update(going, GOING)
-        episodes_end(over, now)
-        for episode in (*episodes.values(), *made):
-            found, rules = judged.get(episode.attempt_id), watched.get(episode.attempt_id)
-            if episode.ended_at is None and found is not None and rules is not None and found.stays:
-                acts += _due(episode, holdings[episode.attempt_id].path, rules, exempt, now)
-        if made or over:
-            news.add("overview", 1)
-            news.publish()
-    return Round(len(made), len(over), acts_take(acts=acts, now=now), unknown, lying)
+    made = _open([key for key in attempts if key in judged and key not in episodes and judged[key].opens], holdings, watched, judged, now)
+    for attempt, episode in episodes.items():
+        found = judged.get(attempt)
+        if attempt not in holdings:
+            over.append((episode, "The job left its GPUs."))
+        elif found is None:
+            over.append((episode, "The policy no longer watches it."))
+        elif found.stays:
+            going.append(_gone_on(episode, holdings[attempt], found, now))
+        elif found.known:
+            over.append((episode, "The GPUs compute again."))
+    objects_update(going, GOING)
+    episodes_end(over, now)
+    if made or over:
+        news = News()
+        news.add("overview", 1)
+        news.publish()
+    return Written(made, going, len(over))
 
 
 def _open(

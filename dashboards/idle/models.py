@@ -47,6 +47,7 @@ class IdleEpisode(models.Model):
     wasted_milli_millis = models.BigIntegerField(default=0, help_text="Milli-GPU times milliseconds.")
     stage = models.CharField(max_length=14, choices=Stage.choices, default=Stage.OPEN)
     stage_at = MomentField()
+    fault = models.CharField(max_length=300, blank=True, help_text="Why the last round could not go on with it; empty where it could.")
     snoozed_until = MomentField(null=True, blank=True)
     snoozes = models.PositiveSmallIntegerField(default=0)
     reclaimed_at = MomentField(null=True, blank=True)

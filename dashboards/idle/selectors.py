@@ -28,6 +28,9 @@ COUNTED = (
     "ended_at",
     "idle_milli",
     "wasted_milli_millis",
+    "fault",
+    "public_id",
+    "job__name",
 )
 
 
@@ -144,7 +147,7 @@ class Hoarder:
 
 @dataclass(frozen=True, slots=True)
 class IdleSummary:
-    """What is idle now, and the last seven days."""
+    """What is idle now, and the last seven days. `faults` are ids and job names of episodes that the last round could not go on with."""
 
     episodes: int
     gpus_milli: int
@@ -156,6 +159,7 @@ class IdleSummary:
     week_hours_told: str
     won_hours_told: str
     worst: Sequence[Hoarder]
+    faults: Sequence[tuple[str, str]]
 
 
 def idle_summary(access: Access, *, now: datetime) -> IdleSummary:
@@ -163,11 +167,13 @@ def idle_summary(access: Access, *, now: datetime) -> IdleSummary:
     rates = rates_visible(access, now=now) if access.can_somewhere(Can.SEE_COSTS) else None
     rows, since = episodes_listed(access), now - WEEK
     open_rows: list[tuple[str, int]] = []
+    faults: list[tuple[str, str]] = []
     by_owner: dict[tuple[str, str, str], list[tuple[str, int]]] = defaultdict(list)
     counted = rows.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=since)).order_by("pk").values_list(*COUNTED)
-    for shown, username, path, gpu_type, started, seen, ended, idle_milli, wasted in counted:
+    for shown, username, path, gpu_type, started, seen, ended, idle_milli, wasted, fault, public_id, job in counted:
         if ended is None:
             open_rows.append((gpu_type, idle_milli))
+            faults += [(public_id, job)] if fault else []
         if seen > since:
             by_owner[shown or username or "no owner", username or "", path].append((gpu_type, wasted_since(since, started, seen, wasted)))
     hoarders = [
@@ -197,6 +203,7 @@ def idle_summary(access: Access, *, now: datetime) -> IdleSummary:
         week_hours_told=hours_told(week_hours),
         won_hours_told=hours_told(won_hours),
         worst=[one for one in hoarders if one.milli_millis][:WORST],
+        faults=faults,
     )
 
 

@@ -3,7 +3,7 @@
 A reclaim goes the scheduler's own way: the run is asked to save its work and leave, and the job waits to resume from its checkpoint.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 
 from dashboards.idle.models import IdleEpisode, IdleStep, Stage
 from dashboards.telling import Event, events_tell
+from gpufleet.core.apart import done_apart
 from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_write
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.faults import Conflict, text_faults
@@ -65,11 +66,13 @@ class Act:
     reclaim_after: int | None = None
 
 
-def acts_take(*, acts: Sequence[Act], now: datetime) -> int:
-    """Take the steps that policies ask for, of episodes that have neither moved on since nor been snoozed: as many queries for many."""
-    if not acts:
-        return 0
-    with transaction.atomic():
+def acts_take(*, acts: Sequence[Act], failed: Callable[[Act, Exception], None], now: datetime) -> int:
+    """Take the steps that policies ask for, of episodes that have neither moved on since nor been snoozed: as many queries for many.
+
+    One that fails is told to `failed`, and the others are taken.
+    """
+
+    def take(acts: Sequence[Act]) -> int:
         locked = {episode.pk: episode for episode in _locked([act.episode for act in acts])}
         due = [(locked[act.episode], act) for act in acts if act.episode in locked]
         takes = [
@@ -78,6 +81,8 @@ def acts_take(*, acts: Sequence[Act], now: datetime) -> int:
             if episode.ended_at is None and STAGE_ORDER.index(episode.stage) < STAGE_ORDER.index(act.stage) and not is_snoozed(episode, now)
         ]
         return len(_take(takes, actor=SYSTEM, now=now))
+
+    return sum(done_apart(acts, take, failed=failed))
 
 
 def is_snoozed(episode: IdleEpisode, now: datetime) -> bool:

@@ -402,6 +402,10 @@ def test_an_owner_snoozes_twice_and_then_asks(gang):
         episode_reclaim(access=access, episode=episode, reason="Mine", now=NOON)
 
 
+def unexpected(act, fault):
+    raise fault
+
+
 def test_a_step_that_a_round_has_found_due_is_not_taken_if_somebody_was_faster(gang, personas: Personas):
     """Its owner has snoozed it meanwhile, or its GPUs are being reclaimed already."""
     job, gpus = gang
@@ -411,10 +415,10 @@ def test_a_step_that_a_round_has_found_due_is_not_taken_if_somebody_was_faster(g
     episode = IdleEpisode.objects.get()
 
     episode_snooze(access=access, episode=episode, hours=1, reason="Debugging.", now=NOON)
-    assert not acts_take(acts=[Act(episode.pk, Stage.RECLAIMING)], now=NOON)
+    assert not acts_take(acts=[Act(episode.pk, Stage.RECLAIMING)], failed=unexpected, now=NOON)
     assert Job.objects.get(pk=job.pk).state == JobState.RUNNING
     episode_reclaim(access=access, episode=episode, reason="Others wait.", now=NOON)
-    assert not acts_take(acts=[Act(episode.pk, Stage.NOTIFIED)], now=NOON + timedelta(hours=2))
+    assert not acts_take(acts=[Act(episode.pk, Stage.NOTIFIED)], failed=unexpected, now=NOON + timedelta(hours=2))
     assert IdleEpisode.objects.get().stage == Stage.RECLAIMING
 
 
