@@ -10,6 +10,7 @@ from dashboards.charged import charge_uses_turn
 from dashboards.fragmentation.demand import demand_turn
 from dashboards.fragmentation.rule import rule_turn
 from dashboards.fragmentation.store import fragmentation_turn
+from dashboards.fragmentation.telling import defragmentations_tell
 from dashboards.gap.store import gap_turn
 from dashboards.health.round import health_turn
 from dashboards.health.stragglers import stragglers_turn
@@ -28,7 +29,11 @@ from scheduler.services.loop.measuring import measures_write
 def telemetry_rollup_write() -> None:
     moment = now()
     all_done(
-        partial(telemetry_rollup, now=moment), partial(gap_turn, now=moment), partial(charge_uses_turn, now=moment), partial(_fragmentation, moment)
+        partial(telemetry_rollup, now=moment),
+        partial(gap_turn, now=moment),
+        partial(charge_uses_turn, now=moment),
+        partial(_fragmentation, moment),
+        partial(defragmentations_tell, now=moment),
     )
 
 

@@ -5,7 +5,7 @@ Messages are rows (`Delivery`) that the sender carries out later, written with w
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,9 @@ from django.conf import settings
 
 from dashboards.models import ActivityEntry
 from gpufleet.core.bulk import rows_insert
+from gpufleet.core.models import User
 from gpufleet.core.times import written
+from quotas.models import Role, RoleBinding
 from quotas.permissions import is_within
 from scheduler.models import Delivery, HookForm, Webhook, WebhookState
 from scheduler.notify.happenings import PAYLOAD_VERSION, FleetEvent
@@ -93,3 +95,23 @@ def _wants(hook: Webhook, kind: str, path: str) -> bool:
     assert hook.node is not None
     covers = is_within(path, hook.node.path) if path else "/" not in hook.node.path
     return kind in hook.kinds and covers
+
+
+class People:
+    """Who has which of some roles, and where. Two queries at most, however often it is asked."""
+
+    def __init__(self, roles: Collection[str]) -> None:
+        held = RoleBinding.objects.filter(role__in=sorted(roles), node__archived_at__isnull=True, user__is_active=True) if roles else None
+        self._held = list(held.values_list("user_id", "role", "node__path")) if held is not None else []
+        self._superusers: list[int] = []
+        if Role.SUPERUSER in roles:
+            self._superusers = list(User.objects.filter(is_superuser=True, is_active=True).values_list("pk", flat=True))
+
+    def with_roles(self, roles: Collection[str], *, team: str = "") -> list[int]:
+        """People with one of these roles on the whole fleet; of team leads, those of the team or of a node above it."""
+        found = {
+            user
+            for user, role, path in self._held
+            if role in roles and user is not None and (is_within(team, path) if role == Role.TEAM_LEAD else "/" not in path)
+        }
+        return sorted(found.union(self._superusers if Role.SUPERUSER in roles else ()))

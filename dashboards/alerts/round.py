@@ -12,14 +12,11 @@ from django.db import transaction
 from dashboards.alerts.figures import COSTS, FIGURES, WHOLE, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Silence
-from dashboards.telling import Event, events_tell
+from dashboards.telling import Event, People, events_tell
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
-from gpufleet.core.models import User
 from gpufleet.core.progress import turn_take
-from quotas.models import Role, RoleBinding
-from quotas.permissions import is_within
 from scheduler.notify.happenings import FleetEvent
 from scheduler.services.notify.notices import Kind, Word, notices_say
 
@@ -263,23 +260,3 @@ def said(alert: Alert) -> str:
     figure = FIGURES[alert.rule.figure]
     unit = figure.unit if figure.unit == "%" else f" {figure.unit}" if figure.unit else ""
     return f"{figure.label}: {alert.value:,.1f}{unit}, limit {alert.rule.threshold:g}{unit}, since {alert.since:%Y-%m-%d %H:%M} UTC."
-
-
-class People:
-    """Who has which of some roles, and where. Two queries at most, however often it is asked."""
-
-    def __init__(self, roles: Collection[str]) -> None:
-        held = RoleBinding.objects.filter(role__in=sorted(roles), node__archived_at__isnull=True, user__is_active=True) if roles else None
-        self._held = list(held.values_list("user_id", "role", "node__path")) if held is not None else []
-        self._superusers: list[int] = []
-        if Role.SUPERUSER in roles:
-            self._superusers = list(User.objects.filter(is_superuser=True, is_active=True).values_list("pk", flat=True))
-
-    def with_roles(self, roles: Collection[str], *, team: str = "") -> list[int]:
-        """People with one of these roles on the whole fleet; of team leads, those of the team or of a node above it."""
-        found = {
-            user
-            for user, role, path in self._held
-            if role in roles and user is not None and (is_within(team, path) if role == Role.TEAM_LEAD else "/" not in path)
-        }
-        return sorted(found.union(self._superusers if Role.SUPERUSER in roles else ()))

@@ -86,7 +86,7 @@ WAYS: dict[str, Any] = {
 
 class ChoicesIn(Schema):
     ways: dict[str, list[str]] = Field(
-        description="Kinds: started, preempted, failed, finished, near_limit, drain, idle, alert. Kinds that are not named are not sent.",
+        description="Kinds: started, preempted, failed, finished, near_limit, drain, moved, idle, alert. Kinds that are not named are not sent.",
         json_schema_extra=WAYS,
     )
     zone: str = Field("UTC", max_length=100)

@@ -30,6 +30,8 @@ class Defragmentation(models.Model):
     asked_at = MomentField(default=now)
     asked_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     asked_by_name = models.CharField(max_length=160)
+    stopped_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    told = models.CharField(max_length=7, blank=True, help_text="What people were told of it last: planned, begun or ended.")
 
     class Meta:
         db_table = "defragmentation"

@@ -38,6 +38,9 @@ class FleetEvent(StrEnum):
     IDLE_NOTIFIED = "idle.notified"
     IDLE_WARNED = "idle.warned"
     IDLE_RECLAIMED = "idle.reclaimed"
+    DEFRAG_PLANNED = "defrag.planned"
+    DEFRAG_BEGUN = "defrag.begun"
+    DEFRAG_ENDED = "defrag.ended"
 
 
 # What a webhook may choose to be told of.
@@ -69,6 +72,9 @@ LABELS: dict[str, str] = {
     FleetEvent.IDLE_NOTIFIED: "The owner of idle GPUs was notified",
     FleetEvent.IDLE_WARNED: "The owner of idle GPUs was warned",
     FleetEvent.IDLE_RECLAIMED: "Idle GPUs were reclaimed",
+    FleetEvent.DEFRAG_PLANNED: "A defragmentation is planned",
+    FleetEvent.DEFRAG_BEGUN: "A defragmentation has begun",
+    FleetEvent.DEFRAG_ENDED: "A defragmentation has ended or is called off",
     TEST: "Test",
     NOTICES: "Notices",
 }

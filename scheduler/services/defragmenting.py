@@ -104,6 +104,7 @@ def defragmentation_stop(*, access: Access, found: Defragmentation, now: datetim
         found = Defragmentation.objects.select_for_update().get(pk=found.pk)
         if found.state != Defragmentation.State.OPEN:
             raise Conflict("It has ended already.")
+        found.stopped_by = access.actor.user
         _end(found, f"Stopped by {access.actor.name}.", now)
         audit_record(actor=access.actor, action="defragmentation.stop", kind="defragmentation", object_id=found.public_id, after={"state": "ended"})
     return found
@@ -147,7 +148,7 @@ def _over(now: datetime) -> None:
 
 def _end(found: Defragmentation, because: str, now: datetime) -> None:
     found.state, found.ended_at, found.ended_because = Defragmentation.State.ENDED, now, because
-    found.save(update_fields=["state", "ended_at", "ended_because", "moves_done"])
+    found.save(update_fields=["state", "ended_at", "ended_because", "moves_done", "stopped_by"])
     feed_publish(changes={"fragmentation": [{"id": found.pk}]})
 
 

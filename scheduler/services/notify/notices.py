@@ -41,12 +41,13 @@ class Kind(StrEnum):
     FINISHED = "finished"
     NEAR_LIMIT = "near_limit"
     DRAIN = "drain"
+    MOVED = "moved"
     IDLE = "idle"
     ALERT = "alert"
 
 
 # Kinds that came later. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
-ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN})
+ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN, Kind.MOVED})
 
 
 class Way(StrEnum):
@@ -68,6 +69,7 @@ KIND_OF: dict[str, Kind] = {
     Happened.CANCELLED: Kind.FINISHED,
     Happened.NEAR_LIMIT: Kind.NEAR_LIMIT,
     Happened.NODE_DRAINING: Kind.DRAIN,
+    Happened.MOVED: Kind.MOVED,
 }
 KIND_LABELS: dict[str, str] = {
     Kind.STARTED: "A job runs",
@@ -76,6 +78,7 @@ KIND_LABELS: dict[str, str] = {
     Kind.FINISHED: "A job completed, or somebody else cancelled it",
     Kind.NEAR_LIMIT: "A job's time limit is near",
     Kind.DRAIN: "The node of a job is drained at a stated time",
+    Kind.MOVED: "A job is moved to other GPUs; for operators, also a defragmentation",
     Kind.IDLE: "GPUs of your job are idle",
     Kind.ALERT: "An alert fires or ends",
 }
@@ -90,6 +93,7 @@ _ONE = {
     Happened.CANCELLED: "{} was cancelled",
     Happened.NEAR_LIMIT: "The time limit of {} is near",
     Happened.NODE_DRAINING: "Drain of the node of {}",
+    Happened.MOVED: "{} is moved to other GPUs",
 }
 _MANY = {
     Kind.STARTED: "{} jobs run",
@@ -98,6 +102,7 @@ _MANY = {
     Kind.FINISHED: "{} jobs are over",
     Kind.NEAR_LIMIT: "The time limits of {} jobs are near",
     Kind.DRAIN: "Drains of the nodes of {} jobs",
+    Kind.MOVED: "{} jobs are moved to other GPUs",
     Kind.IDLE: "GPUs of {} jobs are idle",
     Kind.ALERT: "{} alerts",
 }
