@@ -32,6 +32,7 @@ from scheduler.backends.slurm.outcomes import (
     GIVEN_UP,
     SIGKILLED,
     UNTOLD,
+    WHOLE_SECONDS,
     began,
     completed_at,
     left_at,
@@ -58,7 +59,6 @@ ACCOUNTS_EACH = 8.0  # seconds at least between two questions to Slurm's account
 ACCOUNTS_A_LOOK = 200
 BOOT_EACH = 15.0  # seconds at least between two questions for when the controller was started
 SWEPT_FOR = timedelta(minutes=10)  # since then jobs are looked at that were completed before it without its knowledge
-WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
 AGREED = timedelta(seconds=20)  # by then the console knows which nodes Slurm has drained or given to others, so that it plans without them
 APART = timedelta(seconds=120)  # so far apart Slurm may begin the parts of a gang: its backfill tries each 30 s, as it is shipped
 # When a part ended, its code, why, whether hardware is to blame, whether it is only a victim, and whether its time was over.

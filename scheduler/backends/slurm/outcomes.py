@@ -24,6 +24,7 @@ SIGKILLED = 128 + signal.SIGKILL
 ENDED_BY_SLURM = (SIGKILLED, 128 + signal.SIGTERM)  # what ends so was ended, be it by Slurm or by whom else
 NO_FOLDER = 126  # with which alone a script ends that leaves no code: the job names a working directory that is not there
 AT_ITS_START = timedelta(seconds=2)
+WHOLE_SECONDS = timedelta(seconds=1)  # in which Slurm tells times
 CLOCKS_APART = timedelta(seconds=1)  # at most a node's is behind that of the controller
 TOLD_WITHIN = timedelta(seconds=30)  # of its last exit code Slurm has told the end of a job
 LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED"})
@@ -58,7 +59,7 @@ def outcome(
         return 0, "", False
     if run.withdrawn and job.state == "CANCELLED":
         return None, run.withdrawn, True
-    if not run.stopping and not run.killed and _never_ran(run, part, job):
+    if _never_ran(run, part, job):
         return None, f"Slurm withdrew job {job.id} {f'while {nodes} started it' if job.nodes else 'before it had nodes'}.", True
     if not run.stopping and not run.killed and _was_started_twice(run, part, job):
         return None, f"Slurm had forgotten that it started job {job.id}, started it again, and {nodes} cancelled it.", True
@@ -168,7 +169,11 @@ def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime
     if job.started_at is not None and moment < job.started_at:
         return moment
     if job.ended:
-        return moment if job.state in GIVEN_UP and job.ended_at is not None and moment < job.ended_at else None
+        if job.state not in GIVEN_UP or job.ended_at is None:
+            return None
+        # In the second of its end, too, where that is called one before it ran. What somebody cancels may leave 0 because of that.
+        same = WHOLE_SECONDS if _never_ran(run, part, job) else timedelta(0)
+        return moment if moment < job.ended_at + same else None
     ended_unseen = job.state == "RUNNING" and now - moment > TOLD_WITHIN and not kept_on_node(run, part)  # which may take long to copy
     return moment if ended_unseen else None
 
@@ -176,7 +181,7 @@ def completed_at(run: Run, part: Mapping[str, Any], job: SlurmJob, now: datetime
 def _never_ran(run: Run, part: Mapping[str, Any], job: SlurmJob) -> bool:
     """Whether Slurm itself cancelled it before a process ran, which would have had a code. A controller that forgot its last jobs gives their numbers
     to others, and what a node says of such a number ends the wrong one: the node's slurmd does not take it, or its end is taken for this one's."""
-    if job.state != "CANCELLED" or job.exit_code:
+    if run.stopping or run.killed or job.state != "CANCELLED" or job.exit_code:
         return False
     if not job.nodes or job.started_at is None or job.ended_at is None or job.ended_at - job.started_at <= AT_ITS_START:
         return True

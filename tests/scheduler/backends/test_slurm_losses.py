@@ -14,7 +14,7 @@ from scheduler.backends.base import BackendError, NotFound, RunState, Signal
 from scheduler.backends.slurm import looking
 from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.backends.slurm.looking import AGREED
-from scheduler.backends.slurm.outcomes import outcome
+from scheduler.backends.slurm.outcomes import completed_at, outcome
 from scheduler.backends.slurm.runs import Run, state_of
 from scheduler.backends.slurm.site import jobs_of_others
 from scheduler.backends.slurm.values import SlurmJob
@@ -145,6 +145,34 @@ def test_a_second_start_that_its_node_refuses_ends_a_run_that_is_lost(tmp_path, 
 
     assert (told[0], told[2]) == ((None, True) if lost else (code, False)), told
     assert outcome(replace(run, killed=True), part, job)[2] is False, "what we ended was ended by us"
+
+
+@pytest.mark.parametrize(
+    ("state", "ran", "code", "left", "completed"),
+    [
+        ("CANCELLED", 0, 0, 0.4, True),
+        ("CANCELLED", 2, 0, 0.9, True),
+        ("CANCELLED", 0, 0, 1.4, False),
+        ("CANCELLED", 60, 0, 0.4, False),
+        ("CANCELLED", 0, 143, 0.4, False),
+        ("NODE_FAIL", 60, 0, 0.4, False),
+    ],
+    ids=["at its start", "soon after it", "a second later", "by somebody", "by a signal", "its node failed"],
+)
+def test_what_left_exit_code_0_in_the_second_in_which_slurm_cancelled_it_at_its_start_is_completed(tmp_path, state, ran, code, left, completed):
+    """Slurm tells whole seconds. What it ends later may have been asked to leave in that second, and have left 0."""
+    run = Run("j-2.1", 1, now().isoformat(), folder=str(tmp_path))
+    part = {"number": 0, "id": 7, "nodes": ["gpu001"], "seats": [{"role": "worker", "index": 0}], "single": True}
+    started = now().replace(microsecond=0) - timedelta(minutes=5)
+    ended = started + timedelta(seconds=ran)
+    (tmp_path / "worker-0.log").touch()
+    file = tmp_path / "worker-0.0.exit"
+    file.write_text(f"0 {int(started.timestamp())}\n")
+    os.utime(file, (ended.timestamp() + left,) * 2)
+    job = SlurmJob(7, state, "", "", ("gpu001",), {}, code, False, "", started, ended)
+
+    assert (completed_at(run, part, job, now()) == ended + timedelta(seconds=left)) is completed
+    assert completed_at(replace(run, stopping=now().isoformat()), part, job, now()) is None, "what we ended was ended by us"
 
 
 def test_what_slurm_ends_for_the_job_that_had_its_number_before_is_lost_and_what_ends_itself_is_not(site):
