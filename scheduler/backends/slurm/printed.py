@@ -10,6 +10,7 @@ from scheduler.backends.slurm.values import ENDED, RUNNING, SlurmJob, SlurmNode
 MEMORY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGTP]?)")
 UNITS_MIB = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
 INDEX = re.compile(r"\(IDX:([^)]*)\)")
+PARTS = re.compile(r"\(([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*)\)")
 HELD_ON = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 # What `squeue` is asked to print of a job. Its JSON costs fifteen times as much, with all jobs of the last minutes in each.
 FIELDS = (
@@ -51,14 +52,16 @@ def _split(text: str) -> Iterator[str]:
 
 
 def indices(text: str) -> tuple[int, ...]:
-    """The GPU indices of `gpu:h100:3(IDX:0-1,5)`."""
-    found: list[int] = []
+    """The GPU indices of `gpu:h100:3(IDX:0-1,5)`, and of `shard:h100:3(0/4,3/4)`, as newer versions write how many parts of each GPU are held."""
+    found: set[int] = set()
     for inside in INDEX.findall(text):
         for span in inside.split(","):
             low, dash, high = span.partition("-")
             if low.isdigit() and (not dash or high.isdigit()):
-                found += range(int(low), int(high or low) + 1)
-    return tuple(found)
+                found.update(range(int(low), int(high or low) + 1))
+    for inside in PARTS.findall(text):
+        found.update(index for index, part in enumerate(inside.split(",")) if int(part.partition("/")[0]))
+    return tuple(sorted(found))
 
 
 def printed_job(values: Sequence[str]) -> SlurmJob:
@@ -162,13 +165,14 @@ def number_of(value: Any) -> int | None:
 
 
 def allocated(text: str) -> dict[str, int]:
-    """What `cpu=64,mem=400G,node=2,billing=64,gres/gpu=8,gres/gpu:h100=8` hands out over all nodes."""
+    """What `cpu=64,mem=400G,node=2,billing=64,gres/gpu=8,gres/gpu:h100=8` hands out over all nodes. Parts of GPUs are of at least one on each."""
     stated = dict(part.partition("=")[::2] for part in text.split(","))
     memory = MEMORY.fullmatch(stated.get("mem", ""))
+    shared = whole(stated.get("node", "")) if {"gres/shard", "gres/mps"} & stated.keys() else 0
     return {
         "cpus": whole(stated.get("cpu", "")),
         "memory_mib": int(float(memory[1]) * UNITS_MIB[memory[2]]) if memory else 0,
-        "gpu_count": whole(stated.get("gres/gpu", "")),
+        "gpu_count": whole(stated.get("gres/gpu", "")) + shared,
     }
 
 

@@ -18,7 +18,7 @@ from scheduler.backends.base import BackendRefused, NotFound, RunState, Signal
 from scheduler.backends.slurm import client, logs
 from scheduler.backends.slurm import site as site_of_slurm
 from scheduler.backends.slurm.errors import SlurmSilent
-from scheduler.backends.slurm.printed import hostlist, indices
+from scheduler.backends.slurm.printed import allocated, hostlist, indices
 from scheduler.backends.slurm.rest import job_of
 from scheduler.backends.slurm.values import ENDED, SlurmJob
 from scheduler.models import SlurmRun
@@ -427,3 +427,8 @@ def test_names_and_indices_are_read_as_slurm_writes_them():
     assert hostlist("") == ()
     assert indices("gpu:h100:3(IDX:0-1,5)") == (0, 1, 5)
     assert indices("gpu:h100:0(IDX:N/A)") == ()
+    assert indices("shard:3(IDX:2)") == (2,)
+    assert indices("gpu:h100:1(IDX:3),shard:h100:5(0/4,4/4,1/4,0/4)") == (1, 2, 3), "as newer versions of Slurm write shares"
+    assert [allocated(f"cpu=2,node=2,{held}")["gpu_count"] for held in ("gres/gpu=8", "gres/shard=3", "gres/gpu=2,gres/mps=60", "billing=2")] == [
+        8, 2, 4, 0,
+    ]  # fmt: skip

@@ -17,6 +17,7 @@ from gpufleet.core.times import now
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.gres import Gres
+from scheduler.backends.slurm.printed import indices
 from scheduler.backends.slurm.script import parts_of
 from scheduler.engine.model.mig import BOARDS, valid_layout
 from scheduler.hardware.slurm import packed
@@ -231,6 +232,20 @@ def test_time_slices_are_shards_and_mps_finds_no_place_where_slurm_has_none(shar
         assert given(console, shard).startswith("shard:2(IDX:"), "0.3 of four are two"
         assert Job.objects.get(pk=mps.pk).state == JobState.QUEUED
         assert not fleet_faults()
+    finally:
+        clear(console)
+
+
+def test_a_job_outside_that_holds_shards_takes_their_gpu(sharded, settings):
+    console = site_on(sharded, settings)
+    theirs = sharded.sh("sbatch", "--parsable", "--gres=shard:1", "--chdir=/", "--output=/dev/null", "--wrap=sleep 300")
+    try:
+        wait_until(lambda: any(job.running for job in console.client.jobs() if job.id == int(theirs)), what="theirs to run")
+        slurm_nodes_reconcile(now=now())
+        shown = sharded.sh("scontrol", "show", "job", "-d", theirs)
+        (seat,) = OutsideSeat.objects.filter(job__number=theirs, gpu__isnull=False)
+
+        assert indices(shown) == (seat.gpu.index,), shown
     finally:
         clear(console)
 
