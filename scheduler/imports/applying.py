@@ -29,6 +29,7 @@ class Applying:
     domains: dict[tuple[str, str], Domain] = field(default_factory=dict)
     nodes: dict[NodeKey, Node] = field(default_factory=dict)
     gpus: dict[tuple[NodeKey, int], Gpu] = field(default_factory=dict)
+    restored: list[Cluster] = field(default_factory=list)  # back in the fleet, as they were before
     touched_nodes: set[int] = field(default_factory=set)
     touched_gpus: set[int] = field(default_factory=set)
 
@@ -55,7 +56,8 @@ class Applying:
         )
         keys = {change.node[0] for change in plan.changes if change.node} | {name for name, _ in plan.new_clusters}
         keys |= {name for name, _ in plan.new_pools} | {name for name, _, _ in plan.new_domains} | {name for name, _, _ in plan.new_levels}
-        Cluster.objects.filter(name__in=keys, removed_at__isnull=False).update(removed_at=None)  # back in the fleet
+        self.restored = list(Cluster.objects.select_for_update().filter(name__in=keys, removed_at__isnull=False).order_by("name"))
+        Cluster.objects.filter(pk__in=[cluster.pk for cluster in self.restored]).update(removed_at=None)
         self.clusters = {cluster.name: cluster for cluster in Cluster.objects.filter(name__in=keys)}
         by_pk = {cluster.pk: cluster.name for cluster in self.clusters.values()}
         TopologyLevel.objects.bulk_create(

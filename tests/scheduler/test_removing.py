@@ -242,6 +242,9 @@ def test_a_cluster_of_that_name_that_is_imported_again_goes_on(leaving, personas
     cluster = Cluster.objects.get(name="hpc")
     assert (cluster.pk, cluster.removed_at) == (leaving.cluster.pk, None)
     assert Node.objects.filter(cluster=cluster, removed_at__isnull=True).count() == 1
+    entry = AuditEntry.objects.get(action="cluster.restore")
+    assert (entry.object_id, entry.before["removed"]) == (cluster.public_id, f"{leaving.loop.now:%Y-%m-%d %H:%M:%S}")
+    assert entry.after == {"removed": None, "cluster": "hpc", "import": preview.upload.public_id}
     assert {row.name for row in clusters_listed(access)} == {"hpc", "south"}
     assert fleet_faults() == []
 

@@ -100,6 +100,15 @@ def import_apply(*, access: Access, upload: InventoryImport, now: datetime) -> P
         done.run()
         upload.applied_at, upload.applied_by_name = now, access.actor.name
         upload.save(update_fields=["applied_at", "applied_by_name"])
+        for cluster in done.restored:
+            audit_record(
+                actor=access.actor,
+                action="cluster.restore",
+                kind="cluster",
+                object_id=cluster.public_id,
+                before={"removed": f"{cluster.removed_at:%Y-%m-%d %H:%M:%S}"},
+                after={"cluster": cluster.name, "import": upload.public_id},
+            )
         audit_record(
             actor=access.actor,
             action="inventory.import",
