@@ -36,13 +36,18 @@ SAVES = """
 """
 
 
-def test_asked_to_save_it_saves_and_goes_on(backend: LocalBackend) -> None:
-    backend.start(order(SAVES, workers=2), now=now())
+def both_save(backend: LocalBackend, program: str) -> None:
+    """Two workers that are asked to, once they are up."""
+    backend.start(order(program, workers=2), now=now())
     for index in (0, 1):
         running(backend, "up", index=index)
     backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
     for index in (0, 1):
         running(backend, "saved", index=index)
+
+
+def test_asked_to_save_it_saves_and_goes_on(backend: LocalBackend) -> None:
+    both_save(backend, SAVES)
 
     (found,) = look(backend).checkpoints
     assert (found.step, found.shards_expected, found.shards) == (7, 2, (0, 1))
@@ -64,12 +69,7 @@ def test_the_ranks_below_a_launcher_are_asked_to_save_and_not_the_launcher(backe
     """As torchrun: it knows nothing of USR1, and its ranks are in sessions of their own."""
     command = f"[sys.executable, '-u', '-c', {textwrap.dedent(SAVES)!r}]"
     launcher = f"import subprocess, sys; raise SystemExit(subprocess.run({command}, start_new_session=True).returncode)"
-    backend.start(order(launcher, workers=2), now=now())
-    for index in (0, 1):
-        running(backend, "up", index=index)
-    backend.signal(key="j-1.1", sequence=2, signal=Signal.CHECKPOINT, now=now())
-    for index in (0, 1):
-        running(backend, "saved", index=index)
+    both_save(backend, launcher)
 
     assert look(backend).state == RunState.RUNNING
 

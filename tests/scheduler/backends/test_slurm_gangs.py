@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.backends.base import RunState, Signal
+from scheduler.backends.base import RunState, SeenRun, Signal
 from scheduler.backends.slurm import looking
 from scheduler.backends.slurm.looking import AGREED, APART
 from scheduler.models import Attempt, Job, JobState, Placement, SlurmCluster, SlurmRun
@@ -36,16 +36,20 @@ def a_part_runs(site: Site) -> None:
     wait_until(lambda: list(Path(SlurmRun.objects.get().state["folder"]).glob("*.log")), what="its script to begin")
 
 
+def withdrawn(site: Site) -> tuple[SeenRun, SeenRun]:
+    """What is told of a run that a job outside keeps from its node when that has lasted for long enough, and in the end."""
+    assert (site.seen().state, site.seen().why) == (RunState.STARTING, "")
+    assert site.seen(later=AGREED - timedelta(seconds=1)).why == ""
+    told = site.seen(later=AGREED + timedelta(seconds=1))
+    return told, site.until(RunState.ENDED)
+
+
 def test_a_gang_of_which_a_job_outside_keeps_a_part_from_its_node_starts_no_program_and_is_given_up(site):
     theirs = outside(site, "gpu002")
     try:
         site.start(on=UNEQUAL, launch=shell("echo ran; sleep 300"))
         a_part_runs(site)
-        assert (site.seen().state, site.seen().why) == (RunState.STARTING, "")
-        assert site.seen(later=AGREED - timedelta(seconds=1)).why == ""
-
-        told = site.seen(later=AGREED + timedelta(seconds=1))
-        run = site.until(RunState.ENDED)
+        told, run = withdrawn(site)
     finally:
         site.client.cancel([theirs])
 
@@ -116,11 +120,7 @@ def test_a_job_on_one_node_that_a_job_outside_has_taken_is_given_up_as_soon_as_a
     theirs = outside(site, "gpu002")
     try:
         site.start(on=[seat(0, "gpu002", 4)], launch=shell("echo ran; sleep 300"))
-        assert (site.seen().state, site.seen().why) == (RunState.STARTING, "")
-        assert site.seen(later=AGREED - timedelta(seconds=1)).why == ""
-
-        told = site.seen(later=AGREED + timedelta(seconds=1))
-        run = site.until(RunState.ENDED)
+        told, run = withdrawn(site)
     finally:
         site.client.cancel([theirs])
 

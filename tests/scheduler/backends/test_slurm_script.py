@@ -105,26 +105,23 @@ def test_a_signal_reaches_the_process_alone_and_its_own_code_is_kept(tmp_path: P
     assert script.log.read_text() == "up\nsaved\nleaving\n"
 
 
-@pytest.mark.parametrize("own", ["", "trap 'echo saved too' USR1; "])
-def test_a_shell_that_tidies_up_at_its_exit_does_not_die_of_what_is_meant_for_those_below_it(tmp_path: Path, own: str) -> None:
+RANK = "trap 'echo saved; exit 4' USR1; echo up; while :; do sleep 0.05; done"
+BELOW = f"trap 'echo tidy' EXIT; /bin/bash -c {shlex.quote(RANK)}; exit $?"
+ALONE = "trap 'echo saved; done=1' USR1; trap 'echo tidy' EXIT; echo up; until [ \"$done\" ]; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [(BELOW, 4), (f"trap 'echo saved too' USR1; {BELOW}", 4), (ALONE, 0)],
+    ids=["one below saves", "one below saves, and so would the shell", "the shell saves"],
+)
+def test_a_shell_that_tidies_up_at_its_exit_saves_only_where_none_below_it_does(tmp_path: Path, shell: str, code: int) -> None:
     """For a trap on its exit bash catches all signals that would end it, USR1 as well, and no one sees which of them it was told to."""
-    rank = "trap 'echo saved; exit 4' USR1; echo up; while :; do sleep 0.05; done"
-    shell = f"{own}trap 'echo tidy' EXIT; /bin/bash -c {shlex.quote(rank)}; exit $?"
     script = Script(tmp_path, f"exec /bin/bash -c {shlex.quote(shell)}")
     wait_until(script.is_up, what="it to be up")
     script.program.send_signal(signal.SIGUSR1)
 
-    assert script.codes() == (4, "4")
-    assert script.log.read_text() == "up\nsaved\ntidy\n"
-
-
-def test_a_shell_saves_by_itself_where_none_below_it_does(tmp_path: Path) -> None:
-    shell = "trap 'echo saved; done=1' USR1; trap 'echo tidy' EXIT; echo up; until [ \"$done\" ]; do sleep 0.05; done"
-    script = Script(tmp_path, f"exec /bin/bash -c {shlex.quote(shell)}")
-    wait_until(script.is_up, what="it to be up")
-    script.program.send_signal(signal.SIGUSR1)
-
-    assert script.codes() == (0, "0")
+    assert script.codes() == (code, str(code))
     assert script.log.read_text() == "up\nsaved\ntidy\n"
 
 
