@@ -4,7 +4,7 @@ In the owner's name the whole of the window is asked for at once. Whom the engin
 inside a guarantee, borrowers first, least lost work first. What it finds no room for is what the window lacks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.engine.cycle import make_plan
@@ -87,7 +87,7 @@ def clearing_of(scenario: Scenario, mine: Sequence[Window], kinds: Kinds) -> Cle
     )
     missing = max(0, milli - used - placed)
     freed = min(placed, sum(one.milli for one in leavers))
-    displaced = _displaced(there, mine, leavers, at) if missing else ()
+    displaced = _displaced(scenario, there, mine, leavers) if missing else ()
     return Clearing(milli, used, max(0, placed - freed), leavers, missing, displaced)
 
 
@@ -109,8 +109,13 @@ def _standing(window: Window, at: int) -> Window:
     return replace(window, start=min(window.start, at), decay_ms=None)
 
 
-def held_milli(job: Job) -> int:
-    return sum(worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli) for worker in job.run.workers)
+def held_milli(job: Job, nodes: Container[str] | None = None) -> int:
+    """On these nodes, or on all."""
+    return sum(
+        worker.gpus.bit_count() * (1000 if worker.share_milli is None else worker.share_milli)
+        for worker in job.run.workers
+        if nodes is None or worker.node in nodes
+    )
 
 
 def _used(scenario: Scenario, there: Iterable[Job], mine: Sequence[Window], at: int) -> int:
@@ -192,13 +197,15 @@ def _lost(job: Job, at: int) -> int:
     return max(0, at - since)
 
 
-def _displaced(there: Iterable[Job], mine: Sequence[Window], leavers: Iterable[Leaver], at: int) -> tuple[str, ...]:
-    """Those of the others that hold most of what is missing and stay: they are shown first, and not killed for it."""
+def _displaced(scenario: Scenario, there: Iterable[Job], mine: Sequence[Window], leavers: Iterable[Leaver]) -> tuple[str, ...]:
+    """Those of the others that hold most of the window's GPU type and stay: they are shown first, and not killed for it."""
     first, gone = mine[0], {one.job for one in leavers}
+    nodes = {node.name for node in scenario.nodes if first.gpu_type in (None, node.quota_type)}
     staying = [
-        job
+        (-milli, job.name)
         for job in there
         if job.name not in gone
         and not (job.kind.class_rank == first.class_rank if first.class_rank is not None else f"{job.quota}/".startswith(f"{first.quota}/"))
+        and (milli := held_milli(job, nodes))
     ]
-    return tuple(job.name for job in sorted(staying, key=lambda job: (-held_milli(job), job.name))[:8])
+    return tuple(name for _, name in sorted(staying)[:8])

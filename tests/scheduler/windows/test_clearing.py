@@ -5,7 +5,7 @@ from typing import Any
 from scheduler.engine.reading.scenario import parse
 from scheduler.snapshots.jobs import Kinds
 from scheduler.windows.clearing import Clearing, clearing_of
-from tests.scheduler.engine.scenes import H100, at, leafed, node, quota, running, scene
+from tests.scheduler.engine.scenes import A100, H100, at, leafed, node, quota, running, scene
 
 FLOOR = {"name": "r-1", "class": "inference", "gpus": 6, "gpu_type": H100, "start": 3600, "end": 7200, "notice_s": 600}
 OWNED = FLOOR | {"class": None, "quota": "serve"}
@@ -41,6 +41,18 @@ def test_nobody_inside_a_guarantee_leaves_and_the_lack_is_told() -> None:
     assert clearing.leavers == ()
     assert clearing.missing == 6000
     assert clearing.displaced == ("safe",)
+
+
+def test_only_jobs_on_the_type_of_the_window_are_in_its_way() -> None:
+    """The larger job holds none of the GPUs that the window lacks; the gang counts with its part."""
+    elsewhere = running("elsewhere", [at("a0", *range(8))], "batch")
+    gang = running("gang", [at("a1", 0, 1, 2), at("a1", 3, 4, 5), at("n0", 0, 1, 2)], "batch")
+    safe = running("safe", [at("n0", 3, 4, 5, 6, 7)], "batch")
+    nodes = [node("n0"), node("a0", gpu_type=A100), node("a1", gpu_type=A100)]
+    clearing = found(nodes, [quota("batch", {H100: 8, A100: 16}), quota("serve", {})], [elsewhere, gang, safe], OWNED)
+
+    assert clearing.missing == 6000
+    assert clearing.displaced == ("safe", "gang")
 
 
 def test_what_its_limit_ends_before_is_gone_by_itself() -> None:
