@@ -29,7 +29,7 @@ from dashboards.health.incidents import (
 )
 from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
 from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
-from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, said
+from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, ruled, said
 from dashboards.health.state import BUCKET, ages_write, device_of_node, gpus_read
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
@@ -265,7 +265,7 @@ def _findings_open(fresh: Sequence[tuple[Hit, int]], now: datetime) -> None:
         for hit, node in fresh
     ]
     rows_insert(HealthFinding, FINDING, rows)
-    notes = [(open_ones.get(node), f"Rule {hit.rule.name}: {text}.") for (hit, node), text in zip(fresh, texts, strict=True)]
+    notes = [(open_ones.get(node), ruled(hit.rule.name, text)) for (hit, node), text in zip(fresh, texts, strict=True)]
     incidents_note([(incident, text) for incident, text in notes if incident is not None], at=now)
 
 
@@ -298,7 +298,7 @@ def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], set
             done.withheld.append(machine.name)
             _withheld(finding, "Not marked suspect: rules leave half of a pool to new work.", now)
             continue
-        if _turn(machine, target, f"Rule {finding.rule.name}: {_said(finding)}.", now):
+        if _turn(machine, target, ruled(finding.rule.name, _said(finding)), now):
             done.acted.append(f"{machine.name} {target}")
             pool.out -= takes_out
             pool.closed -= machine.health == Health.HEALTHY

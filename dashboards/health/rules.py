@@ -187,7 +187,14 @@ def said(hit: Hit) -> str:
         return f"XID {hit.code} ({xid_of(hit.code).meaning}): {hit.value} in {_span(hit.rule.window)}"
     if hit.rule.signal == "heartbeat":
         return f"No heartbeat for {hit.value} s"
-    return f"{signal.label}: {figure_told(signal, hit.value)} in {_span(hit.rule.window)}"
+    # The sums that a window meets are of whole five minutes, and the oldest of them began before it.
+    value = min(hit.value, int(hit.rule.window.total_seconds())) if signal.kind == "flag" else hit.value
+    return f"{signal.label}: {figure_told(signal, value)} in {_span(hit.rule.window)}"
+
+
+def ruled(name: str, text: str) -> str:
+    """`Rule Too hot: Temperature: up to 96 °C in 5 min.` A rule that is named for its signal names it once."""
+    return f"Rule {text}." if text.startswith(f"{name}: ") else f"Rule {name}: {text}."
 
 
 def figure_told(signal: Signal, value: int) -> str:

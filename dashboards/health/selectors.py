@@ -88,7 +88,8 @@ def steps_told(incident: Incident) -> list[Step]:
         text = step.text.removeprefix(health)
         rest = text.rstrip(".").removesuffix(title).rstrip(" .:")
         if rest != text.rstrip("."):
-            told = {"": "", f"Rule {rule}": "" if step.health else "The rule held."}
+            held = "" if step.health else "The rule held."
+            told = {"": "", "Rule": held, f"Rule {rule}": held}
             text = told.get(rest, f"{rest}.")
         found.append(Step(step.at, step.health, text, step.by))
     return found

@@ -13,7 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from dashboards.health.defaults import default_rules
 from dashboards.health.models import HealthBucket, HealthFinding, HealthRule, Incident
 from dashboards.health.round import health_round, rule_of, spans_of, sums_stored
-from dashboards.health.rules import Sum, Sums, judged
+from dashboards.health.rules import Hit, Sum, Sums, judged, said
+from dashboards.health.selectors import steps_told
 from dashboards.health.services import dry_run, rule_create
 from dashboards.health.xids import xid_of
 from dashboards.models import ActivityEntry
@@ -54,6 +55,30 @@ def test_a_throttling_gpu_makes_its_node_suspect_and_opens_an_incident(fleet):
     assert (incident.node, incident.by_rule, incident.title) == (nodes[1], True, "Thermal throttling: 60 s in 5 min on GPU 1")
     assert ActivityEntry.objects.get().kind == "incident.opened"
     assert health_round(now=NOON + 75 * timedelta(seconds=1)).opened == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Thermal throttling", "Rule Thermal throttling: 60 s in 5 min on GPU 1."),
+        ("Throttles", "Rule Throttles: Thermal throttling: 60 s in 5 min on GPU 1."),
+    ],
+)
+def test_a_rule_that_is_named_for_its_signal_names_it_once(fleet, name, told):
+    nodes, gpus = fleet
+    rule(name=name)
+    looks(gpus, {"thermal": {gpus[3]: 1}}, start=NOON, end=NOON + MINUTE)
+    health_round(now=NOON + MINUTE)
+
+    assert Node.objects.get(pk=nodes[1].pk).health_reason == told
+    assert [step.text for step in steps_told(Incident.objects.get())] == ["The rule held.", ""], "the title says the rest"
+
+
+def test_no_more_seconds_are_told_than_a_window_has():
+    """The sums are of whole five minutes: a window that ends between two of them holds a part of one more."""
+    hit = Hit(rule_of(HealthRule(signal="thermal", threshold=600, window_minutes=15, clear_below=15, clear_minutes=10, action="note")), 0, 926)
+
+    assert said(hit) == "Thermal throttling: 900 s in 15 min"
 
 
 @pytest.mark.parametrize(
