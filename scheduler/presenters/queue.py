@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from gpufleet.core.templatetags.shell import gpus_tenths, gpus_tenths_told
 from quotas.permissions import Access
-from scheduler.engine.model.reasons import counted, gpus
 from scheduler.engine.model.values import CLASSES, Job
 from scheduler.engine.state.turns import Side, Turn
 from scheduler.models import Job as JobRecord
@@ -48,16 +48,16 @@ class _Told:
         self.name, self.side = side.quota, side
         self.known = discretion is None or discretion.text(side.quota) == side.quota
 
-    def figures(self, amount: int, of: int, more: str = "") -> str:
-        return f" ({gpus(amount)} of {counted(of)}{more})" if self.known else ""
+    def figures(self, amount: int, of: int, before: str = "", more: str = "") -> str:
+        return f" ({before}{gpus_tenths(amount)} of {gpus_tenths_told(of)}{more})" if self.known else ""
 
     def with_job(self, of: int) -> str:
-        return self.figures(self.side.used + self.side.asked, of, " with the job")
+        return self.figures(self.side.used + self.side.asked, of, more=" with the job")
 
     def part(self, amount: int) -> str:
         """As a part of what it may count on."""
         of = self.side.counts_on
-        return self.figures(amount, of, f", {(200 * amount + of) // (2 * of)}%" if of else "")
+        return self.figures(amount, of, f"{(200 * amount + of) // (2 * of)}%, " if of else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +100,24 @@ def _node_priority(one: _Told, other: _Told) -> str:
 
 
 def _nothing(one: _Told, other: _Told) -> str:
-    return f"{one.name} has GPUs that it may count on, {other.name} has none"
+    return f"{one.name} has a fair share, {other.name} has none"
 
 
 def _share_with(one: _Told, other: _Told) -> str:
     theirs, ours = (told.part(told.side.used + told.side.asked) for told in (one, other))
-    return f"with its next job {one.name} takes less of what it may count on{theirs} than {other.name}{ours}"
+    return f"with its next job {one.name} takes less of its fair share{theirs} than {other.name}{ours}"
 
 
 def _share(one: _Told, other: _Told) -> str:
-    return f"{one.name} uses less of what it may count on{one.part(one.side.used)} than {other.name}{other.part(other.side.used)}"
+    return f"{one.name} uses less of its fair share{one.part(one.side.used)} than {other.name}{other.part(other.side.used)}"
 
 
 def _counted_on(one: _Told, other: _Told) -> str:
-    return f"{one.name} and {other.name} use the same part of what they may count on, and {one.name} may count on fewer GPUs"
+    return f"{one.name} and {other.name} use the same part of their fair shares, and the share of {one.name} is smaller"
 
 
 def _age(one: _Told, other: _Told) -> str:
-    return f"{one.name} and {other.name} stand alike, and {one.name} is the older of them"
+    return f"{one.name} and {other.name} are level, and {one.name} is older"
 
 
 _OF_NODES: dict[str, Callable[[_Told, _Told], str]] = {

@@ -337,7 +337,7 @@ def test_the_page_and_the_api_tell_it(shared):
 
     assert "What would help:" in html
     assert f"3 {H100} GPUs more must come free where it may run." in html
-    assert f"2 more jobs beside: 7 GPUs in all, 1 of {OURS}, 6 of teams that you may not see." in html
+    assert f"2 more jobs: 7 GPUs in all, 1 of {OURS}, 6 of teams that you may not see." in html
     assert "secret" not in html
     assert told_["unblock"]["text"] == f"3 {H100} GPUs more must come free where it may run."
     assert (told_["holders"]["gpus"], told_["holders"]["missing_gpus"]) == (7, 3)

@@ -306,7 +306,7 @@ def test_where_nobody_knows_when_a_limit_has_room_again_that_is_said(personas, o
     html = page(personas.client("viewer"), waiting)
 
     assert html.count("its end is not known") == 5
-    assert "2 more jobs beside: 8 GPUs in all, 8 of acme/research/nlp." in html
+    assert "2 more jobs: 8 GPUs in all, 8 of acme/research/nlp." in html
     assert "No estimate when enough is released." in html
     assert "No start can be predicted now." in html
 

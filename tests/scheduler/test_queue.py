@@ -370,17 +370,19 @@ def test_every_fact_has_its_words():
         ("node_priority", "the priority of acme/a (200) goes before that of acme/b (100)."),
         (
             "share_with",
-            "with its next job acme/a takes less of what it may count on (3 of 8 GPUs, 38%) than acme/b (10 of 10 GPUs, 100%).",
+            "with its next job acme/a takes less of its fair share (38%, 3 of 8 GPUs) than acme/b (99%, 10 of 10.1 GPUs).",
         ),
-        ("share", "acme/a uses less of what it may count on (2 of 8 GPUs, 25%) than acme/b (9 of 10 GPUs, 90%)."),
-        ("age", "acme/a and acme/b stand alike, and acme/a is the older of them."),
+        ("share", "acme/a uses less of its fair share (25%, 2 of 8 GPUs) than acme/b (89%, 9 of 10.1 GPUs)."),
+        ("nothing", "acme/a has a fair share, acme/b has none."),
+        ("counted_on", "acme/a and acme/b use the same part of their fair shares, and the share of acme/a is smaller."),
+        ("age", "acme/a and acme/b are level, and acme/a is older."),
     ],
 )
 def test_teams_are_told_apart_in_words(by: str, told: str) -> None:
     kind: Any = None
     one, other = EngineJob("j-1", "acme/a", kind, 0), EngineJob("j-2", "acme/b", kind, 0)
     theirs = Side("acme/a", 2000, 1000, 8000, 4000, 8000, 200)
-    ours = Side("acme/b", 9000, 1000, 6000, 5000, 10_000, 100)
+    ours = Side("acme/b", 9000, 1000, 6000, 5000, 10_125, 100)
 
     assert why_there(Turn(2, 1, other, one, by, ours, theirs)) == f"Behind j-1: {told}"
 

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from gpufleet.core.charts import Chart, chart_document, figure_json
 from gpufleet.core.ranges import RANGES, Range
-from gpufleet.core.templatetags.shell import NOTHING, gpus, moment
+from gpufleet.core.templatetags.shell import NOTHING, gpus, gpus_tenths, moment
 
 register = template.Library()
 
@@ -116,11 +116,11 @@ def bullet(
         '<rect class="bullet-{}" x="{}" width="4" y="1" height="22"></rect>',
         ((name, f"{min(996, milli * 1000 / span):.0f}") for name, milli in (("guarantee", guaranteed), ("limit", limit)) if milli is not None),
     )
-    told = [f"{gpus(used)} used"]
-    told += [f"{gpus(borrowed)} borrowed"] if borrowed else []
+    told = [f"{gpus_tenths(used)} used"]
+    told += [f"{gpus_tenths(borrowed)} borrowed"] if borrowed else []
     told += [f"{gpus(guaranteed)} guaranteed"] if guaranteed is not None else []
     told += [f"limit {gpus(limit)}"] if limit is not None else []
-    told += [f"{gpus(waiting)} waiting"] if waiting else []
+    told += [f"{gpus_tenths(waiting)} waiting"] if waiting else []
     text = f"{label}: {', '.join(told)}" if label else ", ".join(told)
     return format_html(
         '<svg class="bullet" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label="{}"><title>{}</title>'

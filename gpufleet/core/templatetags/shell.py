@@ -295,6 +295,13 @@ def gpus_told(milli: int | None) -> str:
 
 
 @register.filter
+def gpus_tenths_told(milli: int | None) -> str:
+    """Milli-GPU in tenths in running text: `37.4 GPUs`."""
+    told = gpus_tenths(milli)
+    return f"{told} {'GPU' if told == '1' else 'GPUs'}"
+
+
+@register.filter
 def any_of(rows: Iterable[Any], names: str) -> bool:
     """Whether any of the rows has any of these attributes: a column that would be empty is left out."""
     return any(getattr(row, name) for row in rows for name in names.split())
