@@ -171,6 +171,14 @@ def test_on_a_phone_the_current_tab_is_in_sight(demo: Site, browser: Browser):
     assert found["/jobs/?q="]["scrolls"] == 0 < found["/jobs/?phase=ended"]["scrolls"]
 
 
+def test_on_a_desk_the_buttons_of_idle_jobs_are_in_sight(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 1280, "height": 800})
+    visitor.open("/idle/")
+
+    assert visitor.page.get_by_role("link", name="Reclaim").count()
+    assert visitor.page.evaluate(CUT_TABLES) == []
+
+
 # Where a row is no row of a list, and says on a phone what each of its cells is.
 LABELLED = (
     *("/", "/home/on-call/", "/home/team/", "/home/month/", "/people/", "/schedules/", "/incidents/", "/incidents/rules/", "/audit/"),
