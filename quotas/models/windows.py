@@ -34,6 +34,14 @@ class Idle(models.TextChoices):
     LENT = "lent", "Lend to preemptible jobs"
 
 
+REPEATS = {
+    "FREQ=DAILY": "Every day",
+    "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR": "Monday to Friday",
+    "FREQ=WEEKLY": "Every week",
+    "FREQ=MONTHLY": "Every month",
+}
+
+
 class Reservation(models.Model):
     """GPUs of one type for a subtree, or for a class of jobs (a floor), once or again and again, or without an end (standing)."""
 
@@ -95,6 +103,11 @@ class Reservation(models.Model):
     @property
     def owner_label(self) -> str:
         return self.quota.path if self.quota is not None else f"{self.job_class} jobs"
+
+    @property
+    def repeats(self) -> str:
+        """The rule in words; empty where it has none of its own."""
+        return REPEATS.get(self.rule, "")
 
 
 def _local(moment: datetime, zone: ZoneInfo) -> datetime:

@@ -23,12 +23,7 @@ RESERVATIONS = Table(
         Column("gpus", "GPUs", lambda row: row.gpus_milli / 1000, sort="gpus_milli", numeric=True, cell="{{ row.gpus_milli|gpus }}"),
         Column("starts", "First start", "starts_at", sort="starts_at", most_first=True, cell="{{ row.starts_at|moment:'minute' }}"),
         Column("ends", "First end", "ends_at", cell="{% if row.ends_at %}{{ row.ends_at|moment:'minute' }}{% else %}Standing{% endif %}"),
-        Column(
-            "rule",
-            "Repeats",
-            "rule",
-            cell="{% if row.rule %}<code title='{{ row.rule }}'>{{ row.rule|truncatechars:12 }}</code>{% else %}–{% endif %}",
-        ),
+        Column("rule", "Repeats", "rule", cell="scheduler/_repeats.html"),
         Column("zone", "Time zone", "zone", on_page=False),
         Column("by", "Requested by", "requested_name", sort="requested_name", cell="{{ row.requested_name }}", optional=True),
         Column("at", "Requested", "requested_at", sort="requested_at", most_first=True, cell="{{ row.requested_at|moment }}"),

@@ -58,3 +58,16 @@ def test_its_reason_is_kept_in_the_audit_log(client):
     form = _form(reason="more of it", amount=6, do="write", seen="yes", revision=made.revision)
     client.post(reverse("reservation_edit", args=[made.public_id]), form)
     assert AuditEntry.objects.get(action="reservation.change", object_id=made.public_id).reason == "more of it"
+
+
+@pytest.mark.parametrize(
+    ("repeats", "rule", "told"),
+    [("FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR", "", "Monday to Friday"), ("custom", "FREQ=WEEKLY;BYDAY=SA", "<code>FREQ=WEEKLY;BYDAY=SA</code>")],
+)
+def test_how_it_repeats_is_told_in_words(client, repeats, rule, told):
+    client.post(reverse("reservation_new"), _form(repeats=repeats, rule=rule, do="write", seen="yes"))
+    made = Reservation.objects.get()
+
+    assert f"<dd>{told} in UTC</dd>" in client.get(reverse("reservation", args=[made.public_id])).content.decode()
+    shown = client.get(reverse("reservations")).content.decode()
+    assert ("Monday to Friday" in shown, "FREQ=WEEKLY…" in shown) == (not rule, bool(rule))
