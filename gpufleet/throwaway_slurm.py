@@ -173,7 +173,13 @@ class Slurm:
         """Until the state on disk knows the job of a comment as it is now: a controller that is killed sooner forgets it."""
         number = next(line.split(" ", 1)[0] for line in self.sh("squeue", "-h", "-o", "%i %k").splitlines() if comment in line)
         self.sh("scontrol", "update", f"JobId={number}", f"AdminComment=saved-{number}")
-        wait_until(lambda: f"saved-{number}".encode() in (self.dir / "state/job_state").read_bytes(), what=f"the state of job {number} to be saved")
+
+        def is_written() -> bool:
+            with contextlib.suppress(FileNotFoundError):  # before the first time, and for a moment each time
+                return f"saved-{number}".encode() in (self.dir / "state/job_state").read_bytes()
+            return False
+
+        wait_until(is_written, what=f"the state of job {number} to be saved")
 
     def end(self, program: str, sent: signal.Signals = signal.SIGTERM) -> None:
         """`slurmctld`, or `slurmd.gpu001`. A controller that is asked to end saves its state first."""
