@@ -44,6 +44,8 @@ class GpusField(forms.CharField):
             raise ValidationError("Write a number such as 8 or 0.5, or “unlimited”.") from None
         if not milli.is_finite() or milli != milli.to_integral_value():
             raise ValidationError("A GPU is divided into thousandths at most: write three decimals or fewer.")
+        if milli < 0:
+            raise ValidationError("Enter 0 or more.")
         return int(milli)
 
     def prepare_value(self, value: Any) -> Any:
@@ -128,7 +130,7 @@ class NodeForm(forms.Form):
     kind = forms.ChoiceField(choices=NodeKind.choices)
     title = forms.CharField(max_length=120, required=False, help_text="How pages call it; empty: its name.")
     cost_centre = forms.CharField(max_length=40, required=False, help_text="Cost centre that pays. Empty: as the parent.")
-    weight = forms.IntegerField(initial=1, min_value=0, help_text="Its part of what is left over when guarantees are served. 0: none.")
+    weight = forms.IntegerField(initial=1, min_value=0, help_text="Share of idle GPUs relative to its siblings. 0: none.")
     priority = forms.IntegerField(initial=100, min_value=0, help_text="Higher classes share the surplus first.")
     overcommit = forms.BooleanField(
         required=False, label="Allow overcommit", help_text="The nodes below may be promised more together than this node has."

@@ -46,7 +46,7 @@ BY: dict[str, tuple[str, str]] = {
     "project": ("Project", "quota_path"),
     "owner": ("Person", "owner"),
     "job": ("Job", "job"),
-    "cost_centre": ("Cost center", "cost_centre"),
+    "cost_centre": ("Cost centre", "cost_centre"),
     "gpu_type": ("GPU type", "gpu_type"),
     "share_class": ("Class", "share_class"),
     "tier": ("Tier", "tier"),

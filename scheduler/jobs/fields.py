@@ -88,13 +88,13 @@ SECTIONS = (
     Section("repeat", "Repeat", tuple(_field(ScheduleIn, key, REPEAT) for key in RECURS)),
     _section(
         "give",
-        "Giving way and saving work",
+        "Preemption and checkpoints",
         *("preemptible", "grace_s", "preemption_delay_s", "checkpoint"),
         *(f"checkpoint.{key}" for key in ("interval_s", "save_s", "restore_s")),
     ),
     _section(
         "many",
-        "Many alike, labels and cost centre",
+        "Array, labels and cost centre",
         *(f"array.{key}" for key in ("size", "grid", "combine", "values")),
         *("labels", "cost_centre", "template"),
     ),

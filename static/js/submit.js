@@ -73,8 +73,7 @@
     }
     const others = form.querySelector("[data-others]");
     count += told.others.length;
-    const place = told.others.length ? "" : count === 1 ? ", told at its field" : ", each told at its field"; // the others stand right below
-    form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "problem" : "problems"} to fix${place}.` : "";
+    form.querySelector("[data-count]").textContent = count ? `${count} ${count === 1 ? "problem" : "problems"} to fix.` : "";
     form.querySelector("[data-other-list]").replaceChildren(...told.others.map((message) => Object.assign(document.createElement("li"), { textContent: message })));
     others.hidden = !count;
     showWhere();
@@ -108,7 +107,7 @@
       timer = setTimeout(() => look(form.elements._from.value), Number(again.dataset.again));
     }
     const verdict = fit.querySelector("[data-verdict]");
-    const said = verdict ? verdict.textContent.trim() : count ? `${count} ${count === 1 ? "fault" : "faults"}` : "";
+    const said = verdict ? verdict.textContent.trim() : count ? `${count} ${count === 1 ? "problem" : "problems"}` : "";
     const say = form.querySelector("[data-say]");
     if (say.textContent !== said) say.textContent = said;
   }

@@ -22,7 +22,7 @@ def test_finance_exports_and_reconciles_last_month_and_a_lead_sees_one_team(site
     fay.open("/")
     click(page.get_by_role("navigation").get_by_role("link", name="Cost", exact=True))
     with page.expect_download() as download:
-        click(page.get_by_role("link", name="Last month by cost center"))
+        click(page.get_by_role("link", name="Last month by cost centre"))
     assert clicks == 2
     rows = list(csv.DictReader(download.value.path().open()))
     total = Decimal(rows[-1]["Cost"])

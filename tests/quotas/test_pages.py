@@ -90,6 +90,19 @@ def test_a_fault_stands_at_its_field_and_nothing_is_written(personas: Personas, 
     assert not QuotaShare.objects.filter(node=node).exists()
 
 
+def test_every_amount_that_cannot_be_is_told_at_once(personas: Personas, h100: None):
+    node = personas.nodes["acme/research/vision"]
+    sent = {"kind": "team", "weight": "1", "priority": "100", "share-H100-guaranteed": "-4", "share-H100-limit": "many", "revision": node.revision}
+
+    answer = personas.client("quota_admin").post(reverse("quota-edit", args=[node.public_id]), sent)
+
+    assert answer.context["form"].shares[0].errors == {
+        "guaranteed": ["Enter 0 or more."],
+        "limit": ["Write a number such as 8 or 0.5, or “unlimited”."],
+    }
+    assert 'value="-4"' in answer.content.decode()
+
+
 def applied(client: Client, address: str, sent: dict[str, object]) -> None:
     """The edit of a node, whose page shows a preview first, and then applied there."""
     draft = client.post(address, sent)["Location"]

@@ -250,7 +250,7 @@ def test_finance_exports_last_month_by_cost_center_in_two_clicks_from_home(world
 
     first = re.search(r'href="(/cost/)"', browser.get("/", follow=True).content.decode())
     assert first is not None
-    second = re.search(r'href="([^"]+)">Last month by cost center<', browser.get(first[1]).content.decode())
+    second = re.search(r'href="([^"]+)">Last month by cost centre<', browser.get(first[1]).content.decode())
     assert second is not None
     answer = browser.get(second[1].replace("&amp;", "&"))
     assert f"{month:%Y-%m}" in answer["Content-Disposition"]
