@@ -18,7 +18,8 @@ MILLI_MILLIS_PER_GPU_HOUR = 1000 * 3_600_000
 @dataclass(frozen=True, slots=True)
 class Spent:
     """`milli_millis` is exact: thousandths of a GPU times milliseconds. `cost_micros` is None where nobody asked, or where no hour of it has a rate;
-    `without_rate` names the types of which some hours have none, and these are not in the cost. Before `ledger_began` nothing was written down."""
+    `without_rate` names the types of which some hours have none, and these are not in the cost. Before `ledger_began` nothing was written down;
+    None where it was given what was before it, as in a demo."""
 
     milli_millis: int = 0
     cost_micros: int | None = None
@@ -68,7 +69,8 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
     # One rounding, at the end: `money` is thousandths of a GPU times milliseconds times what an hour costs.
     cost = cost_micros(gpu_milli=money, millis=1, micros_per_gpu_hour=1) if priced else None
     hour = cost_micros(gpu_milli=sum(hourly), millis=3_600_000, micros_per_gpu_hour=1) if hourly else None
-    return Spent(total, cost, tuple(sorted(bare)), found[0][-1] if found else None, dict(holds), hour)
+    began = found[0][-1] if found and all(row[6] >= found[0][-1] for row in found) else None
+    return Spent(total, cost, tuple(sorted(bare)), began, dict(holds), hour)
 
 
 def attempts_cost(attempts: Collection[int], *, rates: PriceBook, now: datetime) -> dict[int, int]:

@@ -275,6 +275,14 @@ class TestSpent:
         entry(new, NOON - HOUR, None)
         assert looked_at(new).counted_from is None
 
+    def test_what_the_ledger_was_given_of_the_time_before_it_is_counted(self):
+        """The past of the demo is written down when it is seeded."""
+        known = running(since=NOON - 20 * HOUR)
+        entry(known, NOON - 20 * HOUR, NOON - 19 * HOUR)
+
+        assert looked_at(known).spent.gpu_hours == 1
+        assert looked_at(known).counted_from is None
+
 
 class TestSeen:
     @pytest.fixture
