@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from scheduler.engine.model.plan import Decision, Plan, Stand
-from scheduler.engine.model.values import HOUR_MS, QUEUED, Job, Kind, MigInstance, Node, Placed, Run, Scenario, new_placed, new_run
+from scheduler.engine.model.values import HOUR_MS, QUEUED, Job, Kind, Node, Placed, Run, Scenario, SplitGpu, new_placed, new_run
 
 
 def placed(kind: Kind, stands: tuple[Stand, ...]) -> tuple[Placed, ...]:
@@ -32,11 +32,10 @@ def split_anew(nodes: dict[str, Node], decision: Decision, now: int) -> None:
     assert decision.gpu is not None
     node, gpu = nodes[decision.node], decision.gpu
     rest = [one for one in node.mig if one.gpu != gpu]
-    rest.extend(MigInstance(gpu, one.start, one.profile) for one in decision.instances)
-    bit = 1 << gpu
-    split = node.split | bit if decision.instances else node.split & ~bit
+    if decision.instances:
+        rest.append(SplitGpu(gpu, tuple(sorted(decision.instances))))
     lately = (*(at for at in node.repartitioned if at > now - HOUR_MS), now)
-    nodes[node.name] = replace(node, mig=tuple(sorted(rest, key=lambda one: (one.gpu, one.start))), split=split, repartitioned=lately)
+    nodes[node.name] = replace(node, mig=tuple(sorted(rest)), repartitioned=lately)
 
 
 def changed(job: Job, decision: Decision, now: int) -> Job:

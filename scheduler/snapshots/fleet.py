@@ -9,8 +9,7 @@ from typing import Any
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.backends.registry import SLURM, exists, runs_images, shares
-from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Node, Topology
-from scheduler.engine.model.values import MigInstance as Slice
+from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
@@ -260,8 +259,7 @@ def _node(
     size = max((gpu[2] for gpu in gpus), default=-1) + 1
     present = sum(1 << gpu[2] for gpu in gpus)
     sick = sum(1 << gpu[2] for gpu in gpus if gpu[7] != Health.HEALTHY or gpu[3] != kind)
-    split = sum(1 << gpu[2] for gpu in gpus if gpu[5] == GpuMode.MIG)
-    instances = [Slice(gpu[2], start, profile) for gpu in gpus if gpu[5] == GpuMode.MIG for profile, start in slices.get(gpu[0], ())]
+    layouts = {gpu[2]: sorted(Instance(start, profile) for profile, start in slices.get(gpu[0], ())) for gpu in gpus if gpu[5] == GpuMode.MIG}
     full = f"{cluster}/{name}"
     stated = {str(key): str(value) for key, value in (labels or {}).items()}
     if pool:
@@ -286,8 +284,7 @@ def _node(
         host_memory_mib=memory or UNSTATED_MEMORY_MIB,
         labels=tuple(sorted(stated.items())),
         attributes=tuple(sorted((key, value * MILLION) for key, value in known.items() if value)),
-        mig=tuple(sorted(instances, key=lambda one: (one.gpu, one.start))),
-        split=split,
+        mig=tuple(SplitGpu(gpu, tuple(layouts[gpu])) for gpu in sorted(layouts)),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from .values import Role
+from .values import Instance, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,6 @@ class Board:
     def charge_milli(self, profile: Profile) -> int:
         """What an instance is charged in milli-GPU: its memory slices."""
         return profile.memory * (1000 // self.memory_slices)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Instance:
-    start: int
-    profile: str
 
 
 Layout = tuple[Instance, ...]

@@ -8,6 +8,7 @@ whatever is computed about a shape is computed once.
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import attrgetter
+from typing import NamedTuple
 
 from .unfrozen import maker
 
@@ -87,11 +88,17 @@ class Topology:
         return ("cluster", *self.levels, "node")
 
 
-@dataclass(frozen=True, slots=True)
-class MigInstance:
-    gpu: int
-    start: int
+@dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    start: int  # a memory slice
     profile: str
+
+
+class SplitGpu(NamedTuple):
+    """A GPU in MIG mode, and its instances in their order."""
+
+    gpu: int
+    instances: tuple[Instance, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +118,13 @@ class Node:
     host_memory_mib: int
     labels: tuple[tuple[str, str], ...]
     attributes: tuple[tuple[str, int], ...]  # in millionths of the unit in the key
-    mig: tuple[MigInstance, ...]
-    split: int  # mask of the GPUs that are in MIG mode
+    mig: tuple[SplitGpu, ...]  # in their order
     repartitioned: tuple[int, ...] = ()  # when a GPU of it was split anew, as far as that is told
+
+    @property
+    def split(self) -> int:
+        """The GPUs that are in MIG mode, as a mask."""
+        return sum([1 << gpu for gpu, _ in self.mig])
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,10 +239,7 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
 
 
 def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
-    if not cycle.cluster.windows.lasting:
-        leaf = work.leaf
-        refused = closed_gate(cycle, work, leaf, quota_type, milli)
-        return (work.home, refused) if refused is not None else (leaf, None)
+    """The first leaf that may be charged with a job; or its own, and what refuses it in the first."""
     first: Reason | None = None
     for leaf in cycle.cluster.leaves_of(work, quota_type):
         refused = closed_gate(cycle, work, leaf, quota_type, milli)

@@ -137,9 +137,7 @@ class Growth:
     def _place(self, view: View) -> tuple[Seat, ...] | None:
         """Take places for the step where gates and windows allow it, off the places that are kept for a minimum."""
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
-        if cycle.tree.limit_gate(self.leaf, self.quota_type, self.asked) is not None:
-            return None
-        if work.form.fixed and cycle.tree.fixed_gate(self.leaf, self.quota_type, self.asked, cluster.windows.ends(work)) is not None:
+        if closed_gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None:
             return None
         if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None:
             return None
@@ -213,19 +211,18 @@ class Growth:
             gone = sum(unit.milli for unit in found.units if tree.below(place, unit.leaf))
             return tree.key(place, division, milli, gone)
 
-        for unit in found.units:
-            mine, theirs = tree.fork(self.leaf, unit.leaf)
-            if key(mine, self.milli) > key(theirs, unit.milli):
-                return False
-        for order, milli in self.cycle.gave_way.items():
-            leaf = self.cycle.cluster.works[order].charged_leaf
-            if leaf == self.leaf:
-                continue
+        def comes_first(leaf: int, milli: int) -> bool:
             mine, theirs = tree.fork(self.leaf, leaf)
-            if key(mine, self.milli) > key(theirs, milli):
-                self.cycle.continues = True
-                return False
-        return True
+            return key(mine, self.milli) <= key(theirs, milli)
+
+        if not all(comes_first(unit.leaf, unit.milli) for unit in found.units):
+            return False
+        works, gave_way = self.cycle.cluster.works, self.cycle.gave_way.items()
+        others = all(
+            leaf == self.leaf or comes_first(leaf, milli) for leaf, milli in ((works[order].charged_leaf, milli) for order, milli in gave_way)
+        )
+        self.cycle.continues |= not others
+        return others
 
     def _wanted_by_a_minimum(self) -> bool:
         """Whether somebody's minimum could start on what was freed: that comes before anyone's surplus."""

@@ -38,14 +38,18 @@ class Capacity:
             self._useless.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
-        """A quick bound: False means that the minimum of a job without workers certainly does not fit. Asked once, until room is given."""
-        key = (form.shape, quota_type, suspect)
-        if key in self.view.refused:
-            return False
-        fits = _could_fit(self, form, quota_type, suspect=suspect)
-        if not fits:
-            self.view.refuse(key)
-        return fits
+        """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
+        view = self.view
+        for place, role in enumerate(form.kind.roles):
+            if not role.least:
+                continue
+            several = role.least > 1 and not role.parted
+            if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
+                return False
+            eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
+            if not self.nodes_for(role) & eligible.bits or (several and self.most(role, eligible, form.width) < role.least):
+                return False
+        return True
 
     def nodes_for(self, role: Role) -> int:
         """The nodes that have room for a worker, as a bit set; of who takes a part of a GPU a bound."""
@@ -99,17 +103,3 @@ class Capacity:
     def most(self, role: Role, eligible: Eligible, level: int) -> int:
         """The most workers that one domain of a level has room for."""
         return int(self.sums(role, eligible, level).max(initial=0))
-
-
-def _could_fit(capacity: Capacity, form: Form, quota_type: int, *, suspect: bool) -> bool:
-    view = capacity.view
-    for place, role in enumerate(form.kind.roles):
-        if not role.least:
-            continue
-        several = role.least > 1 and not role.parted
-        if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
-            return False
-        eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
-        if not capacity.nodes_for(role) & eligible.bits or (several and capacity.most(role, eligible, form.width) < role.least):
-            return False
-    return True

@@ -1,8 +1,8 @@
 """Finding parts of GPUs for workers: shares by MPS or time slices, and MIG instances, on GPUs that are split already before others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ..model.mig import Board, Instance, board_of, fitting_profiles, room_for
+from ..model.mig import Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, Split, View, bits_of
@@ -10,6 +10,7 @@ from ..state.grid import ascending, bits_of_large, flags_of
 from ..state.work import Work
 from .gradient import ask_of
 
+Option = tuple[tuple[int, ...], Part]  # a part of one GPU, with its rank
 Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
 
 
@@ -128,17 +129,16 @@ class Parts:
         """The best parts on one node for one worker, where its host has enough for it: on GPUs that are split already, the fullest first."""
         if self.view.cpus[node] < role.cpu_milli or self.view.memory[node] < role.host_memory_mib:
             return None
-        options = self._instances_on(node, role) if self.mode == "mig" else self._shares_on(node, role)
+        options = sorted(self._options(node, role), key=lambda option: (option[0], option[1].gpu))
         if len(options) < role.devices:
             return None
-        options.sort(key=lambda option: (option[0], option[1].gpu))
         chosen = options[: role.devices]
         if role.devices > 1 and self._over_budget(node, chosen):
             return None
         rank = tuple(value for option in chosen for value in option[0])
         return (*rank, self.view.count[node], node), node, tuple(part for _, part in chosen)
 
-    def _over_budget(self, node: int, chosen: Sequence[tuple[tuple[int, ...], Part]]) -> bool:
+    def _over_budget(self, node: int, chosen: Sequence[Option]) -> bool:
         anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
         return anew > self.budget.get(self.grid.pool_of[node], 0)
 
@@ -159,46 +159,29 @@ class Parts:
         now = self.view.splits.get((node, gpu))
         return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
 
-    def _shares_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
-        options: list[tuple[tuple[int, ...], Part]] = []
+    def _options(self, node: int, role: Role) -> Iterator[Option]:
+        """What each GPU of a node has to offer."""
+        option = self._instance if self.mode == "mig" else self._share
+        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
+            if self._stays(node, gpu) and (found := option(node, gpu, role, self.view.splits.get((node, gpu)))) is not None:
+                yield found
+
+    def _share(self, node: int, gpu: int, role: Role, split: Split | None) -> Option | None:
         memory = self.grid.nodes[node].gpu_memory_mib
         milli = part_milli(role, memory)
-        if milli > 1000:
-            return options
-        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
-            if not self._stays(node, gpu):
-                continue
-            split = self.view.splits.get((node, gpu))
-            part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
-            if split is None:
-                if self.view.free[node] >> gpu & 1:
-                    options.append(((1, 1000 - milli), part))
-            elif split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory):
-                options.append(((0, 1000 - split.used - milli), part))
-        return options
+        part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
+        if split is None:
+            return ((1, 1000 - milli), part) if milli <= 1000 and self.view.free[node] >> gpu & 1 else None
+        joins = split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory)
+        return ((0, 1000 - split.used - milli), part) if joins else None
 
-    def _instances_on(self, node: int, role: Role) -> list[tuple[tuple[int, ...], Part]]:
-        board = board_of(self.grid.nodes[node].gpu_type)
-        if board is None:
-            return []
-        options: list[tuple[tuple[int, ...], Part]] = []
-        for gpu in bits_of(self.grid.usable[node]):
-            if not self._stays(node, gpu):
-                continue
-            split = self.view.splits.get((node, gpu))
-            may_split = (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
-            if split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1):
-                continue
-            option = self._instance_on(gpu, split, fitting_profiles(role, board), board, may_split)
-            if option is not None:
-                options.append(option)
-        return options
-
-    def _instance_on(
-        self, gpu: int, split: Split | None, profiles: Sequence[tuple[str, int]], board: Board, may_split: bool
-    ) -> tuple[tuple[int, ...], Part] | None:
+    def _instance(self, node: int, gpu: int, role: Role, split: Split | None) -> Option | None:
         """An empty instance as it is, or, where geometry may change, room for a new one."""
+        board, may_split = board_of(self.grid.nodes[node].gpu_type), (node, gpu) in self.new_splits or self.budget.get(self.grid.pool_of[node], 0) > 0
+        if board is None or (split.mode != "mig" if split is not None else not (may_split and self.view.free[node] >> gpu & 1)):
+            return None
         instances, taken = (split.instances, split.taken) if split is not None else ((), ())
+        profiles = fitting_profiles(role, board)
         for name, charge in profiles:
             spare = [one.start for one in instances if one.profile == name and one not in taken]
             if spare:

@@ -107,20 +107,13 @@ class Placer:
         if sole_worker and widths[0] != widths[-1] and placing.required is None:
             widths = widths[-1:]  # one worker is together with itself on any level
         for width in widths:
-            if width == -1:
-                yield within
-                continue
             level = self.grid.levels[width]
-            if len(level) == 1:
-                yield max(within[0], 0), within[1]
-                continue
-            if pinned:
-                domains = {level.domain_of(seat.node) for seat in pinned}
-                if len(domains) == 1:
-                    low, high = level.slice_of(domains.pop())
-                    yield max(low, within[0]), min(high, within[1])
-                continue
-            yield from self._fitting(level, wants, within)
+            if width == -1 or len(level) == 1:
+                yield within
+            elif not pinned:
+                yield from self._fitting(level, wants, within)
+            elif len(domains := {level.domain_of(seat.node) for seat in pinned}) == 1:
+                yield common(level.slice_of(domains.pop()), within)
 
     def _fitting(self, level: Level, wants: Wants, within: Slice) -> Iterable[Slice]:
         """Domains of one level with room for the workers by count, the one with the least free room first."""
@@ -138,14 +131,12 @@ class Placer:
         if not len(candidates):
             return
         free = level.sums(self.view.count_np * everyone)[candidates]
-        size = self.grid.capacity_of(level)[candidates]
+        size = level.sums(self.grid.usable_np)[candidates]
         order = np.lexsort((candidates, size, -free if self.spread else free))
         for domain in candidates[order].tolist():
-            low, high = level.slice_of(domain)
-            if low >= within[0] and high <= within[1]:
+            low, high = common(level.slice_of(domain), within)
+            if low < high:
                 yield low, high
-            elif low < within[1] and high > within[0] and within != (0, self.grid.size):
-                yield max(low, within[0]), min(high, within[1])
 
     # One role
 
@@ -239,26 +230,21 @@ class Placer:
         """Consecutive ranks inside one island: the tightest island that holds them."""
         islands = self.grid.islands
         if pin is not None:
-            first, end = islands.slice_of(islands.domain_of(pin.node))
-            low, high = max(low, first), min(high, end)  # an island may reach beyond the domain in which the gang stands
+            # An island may reach beyond the domain in which the gang stands.
+            low, high = common((low, high), islands.slice_of(islands.domain_of(pin.node)))
         bits = self.eligible(place).bits & ~self.banned & span_bits(low, high)
-        best: tuple[int, int, int, int] | None = None
-        needed = len(ranks)
+        found: list[tuple[int, int, int, list[int]]] = []
         for domain in range(islands.domain_of(low), islands.domain_of(max(low, high - 1)) + 1):
-            start, stop = islands.slice_of(domain)  # an island may be wider than the domain that holds the job
-            start, stop = max(start, low), min(stop, high)
+            start, stop = common(islands.slice_of(domain), (low, high))
             nodes = [node for node in range(start, stop) if bits >> node & 1]
             for part in self._parts_of(nodes, pin):
-                room = sum(self._room(node, part, role) for node in nodes)
-                if room >= needed:
+                if sum(self._room(node, part, role) for node in nodes) >= len(ranks):
                     free = sum((self.view.free[node] & part).bit_count() for node in nodes)
-                    rank = (-free if self.spread else free, start, part if part >= 0 else 0, stop)
-                    if best is None or rank < best:
-                        best = rank
-        if best is None:
+                    found.append((-free if self.spread else free, start, max(part, 0), nodes))
+        if not found:
             return None
-        _, start, part, stop = best
-        return self._seat_group(place, role, ranks, [node for node in range(start, stop) if bits >> node & 1], part or -1)
+        _, _, part, nodes = min(found)
+        return self._seat_group(place, role, ranks, nodes, part or -1)
 
     def _parts_of(self, nodes: list[int], pin: Seat | None) -> Iterable[int]:
         """Masks of the islands inside a node, or one that covers all."""
@@ -281,6 +267,11 @@ class Placer:
                 self.fleet.take(seat)
                 seats.append(seat)
         return seats
+
+
+def common(one: Slice, other: Slice) -> Slice:
+    """The nodes that are in both."""
+    return max(one[0], other[0]), min(one[1], other[1])
 
 
 def best_node(cluster: Cluster, view: View, role: Role, bits: int, *, steep: bool = True, first: bool = True) -> int | None:

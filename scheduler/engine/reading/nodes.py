@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..model.mig import Instance, board_of, layout_faults
+from ..model.mig import board_of, layout_faults
 from ..model.unfrozen import maker
-from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, MigInstance, Node, Topology
+from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
 from ..state.fleet import bits_of
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, TEXT, TEXTS, moment, one_of, table_of, whole
 from .faults import Bad, short
@@ -55,15 +55,6 @@ def _islands(value: Any) -> tuple[int, ...]:
     return tuple(sorted(masks, key=lambda mask: mask & -mask))
 
 
-class SplitGpu(NamedTuple):
-    gpu: int
-    instances: Sequence[Instance | MigInstance]
-
-
-def _split_gpus(node: Node) -> list[SplitGpu]:
-    return [SplitGpu(gpu, [one for one in node.mig if one.gpu == gpu]) for gpu in bits_of(node.split)]
-
-
 GPU = whole(0, MOST_GPUS - 1)
 MASK = Codec(_mask, lambda mask: list(bits_of(mask)))
 ISLANDS = Codec(_islands, lambda masks: [MASK.write(mask) for mask in masks] or None)
@@ -97,13 +88,13 @@ def node_codec(topology: Topology, now: int) -> Codec:
         "host_memory_gb": Field("host_memory_mib", GIGABYTES, UNSTATED_MEMORY_MIB, seldom=True),
         "labels": Field("labels", table_of(TEXT), ()),
         "attributes": Field("attributes", table_of(MILLIONTHS), ()),
-        "mig": Field("boards", listed(SPLIT_GPU), (), of=_split_gpus),
+        "mig": Field("mig", listed(SPLIT_GPU), ()),
         "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), (), seldom=True),
     }
     return record(fields, lambda **values: _node(topology, **values))
 
 
-def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], ...], boards: Any, **values: Any) -> Node:
+def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], ...], mig: Sequence[SplitGpu], **values: Any) -> Node:
     bad = Bad()
     levels, given = topology.levels, dict(domains)
     name, gpus, islands = values["name"], values["gpus"], values["islands"]
@@ -116,33 +107,27 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
         bad.when(mask >> gpus, f"names a GPU beyond the node's {gpus}", key)
     larger = islands and values["island"] not in (None, name)
     bad.when(larger, "a node is either part of a larger island or has islands of its own", "islands")
-    split = _split(boards, values["gpu_type"], gpus, bad)
+    _check_boards(mig, values["gpu_type"], gpus, bad)
     bad.raise_if_any()
-    instances = (MigInstance(gpu, one.start, one.profile) for gpu, held in boards for one in held)
     values |= {
         "quota_type": values["quota_type"] or values["gpu_type"],
         "island": values["island"] or name,
         "path": (cluster, *(given[level] for level in levels)),
-        "mig": tuple(sorted(instances, key=lambda one: (one.gpu, one.start))),
+        "mig": tuple(sorted(SplitGpu(gpu, tuple(sorted(instances))) for gpu, instances in mig)),
         "repartitioned": tuple(sorted(values["repartitioned"])),
     }
-    return new_node(**values, split=split)
+    return new_node(**values)
 
 
-def _split(boards: Any, gpu_type: str, gpus: int, bad: Bad) -> int:
-    """The GPUs in MIG mode, as a mask."""
-    split = 0
+def _check_boards(mig: Sequence[SplitGpu], gpu_type: str, gpus: int, bad: Bad) -> None:
     board = board_of(gpu_type)
-    if boards and board is None:
-        bad.add(f"{gpu_type} can't be split by MIG", "mig")
-    for place, (gpu, instances) in enumerate(boards if board is not None else ()):
+    bad.when(mig and board is None, f"{gpu_type} can't be split by MIG", "mig")
+    for place, (gpu, instances) in enumerate(mig if board is not None else ()):
         bad.when(gpu >= gpus, f"the node has {gpus} GPUs, counted from 0", "mig", place, "gpu")
-        bad.when(split >> gpu & 1, f"GPU {gpu} is described twice", "mig", place, "gpu")
-        split |= 1 << gpu
+        bad.when(gpu in (one.gpu for one in mig[:place]), f"GPU {gpu} is described twice", "mig", place, "gpu")
         assert board is not None
         for message in layout_faults(board, instances):
             bad.add(message, "mig", place, "instances")
-    return split
 
 
 def read_nodes(raw: Any, topology: Topology, now: int, bad: Bad) -> tuple[Node, ...]:

@@ -157,7 +157,7 @@ class Occupancy:
         else:
             if both:
                 self.add_twice(node, (both & -both).bit_length() - 1, held, bad)
-            if worker.gpus & node.split and not promised:
+            if node.mig and worker.gpus & node.split and not promised:
                 bad.add(f"a GPU of {node.name} is in MIG mode and can't be held whole", "gpus")
         self.masks[node.name] = taken | worker.gpus
         held.append((job, worker))
@@ -182,7 +182,7 @@ class Occupancy:
             for message in layout_faults(board, instances):
                 bad.add(f"{at}: {message}", "mig")
             mine = instances[-1]
-            if not promised and mine not in (Instance(one.start, one.profile) for one in node.mig if one.gpu == gpu):
+            if not promised and mine not in dict(node.mig).get(gpu, ()):
                 bad.add(f"{at} has no instance {mine.profile} at {mine.start}", "mig")
         elif node.split >> gpu & 1 and not promised:
             bad.add(f"{at} is in MIG mode and can't be shared otherwise", "gpus")

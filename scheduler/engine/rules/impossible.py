@@ -113,7 +113,7 @@ class NeverFits:
         self.verdicts = verdicts
         self.work, self.kind, self.width = work, work.kind, work.form.width
         self.grid = verdicts.cluster.grid
-        self.sizes = np.array(self.grid.usable_count, dtype=np.int64)
+        self.sizes = self.grid.usable_np
 
     def reason(self) -> Reason:
         kind, work = self.kind, self.work

@@ -66,7 +66,9 @@ class First:
         of_work = [places * self.division_of(work.first_seats) + work.home for work in works]
         used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
         np.add.at(used, np.repeat(ints(of_work), counts), milli)
-        self.used = [_summed(tree, each) for each in used.reshape(-1, places).tolist()]
+        for at, amount in enumerate(used.tolist()):
+            if amount:
+                self._use(*divmod(at, places), amount)
         for work in works if cluster.forms.parted else ():
             for seat in work.first_seats:
                 self._share(work, seat)
@@ -217,12 +219,3 @@ def _within_limits(tree: Tree, used: Sequence[list[int]], before: Sequence[list[
             division = tree.division_of[kind]
             if used[division][place] > max(limit, before[division][place]):
                 raise InvariantBroken(f"{tree.names[place]} uses more {tree.types[kind]} than its limit")
-
-
-def _summed(tree: Tree, by_leaf: list[int]) -> list[int]:
-    sums = [0] * len(tree.names)
-    for leaf, milli in enumerate(by_leaf):
-        if milli:
-            for place in tree.path[leaf]:
-                sums[place] += milli
-    return sums

@@ -31,19 +31,30 @@ class Source(NamedTuple):
     floor: int  # with less it would have less of its fair share than whoever takes it
 
 
-class Reclaim(Rights):
-    """The rules between queues for one job in one quota type, with values as they are at the start of the search."""
+class Asked(Rights):
+    """The rules for one job that asks for so much in one quota type, charged to a leaf."""
+
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
+        self.cycle, self.tree = cycle, cycle.tree
+        self.work, self.quota_type, self.leaf, self.milli = work, quota_type, leaf, milli
+        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+
+    def worth(self, found: Found) -> Reason | None:
+        """Work above its guarantee may not destroy more than it is worth."""
+        most = self.cycle.settings.worth_gpu_ms.of(self.work.kind.class_rank)
+        if most is None or (lost := found.lost) <= most or self.tree.within_guarantee(self.leaf, self.quota_type, self.milli, found.charged):
+            return None
+        detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
+        return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
+
+
+class Reclaim(Asked):
+    """The rules between queues, with values as they are at the start of the search."""
 
     code = "reclaim"
 
     def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
-        self.cycle = cycle
-        self.tree = cycle.tree
-        self.work = work
-        self.quota_type = quota_type
-        self.leaf = leaf
-        self.milli = milli
-        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        super().__init__(cycle, work, quota_type, leaf, milli)
         self.own = work.leaf
         self.barred = -1 if leaf == work.home else work.home  # in a window's name, too, a job takes nothing from its own queue
         self.since = self._window_start()
@@ -227,12 +238,7 @@ class Reclaim(Rights):
     # The whole plan
 
     def guard(self, found: Found) -> Reason | None:
-        return (
-            self._balance(found)
-            or self.order(found)
-            or self._long_wait(found)
-            or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
-        )
+        return self._balance(found) or self.order(found) or self._long_wait(found) or self.worth(found)
 
     def _long_wait(self, found: Found) -> Reason | None:
         """Who started after a long wait gives way only to a job within its guarantees with the victims gone."""
@@ -301,31 +307,10 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
 
 
-def worth(cycle: Cycle, work: Work, leaf: int, quota_type: int, milli: int, found: Found) -> Reason | None:
-    """Work above its guarantee may not destroy more than it is worth."""
-    most = cycle.settings.worth_gpu_ms.of(work.kind.class_rank)
-    if most is None:
-        return None
-    lost = found.lost
-    if lost <= most or cycle.tree.within_guarantee(leaf, quota_type, milli, found.charged):
-        return None
-    detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"
-    return reason("worth", detail, lost_gpu_s=lost / 1000, allowed_gpu_s=most / 1000)
-
-
-class Inside(Rights):
-    """The rules inside one leaf for one job in one quota type: strictly lower work that is not protected gives way to higher, and surplus that is no
-    higher to a minimum."""
+class Inside(Asked):
+    """The rules inside one leaf: strictly lower work that is not protected gives way to higher, and surplus that is no higher to a minimum."""
 
     code = "preempt"
-
-    def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
-        self.cycle = cycle
-        self.work = work
-        self.quota_type = quota_type
-        self.leaf = leaf
-        self.milli = milli
-        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
 
     def units(self, large: int) -> Ranked:
         """Everything that may be taken, in the order in which it is tried."""
@@ -344,7 +329,7 @@ class Inside(Rights):
         return self.leaf
 
     def guard(self, found: Found) -> Reason | None:
-        return self._beyond_share(found) or worth(self.cycle, self.work, self.leaf, self.quota_type, self.milli, found)
+        return self._beyond_share(found) or self.worth(found)
 
     def least(self) -> int:
         """What must leave at least so that the job does not take the leaf further beyond a share."""

@@ -7,9 +7,10 @@ from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.reasons import Reason, counted, gpus, reason
-from ..model.values import Job, Placed, Preemptible, Quota, Scenario, Window
+from ..model.values import Job, Placed, Preemptible, Scenario, Window
 from ..reading.checkers import spell_instant
 from ..state.grid import Grid, span_bits
+from ..state.tree import NEVER, Layout
 from ..state.work import Work
 from .regions import Region, Span, regions_around
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     Charged: TypeAlias = Cluster | State  # jobs on the fleet, charged to the tree
 
-NEVER = 1 << 62
 MOST_CHOICES = 500  # of blocks, to find some for all windows together
 MOST_STARTS = 8  # of windows that are tried for one job
 Holders = dict[int, list[tuple[Job, int]]]
@@ -89,25 +89,14 @@ class Windows:
                 self.upcoming.append(Upcoming(window, quota_type, regions_around(*where)))
 
     @cached_property
-    def _above(self) -> Mapping[str, Sequence[Quota]]:
-        """Each quota, and those above it."""
-        quotas = {quota.name: quota for quota in self.scenario.quotas}
-        above = {name: [quota] for name, quota in quotas.items()}
-        for line in above.values():
-            while (parent := line[-1].parent) is not None:
-                line.append(quotas[parent])
-        return above
+    def _queues(self) -> Layout:
+        return Layout(self.scenario.quotas, ())
 
     @cached_property
     def _safe(self) -> Mapping[str, int]:
         """For how long a minimum run time protects the work of each queue, from whomever: the nearest one going up."""
-
-        def nearest(line: Sequence[Quota], field: str) -> int:
-            stated = (getattr(quota, field) for quota in (*line, self.scenario.settings))
-            return next(span for span in stated if span is not None)
-
-        fields = ("preempt_min_runtime_ms", "reclaim_min_runtime_ms")
-        return {name: max(nearest(line, field) for field in fields) for name, line in self._above.items()}
+        queues, settings, fields = self._queues, self.scenario.settings, ("preempt_min_runtime_ms", "reclaim_min_runtime_ms")
+        return {name: max(queues.nearest(place, field, getattr(settings, field)) for field in fields) for name, place in queues.position.items()}
 
     def times(self) -> Iterable[int]:
         """When a window starts, ends or is released."""
@@ -140,7 +129,8 @@ class Windows:
     def entitled(self, window: Window, job: Job) -> bool:
         if window.class_rank is not None:
             return job.kind.class_rank == window.class_rank
-        return any(quota.name == window.quota for quota in self._above[job.quota])
+        at = self._queues.position
+        return window.quota is not None and self._queues.below(at[window.quota], at[job.quota])
 
     # Where they keep GPUs clear
 

@@ -216,13 +216,11 @@ class Cluster:
     def _overlap(self, wanted: Sequence[Seat], held: Sequence[Seat]) -> bool:
         """Whether somebody has to leave before somebody else can stand there."""
         now = self.fleet.now
-        for one in wanted:
-            for other in held:
-                if one.node == other.node:
-                    crowded = now.cpus[one.node] < 0 or now.memory[one.node] < 0
-                    if crowded or on_gpus(one) & on_gpus(other):
-                        return True
-        return False
+        return any(
+            one.node == other.node and (now.cpus[one.node] < 0 or now.memory[one.node] < 0 or on_gpus(one) & on_gpus(other))
+            for one in wanted
+            for other in held
+        )
 
     def split_anew(self, work: Work, key: tuple[int, int]) -> None:
         known = self.geometry.get(key)

@@ -93,11 +93,8 @@ def _sharers_of(mode: str, trust: str) -> int:
 class View:
     """The room on every node, under one assumption about what has left."""
 
-    def __init__(self, grid: Grid, log: Sequence[object] = ()) -> None:
+    def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self._log = log  # of the fleet: by its length a state of this plan is told from later ones
-        # What found no room, and as of which length of the log; until room is given there is none, and it goes on from plan to plan.
-        self.refused: dict[object, int] = {}
         self.free = list(grid.usable)
         self.cpus = [node.cpu_milli for node in grid.nodes]
         self.memory = [node.host_memory_mib for node in grid.nodes]
@@ -121,7 +118,7 @@ class View:
 
     def copy(self) -> "View":
         other = copy(self)
-        for name in ("refused", "free", "count", "cpus", "memory", "splits", "count_np", "_left", "_sharers"):
+        for name in ("free", "count", "cpus", "memory", "splits", "count_np", "_left", "_sharers"):
             setattr(other, name, getattr(self, name).copy())
         other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
         other.buckets = self.buckets and self.buckets.copy()
@@ -137,15 +134,6 @@ class View:
     def changed_since(self, read: int) -> list[int]:
         """The nodes that have changed since so many notes were taken up; -1: all of them."""
         return [*range(self.grid.size)] if read < 0 else [*{*self.notes[read:]}]
-
-    def refuse(self, asked: object) -> None:
-        self.refused[asked] = len(self._log)
-
-    def unrefuse(self, mark: int) -> None:
-        """The log was taken back to a mark: what was refused after it may find room."""
-        refused = self.refused
-        while refused and refused[last := next(reversed(refused))] > mark:
-            del refused[last]
 
     def by_count(self) -> list[int]:
         """Bit sets of nodes by their number of idle GPUs."""
@@ -248,7 +236,7 @@ class Fleet:
         self.grid = grid
         self.log: list[tuple[View, Callable[..., None], tuple[Any, ...]]] = []  # what undoes a change, and in which view
         self._alike = 0  # so much of the log is from before the views became two, and is about both
-        self.now = self.soon = View(grid, self.log)
+        self.now = self.soon = View(grid)
         self.idle_at_start: list[int] = []
 
     def views(self) -> tuple[View, ...]:
@@ -259,15 +247,10 @@ class Fleet:
     def hold_geometry(self) -> None:
         """Note which GPUs are split when the plan begins."""
         for place, node in enumerate(self.grid.nodes):
-            if not node.split:
-                continue
-            by_gpu: dict[int, list[Instance]] = {gpu: [] for gpu in bits_of(node.split)}
-            for one in node.mig:
-                by_gpu[one.gpu].append(Instance(one.start, one.profile))
-            for gpu, instances in by_gpu.items():
+            for gpu, instances in node.mig:
                 if self.now.free[place] >> gpu & 1:
-                    self.now.splits[place, gpu] = Split("mig", instances=tuple(sorted(instances)))
-            self.now.free[place] &= ~node.split
+                    self.now.free[place] ^= 1 << gpu
+                    self.now.splits[place, gpu] = Split("mig", instances=instances)
         self.now.recount()
 
     def promise(self, seats: Sequence[Seat]) -> None:
@@ -341,14 +324,10 @@ class Fleet:
             for each in (view,) if len(log) >= self._alike else self.views():
                 back(each, *given)
         self._alike = min(self._alike, mark)
-        for each in self.views():
-            each.unrefuse(mark)
 
     def take(self, seat: Seat, views: Sequence[View] = ()) -> None:
         """Hold a place, in both views or only in some."""
         _, _, node, mask, cpus, memory, _, parts = seat
-        if parts and self.soon is not self.now:
-            self.now.refused.clear()  # the GPU may be held whole until somebody has left it, and counts as shared from here on
         for view in views or self.views():
             for part in parts:
                 self.set_split(view, (node, part.gpu), joined(view.splits.get((node, part.gpu)), part))
@@ -367,7 +346,6 @@ class Fleet:
             self.part_ways()
         here = by_node(seats)
         for view in self.views() if fresh else (self.soon,):
-            view.refused.clear()
             for node, part in [(seat.node, part) for seat in seats for part in seat.parts]:
                 if (split := view.splits.get((node, part.gpu))) is not None:
                     self.set_split(view, (node, part.gpu), left(split, part))
@@ -383,8 +361,6 @@ class Fleet:
         """Change what a GPU is split into, in one view; a GPU that is split is not idle, one that is whole again is."""
         self.log.append((view, View.put_split, (key, view.splits.get(key))))
         view.put_split(key, split)
-        if split is None:
-            view.refused.clear()
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
             self._change(view, node, bit & self.grid.usable[node], 0, 0)

@@ -1,6 +1,7 @@
 """What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
-from functools import cached_property
+from functools import cache, cached_property
+from operator import attrgetter
 
 from ..model.mig import fitting_profiles
 from ..model.values import Kind, Preemptible, Role, Scenario
@@ -9,8 +10,8 @@ from .grid import Eligible, Grid
 
 Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
 
-
-_PROTECTION = {Preemptible.NEVER: 0, Preemptible.WHEN_BORROWED: 1, Preemptible.ALWAYS: 2}
+# What a role asks of nodes, of which kinds that need the same room have equal ones.
+_room_of = attrgetter("least", "gpus", "mig", "memory_mib", "share_milli", "devices", "gpu_types", "cpu_milli", "host_memory_mib", "placing")
 
 
 class Form:
@@ -24,7 +25,7 @@ class Form:
         # What one worker takes of a node, where all of them are alike and hold whole GPUs: milli-GPU, processors, memory.
         self.each = None if role is None else (role.gpus * 1000, role.cpu_milli, role.host_memory_mib)
         self.level = kind.level
-        self.protected = (_PROTECTION[kind.preemptible], -kind.class_rank, -kind.priority)  # where work is lined up at a guarantee
+        self.protected = (kind.preemptible, -kind.class_rank, -kind.priority)  # where work is lined up at a guarantee
         self.types = grid.types_for(kind)
         self.wants: Wants = tuple((place, tuple(range(role.least))) for place, role in enumerate(kind.roles) if role.least)
         self.all_least = sum(role.least for role in kind.roles)
@@ -35,9 +36,7 @@ class Form:
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         self.shape = shapes.setdefault(_shape(kind), len(shapes))
-        self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
-        self._least: dict[int, int] = {}
-        self._request: dict[tuple[int, bool], int] = {}
+        self.eligible, self.least_milli, self.request_milli = cache(self._eligible), cache(self._least_milli), cache(self._request_milli)
         self.lowest = min(map(self.least_milli, self.types), default=0)
 
     @cached_property
@@ -46,12 +45,8 @@ class Form:
         roles = self.kind.roles
         return max([place for place, role in enumerate(roles) if role.least and role.gpus], key=lambda place: roles[place].gpus, default=None)
 
-    def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
-        key = (place, quota_type, suspect, spare)
-        known = self._eligible.get(key)
-        if known is None:
-            known = self._eligible[key] = self.grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
-        return known
+    def _eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
+        return self.grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
 
     # What it is charged in a quota type, before it has a place
 
@@ -73,12 +68,9 @@ class Form:
         memory = grid.smallest_memory(quota_type, role.memory_mib)
         return max(1, 1000 * role.memory_mib // memory) if memory else 1000
 
-    def least_milli(self, quota_type: int) -> int:
+    def _least_milli(self, quota_type: int) -> int:
         """Its minimum."""
-        known = self._least.get(quota_type)
-        if known is None:
-            known = self._least[quota_type] = sum([role.least * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
-        return known
+        return sum([role.least * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
 
     def most_milli(self, quota_type: int) -> int:
         """All the workers that it may have."""
@@ -89,22 +81,17 @@ class Form:
             return self.least_milli(quota_type)
         return sum([len(ranks) * self.worker_milli(place, quota_type) for place, ranks in wants])
 
-    def request_milli(self, quota_type: int, by_type: bool) -> int:
+    def _request_milli(self, quota_type: int, by_type: bool) -> int:
         """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types.
 
         Where each type is divided `by_type`, that goes for memory alone: an instance is as large as it is there.
         """
-        known = self._request.get((quota_type, by_type))
-        if known is None:
-            roles, sharing = self.kind.roles, self.kind.sharing
-            if sharing == "exclusive" or (by_type if sharing == "mig" else all(role.memory_mib is None for role in roles)):
-                known = self.most_milli(quota_type)
-            else:
-                least = max(role.memory_mib or 0 for role in roles)
-                types = tuple(each for each in self.types if self.grid.smallest_memory(each, least)) or self.types  # in others it asks for nothing
-                known = sum(role.ceiling * max(self.worker_milli(place, each) for each in types) for place, role in enumerate(roles))
-            self._request[quota_type, by_type] = known
-        return known
+        roles, sharing = self.kind.roles, self.kind.sharing
+        if sharing == "exclusive" or (by_type if sharing == "mig" else all(role.memory_mib is None for role in roles)):
+            return self.most_milli(quota_type)
+        least = max(role.memory_mib or 0 for role in roles)
+        types = tuple(each for each in self.types if self.grid.smallest_memory(each, least)) or self.types  # in others it asks for nothing
+        return sum(role.ceiling * max(self.worker_milli(place, each) for each in types) for place, role in enumerate(roles))
 
 
 class Forms(dict[int, Form]):
@@ -166,20 +153,5 @@ def _plain(kind: Kind, grid: Grid) -> bool:
 
 def _shape(kind: Kind) -> tuple[object, ...]:
     """Kinds that need the same room are equal in this."""
-    roles = tuple(
-        (
-            role.least,
-            role.gpus,
-            role.mig,
-            role.memory_mib,
-            role.share_milli,
-            role.devices,
-            role.gpu_types,
-            role.cpu_milli,
-            role.host_memory_mib,
-            role.placing,
-        )
-        for role in kind.roles
-    )
     slow = tuple(name for name, speed in kind.throughput if speed == 0)
-    return roles, kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow
+    return tuple(map(_room_of, kind.roles)), kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow

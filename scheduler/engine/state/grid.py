@@ -80,13 +80,13 @@ class Grid:
         self.type_index = {name: place for place, name in enumerate(self.types)}
         self.type_of = [self.type_index[node.quota_type] for node in nodes]
         self.on_type = [np.array([kind == index for kind in self.type_of], dtype=np.bool_) for index in range(len(self.types))]
+        self.usable_np = ints(self.usable_count)
         self.gpus = sum(self.usable_count)
         self.capacity = [0] * len(self.types)  # milli-GPU by quota type; spares serve replacements only
         for node, kind, usable in zip(nodes, self.type_of, self.usable_count, strict=True):
             if not node.spare:
                 self.capacity[kind] += 1000 * usable
         self.pool_of = [dict(node.labels).get("pool", "") if node.labels else "" for node in nodes]
-        self._capacities: dict[str, Ints] = {}
         self._eligible: dict[tuple[object, ...], Eligible] = {}
 
     @cached_property
@@ -104,7 +104,7 @@ class Grid:
 
     @cached_property
     def any_split(self) -> bool:
-        return any(node.split for node in self.nodes)
+        return any(node.mig for node in self.nodes)
 
     @cached_property
     def repartitioned(self) -> list[int]:
@@ -139,23 +139,17 @@ class Grid:
     @cached_property
     def boards(self) -> list[list[Board]]:
         """What there is to be split in each quota type."""
-        names: list[dict[str, None]] = [{} for _ in self.types]
-        for node, kind in zip(self.nodes, self.type_of, strict=True):
-            names[kind][node.gpu_type] = None
-        return [[board for board in map(board_of, mine) if board is not None] for mine in names]
+        boards = [(board_of(name), kind) for name, kind in self._pairs]
+        return [[board for board, kind in boards if board is not None and kind == index] for index in range(len(self.types))]
 
     def smallest_memory(self, quota_type: int, needed: int) -> int:
         """The smallest GPU memory of a quota type that holds so much, by which a request for it is charged before it has a place; 0: none does."""
-        return min((memory for memory in self._memories[quota_type] if memory >= needed), default=0)
+        return next((memory for kind, memory in self._memories if kind == quota_type and memory >= needed), 0)
 
     @cached_property
-    def _memories(self) -> list[set[int]]:
-        """The GPU memories of each quota type, as far as they are stated."""
-        found: list[set[int]] = [set() for _ in self.types]
-        for node, kind in zip(self.nodes, self.type_of, strict=True):
-            if node.gpu_memory_mib:
-                found[kind].add(node.gpu_memory_mib)
-        return found
+    def _memories(self) -> list[tuple[int, int]]:
+        """The quota types with their GPU memories, as far as these are stated, the smallest first."""
+        return sorted({(kind, node.gpu_memory_mib) for node, kind in zip(self.nodes, self.type_of, strict=True) if node.gpu_memory_mib})
 
     def _habitual(self, topology: Topology) -> int | None:
         """The level that a gang prefers which states none: the rails, else the narrowest oversubscribed or described level."""
@@ -164,13 +158,6 @@ class Grid:
         narrow = [self.level_index[name] for name, factor in topology.oversubscription if factor > 1_000_000]
         described = [self.level_index[name] for name, _ in topology.bandwidth_gbps]
         return max(narrow, default=None) if narrow else max(described, default=None)
-
-    def capacity_of(self, level: Level) -> Ints:
-        """Healthy GPUs per domain."""
-        known = self._capacities.get(level.name)
-        if known is None:
-            known = self._capacities[level.name] = level.sums(np.array(self.usable_count, dtype=np.int64))
-        return known
 
     def types_for(self, kind: Kind) -> tuple[int, ...]:
         """Quota types the job may be tried in: higher throughput first, then the order it states, then by name."""

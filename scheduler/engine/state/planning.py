@@ -156,12 +156,5 @@ class Cycle:
 
     def idle_milli(self, quota_type: int) -> int:
         """Whole idle GPUs of a type, in milli-GPU."""
-        if len(self.grid.types) == 1:
-            return 1000 * self.fleet.soon.idle
-        known = self.memo(("idle", quota_type))
-        if known is None:
-            soon = self.fleet.soon
-            known = self.remember(
-                ("idle", quota_type), 1000 * sum(n for n, kind in zip(soon.count, self.grid.type_of, strict=True) if kind == quota_type)
-            )
-        return int(known)
+        soon = self.fleet.soon
+        return 1000 * (soon.idle if len(self.grid.types) == 1 else int(soon.count_np[self.grid.on_type[quota_type]].sum()))

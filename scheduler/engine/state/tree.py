@@ -7,27 +7,18 @@ per quota type where they are maps.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import compress, repeat
+from itertools import compress
 from operator import ne
-from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..model.values import ANY_TYPE, Quota, Scenario, Window
-from ..rules.fairshare import GPU, Siblings, divide, siblings
+from ..rules.fairshare import Siblings, divide, siblings
 
 NEVER = 1 << 62
 INFINITE = 1 << 100
 WINDOW_MARK = "window:"
-NO_LIMITS = repeat(None)
 EVERY_TYPE = -1
 NOTHING_GONE: Mapping[int, int] = {}
-
-
-class Group(NamedTuple):
-    """The children of a node: what they state."""
-
-    stated: Siblings
-    plain: bool  # whether each has a weight, and guarantees of whole GPUs
 
 
 class Division:
@@ -49,7 +40,7 @@ class Division:
         self.usage = [0] * size
         self.weight = [0] * size
         self.priority = [0] * size
-        self.groups: dict[int, Group] = {}  # by the node above them
+        self.groups: dict[int, Siblings] = {}  # by the node above them
 
 
 class Layout:
@@ -99,13 +90,8 @@ class Layout:
 
     def fork(self, one: int, other: int) -> tuple[int, int]:
         """The nodes just below the lowest common ancestor of two leaves, on either side."""
-        mine = self.path[one]
-        theirs = self.path[other]
-        mine_at, theirs_at = len(mine) - 1, len(theirs) - 1
-        while mine_at >= 0 and theirs_at >= 0 and mine[mine_at] == theirs[theirs_at]:
-            mine_at -= 1
-            theirs_at -= 1
-        return mine[max(mine_at, 0)], theirs[max(theirs_at, 0)]
+        sides = zip(reversed(self.path[one]), reversed(self.path[other]), strict=False)  # from the top down
+        return next(((mine, theirs) for mine, theirs in sides if mine != theirs), (one, other))
 
     def nearest(self, place: int, field: str, default: int) -> int:
         """A minimum run time: the nearest value stated at the node or above it."""
@@ -142,8 +128,6 @@ class Tree(Layout):
         self._amounts(windows)
         self.limited = bool(self.window_at) or any(total is not None for total in self.limit_total) or any(map(bool, self.limit_by_type))
         self.usage_weight = scenario.settings.fairness.usage_weight_millionths
-        # Whether a limit could bind anywhere in a division: mostly there is none.
-        self._unbound = not self.limited and all(limit is None for division in self.divisions for limit in division.limit[1:])
         # Whether anyone's work is safe for a while after its start.
         self.protects = any(quota.preempt_min_runtime_ms or quota.reclaim_min_runtime_ms for quota in scenario.quotas)
         # By division: the weight of usage and the requests as of which its shares were computed last.
@@ -271,12 +255,10 @@ class Tree(Layout):
             others = sum(other.used[place] for other in self.divisions if other is not division)
             left = max(0, total - others)
             return left if limit is None else min(limit, left)
-        if self.limit_by_type[place] is not None and not self.by_type:
-            caps = self.limit_by_type[place] or {}
-            if len(caps) == len(self.types):
-                return sum(caps.values())
-            return None
-        return limit
+        caps = self.limit_by_type[place]
+        if caps is None or self.by_type:
+            return limit
+        return sum(caps.values()) if len(caps) == len(self.types) else None
 
     # Shares
 
@@ -322,41 +304,28 @@ class Tree(Layout):
         if not members:
             return []
         fair, requested, counted_on, guaranteed = division.fair, division.requested, division.counts_on, division.guaranteed
-        limits: Iterable[int | None] = NO_LIMITS
-        if self._unbound:
-            wants = [requested[place] for place in members]
-        else:
-            limits = [self.limit_for(division, place) for place in members]
-            wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
+        limits = [self.limit_for(division, place) for place in members]
+        wants = [requested[place] if limit is None else min(limit, requested[place]) for place, limit in zip(members, limits, strict=True)]
         changed = []
-        for place, limit, part in zip(members, limits, self._parts(division, parent, pool, wants), strict=False):
+        parts = divide(pool, wants, self._siblings(division, parent), self.usage_weight)
+        for place, limit, part in zip(members, limits, parts, strict=True):
             promised = guaranteed[place]
-            if promised is None:
-                counts_on = division.capacity if limit is None else min(INFINITE, limit)
-            else:
-                counts_on = promised if promised > part else part
-                if limit is not None and limit < counts_on:
-                    counts_on = limit
+            counts_on = max(promised, part) if promised is not None else division.capacity if limit is None else limit
+            if limit is not None and limit < counts_on:
+                counts_on = limit
             if part != fair[place]:
                 changed.append(place)
             fair[place], counted_on[place] = part, counts_on
         return changed
 
-    def _parts(self, division: Division, parent: int, pool: int, wants: list[int]) -> list[int]:
-        """What each child of a node gets."""
-        group = division.groups.get(parent)
-        if group is None:
-            group = division.groups[parent] = self._group(division, parent)
-        if group.plain and not self.usage_weight and pool >= sum(wants) and not pool % GPU and not [want for want in wants if want % GPU]:
-            return wants  # everyone surely gets what he wants: nobody is left out, and no GPU is divided
-        return divide(pool, wants, group.stated, self.usage_weight)
-
-    def _group(self, division: Division, parent: int) -> Group:
-        members = self.children[parent]
-        of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
-        promised = [division.guaranteed[place] for place in members]
-        plain = all(weight > 0 for weight in of[0]) and not any((amount or 0) % GPU for amount in promised)
-        return Group(siblings(promised, *of), plain)
+    def _siblings(self, division: Division, parent: int) -> Siblings:
+        """What the children of a node state."""
+        known = division.groups.get(parent)
+        if known is None:
+            members = self.children[parent]
+            of = [[column[place] for place in members] for column in (division.weight, division.priority, division.usage, self.age)]
+            known = division.groups[parent] = siblings([division.guaranteed[place] for place in members], *of)
+        return known
 
     # Gates
 

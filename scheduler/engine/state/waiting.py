@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ..model.reasons import Reason
-from ..rules.impossible import Verdict, Verdicts
+from ..rules.impossible import Verdicts
 from ..rules.order import JobOrder, Onward, QueueOrder, anyone
 from ..rules.times import overdue
 from .cluster import Cluster
@@ -95,18 +95,9 @@ class Waiting:
         judged = self._judged
         out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
         judged.update([work.order for work in out])
-        verdicts: dict[tuple[int, Form], Verdict] = {}
-        home, form = -1, None
-        for work in out:
-            if work.form is not form or work.home != home:  # neighbours are often alike
-                home, form = work.home, work.form
-                if (home, form) not in verdicts:
-                    verdicts[home, form] = self.verdicts.of(work)
-        if all(not blocked and types == form.types for (_, form), (blocked, types) in verdicts.items()):
-            return False  # mostly they may ask for what they had
         others = False
         for work in out:
-            blocked, types = verdicts[work.home, work.form]
+            blocked, types = self.verdicts.of(work)
             if blocked:
                 self.static[work.order] = blocked
             if types != work.types:

@@ -91,9 +91,7 @@ class Work:
     @property
     def stood_before(self) -> bool:
         """Whether its minimum ran before this plan."""
-        if len(self.kind.roles) == 1:
-            return len(self.first_seats) >= self.form.all_least
-        return all(sum(seat.role == place for seat in self.first_seats) >= role.least for place, role in enumerate(self.kind.roles))
+        return self._is_whole(self.first_seats)
 
     @property
     def repaired(self) -> bool:
@@ -176,11 +174,11 @@ class Work:
 
     def look_for_gaps(self) -> None:
         """Whether it runs below the minimum of a role."""
-        have = len(self.seats)
-        if not have:
-            self.degraded = False
-        elif have < self.form.all_least:
-            self.degraded = True
-        else:
-            roles = self.kind.roles
-            self.degraded = len(roles) > 1 and any(self.count(place) < role.least for place, role in enumerate(roles))
+        self.degraded = bool(self.seats) and not self._is_whole(self.seats)
+
+    def _is_whole(self, seats: Sequence[Seat]) -> bool:
+        """Whether these are the minimum of each role, and perhaps more."""
+        if len(seats) < self.form.all_least:
+            return False
+        roles = self.kind.roles
+        return len(roles) == 1 or all(sum([seat.role == place for seat in seats]) >= role.least for place, role in enumerate(roles))

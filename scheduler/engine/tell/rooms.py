@@ -195,7 +195,7 @@ class Rooms:
     def _nearest(self, role: Role, allowed: Ints) -> dict[str, object]:
         """The node that lacks the fewest GPUs for one worker more."""
         free = self.view.count_np * allowed
-        large = np.array(self.cycle.grid.usable_count, dtype=np.int64) >= role.gpus
+        large = self.cycle.grid.usable_np >= role.gpus
         short = np.where((free < role.gpus) & large & (allowed > 0), free, -1)
         node = int(short.argmax()) if len(short) else -1
         return {"node": self.cycle.grid.nodes[node].name, "free_there": int(free[node])} if node >= 0 and short[node] >= 0 else {}

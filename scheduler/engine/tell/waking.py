@@ -90,28 +90,30 @@ class Wakes:
 
     def times_of(self, cycle: Cycle, work: Work) -> tuple[int, ...]:
         """The instants to come at which a plan could differ because of one job."""
-        job, run = work.job, work.job.run
-        begun = run is not QUEUED and (work.seats or run.until is not None or run.last_evicted is not None)
-        if not (begun or job.not_before is not None or work.kind.preemption_delay_ms or cycle.settings.waits_end):
-            return ()  # most of those that wait, or leave
-        stands = work.seats and run is not QUEUED
-        times = self._while_it_stands(cycle, work) if stands else _while_it_waits(cycle, work)
-        return tuple([at for at in times if at > cycle.now])
+        return tuple([at for at in self._instants(cycle, work) if at > cycle.now])
 
-    def _while_it_stands(self, cycle: Cycle, work: Work) -> Iterator[int]:
+    def _instants(self, cycle: Cycle, work: Work) -> Iterator[int]:
         job, run, settings = work.job, work.job.run, cycle.settings
+        stands, longest = work.seats and run is not QUEUED, settings.max_wait_ms.of(work.kind.class_rank)
         if run.until is not None:
             yield run.until
+        if work.kind.preemption_delay_ms and (not stands or work.degraded or work.form.elastic):
+            yield job.submitted + work.kind.preemption_delay_ms  # what it lacks, or grows by, it may take from others then
+        if not stands:
+            if run.last_evicted is not None:
+                yield backoff_until(cycle, work)
+            if job.not_before is not None:
+                yield job.not_before
+            if longest is not None:
+                yield job.submitted + longest
+            return
         if run.started is not None:
             for span in self._spans(cycle, work.charged_leaf):
                 yield run.started + span
-            longest = settings.max_wait_ms.of(work.kind.class_rank)
             if longest is not None and run.started - job.submitted >= longest:
                 yield run.started + longest  # until then it is safe from work above its guarantee
         if run.reclaimed is not None and settings.fairness.step_ms:
             yield (run.reclaimed // settings.fairness.step_ms + 1) * settings.fairness.step_ms
-        if work.kind.preemption_delay_ms and (work.degraded or work.form.elastic):
-            yield job.submitted + work.kind.preemption_delay_ms  # what it lacks, or grows by, it may take from others then
         if work.degraded:
             yield (run.degraded_since or cycle.now) + settings.stale_grace_ms
 
@@ -147,30 +149,12 @@ class Wakes:
 def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
     """Those of them because of whom alone a later plan could differ, and perhaps others."""
     settings = cycle.settings
-    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms or cycle.tree.protects
-    if protected or settings.waits_end or cycle.cluster.forms.delay:
+    if settings.waits_end or cycle.cluster.forms.delay:
         return works
+    protected = settings.preempt_min_runtime_ms or settings.reclaim_min_runtime_ms or cycle.tree.protects
     return [
         work
         for work in works
-        if (run := work.job.run).until is not None
-        or run.last_evicted is not None
-        or run.reclaimed is not None
-        or work.degraded
-        or work.job.not_before is not None
+        if work.job.not_before is not None
+        or ((run := work.job.run) is not QUEUED and (protected or work.degraded or not run.until is run.last_evicted is run.reclaimed is None))
     ]
-
-
-def _while_it_waits(cycle: Cycle, work: Work) -> Iterator[int]:
-    job, run = work.job, work.job.run
-    if run.until is not None:
-        yield run.until
-    if run.last_evicted is not None:
-        yield backoff_until(cycle, work)
-    if job.not_before is not None:
-        yield job.not_before
-    if work.kind.preemption_delay_ms:
-        yield job.submitted + work.kind.preemption_delay_ms
-    longest = cycle.settings.max_wait_ms.of(work.kind.class_rank)
-    if longest is not None:
-        yield job.submitted + longest

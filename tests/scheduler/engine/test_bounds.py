@@ -118,7 +118,6 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     for place in range(1, len(cycle.tree.names)):
         if not cycle.tree.children[place]:
             assert cycle.standing.lowest(place) == standing.lowest(place) == lowest_of(anew.of_leaf(place))
-            assert cycle.standing.on_node(place) == standing.on_node(place) == on_node_of(anew.of_leaf(place))
         for division in cycle.tree.divisions:
             assert sorted(told(kept.borrowed(place, division)), key=str) == sorted(told(anew.borrowed(place, division)), key=str)
 
@@ -142,17 +141,6 @@ def lowest_of(units: list[Unit]) -> Lowest | None:
         return None
     milli = sum(unit.milli + sum(1000 * len(seat.parts) for seat in unit.seats) for unit in preemptible)
     return Lowest(min(unit.level for unit in preemptible), milli)
-
-
-def on_node_of(units: list[Unit]) -> dict[int, list[int]]:
-    """The same for GPUs and workers by node."""
-    on_node: dict[int, list[int]] = {}
-    for unit in units:
-        if unit.work.kind.preemptible is not Preemptible.NEVER:
-            for seat in unit.seats:
-                gpus, workers = on_node.get(seat.node, [0, 0])
-                on_node[seat.node] = [gpus + seat.mask.bit_count() + len(seat.parts), workers + 1]
-    return on_node
 
 
 @pytest.mark.parametrize("seed", range(2))

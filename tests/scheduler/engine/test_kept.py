@@ -24,7 +24,6 @@ from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
-from tests.scheduler.engine.test_kept_parts import check_refused
 from tests.scheduler.twin.strategies import scenario_random
 
 EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "stop", "setting")
@@ -122,8 +121,6 @@ def holds_through(scenario: Scenario, events: list[str], seed: int) -> None:
     for turn, event in enumerate(events):
         plan = make_plan(scenario, kept)
         assert written(plan) == written(make_plan(scenario)), (turn, events[:turn])
-        if kept.state is not None:
-            check_refused(kept.state)
         scenario = after(scenario, plan, event, chance, turn)
 
 

@@ -6,14 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.place.capacity import Capacity
-from scheduler.engine.place.seating import fit
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
-from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Standing
-from scheduler.engine.state.state import State
 from tests.scheduler.engine.test_bounds import lowest_of
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -38,39 +34,6 @@ def stir(cycle: Cycle, chance: random.Random) -> None:
     else:
         cluster.undo((0, 0))
     cycle.changed()
-
-
-def check_refused(cluster: Cluster | State) -> None:
-    """Whoever was refused room is refused it if he asks anew."""
-    forms = {form.shape: form for form in cluster.forms.values()}
-    for view in (cluster.fleet.now, cluster.fleet.soon):
-        anew = view.copy()
-        anew.refused.clear()
-        capacity = Capacity(cluster.grid, anew)
-        for shape, quota_type, suspect in view.refused:
-            assert not capacity.could_fit(forms[shape], quota_type, suspect=suspect)
-
-
-@drawn
-@given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
-def test_who_was_refused_room_is_refused_it_until_room_is_given(seed: int, size: str):
-    cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
-    cluster = cycle.cluster
-    for _ in range(8):
-        for view in cycle.fleet.views():
-            for form in cluster.forms.values():
-                for quota_type in form.types:
-                    cycle.capacity(view).could_fit(form, quota_type, suspect=False)
-        mark = cluster.mark()
-        for work in [work for work in cluster.works if not work.seats and not work.evicted][:3]:
-            if work.types and (seats := fit(cycle, work, work.types[0], cycle.fleet.views()[-1])) is not None:
-                cluster.seat(work, seats, work.types[0], work.home, A_WHY)
-        if chance.random() < 0.5:
-            stir(cycle, chance)
-        check_refused(cluster)
-        if chance.random() < 0.5:
-            cluster.undo(mark)
-        check_refused(cluster)
 
 
 @drawn
