@@ -6,7 +6,7 @@ from operator import or_
 from ..model.values import Role
 from ..state.fleet import View
 from ..state.form import Form
-from ..state.grid import Eligible, Grid, Ints
+from ..state.grid import Eligible, Grid, Ints, ints
 
 MANY = 32  # nodes that have changed, beyond which all are looked at anew: that is done by columns
 
@@ -16,6 +16,7 @@ class Slots:
 
     def __init__(self, array: Ints, read: int) -> None:
         self.array = array
+        self.total = int(array.sum())
         self.read = read
         self.sums: dict[int, Ints] = {}  # by level
 
@@ -30,24 +31,35 @@ class Capacity:
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
+        self._fits: dict[tuple[int, int, bool], bool] = {}
 
     def _fresh(self) -> None:
         if self._version != self.view.version:
             self._version = self.view.version
-            self._nodes.clear()
-            self._useless.clear()
+            for known in (self._nodes, self._useless, self._fits):
+                known.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
+        self._fresh()
+        key = (form.shape, quota_type, suspect)
+        if key not in self._fits:
+            self._fits[key] = self._could_fit(form, quota_type, suspect=suspect)
+        return self._fits[key]
+
+    def _could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         view = self.view
         for place, role in enumerate(form.kind.roles):
             if not role.least:
                 continue
-            several = role.least > 1 and not role.parted
-            if several and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
-                return False
             eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
-            if not self.nodes_for(role) & eligible.bits or (several and self.most(role, eligible, form.width) < role.least):
+            if role.parted:
+                if not self.nodes_for(role) & eligible.bits:
+                    return False
+                continue
+            if role.least > 1 and (view.idle < role.gpus * role.least or (role.gpus and view.slots_at_most(role.gpus) < role.least)):
+                return False
+            if self._slots_of(role, eligible).total < role.least or (role.least > 1 and self.most(role, eligible, form.width) < role.least):
                 return False
         return True
 
@@ -69,7 +81,7 @@ class Capacity:
         slots = self._slots_of(role, eligible)
         known = slots.sums.get(level)
         if known is None:
-            known = slots.sums[level] = slots.array.sum(keepdims=True) if level < 0 else self.grid.levels[level].sums(slots.array)
+            known = slots.sums[level] = ints([slots.total]) if level < 0 else self.grid.levels[level].sums(slots.array)
         return known
 
     def _slots_of(self, role: Role, eligible: Eligible) -> Slots:
@@ -80,8 +92,10 @@ class Capacity:
         elif known.read < noted:
             for node in view.notes[known.read :]:
                 room = view.room_on(node, *shape) if eligible.flags[node] else 0
-                if room != known.array[node]:
+                more = room - int(known.array[node])
+                if more:
                     known.array[node] = room
+                    known.total += more
                     known.sums.clear()
             known.read = noted
         return known
