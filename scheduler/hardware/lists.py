@@ -34,7 +34,7 @@ CLUSTERS = Table(
     columns=(
         Column("name", "Cluster", sort="name", cell="""<a href="{% url 'cluster' row.name %}">{{ row.name }}</a>"""),
         Column("title", "Title", cell="{{ row.title|default:'–' }}"),
-        Column("nodes", "Nodes", "node_count", sort="node_count", numeric=True, most_first=True),
+        Column("nodes", "Nodes", "node_count", sort="node_count", numeric=True, most_first=True, cell="{{ row.node_count|intcomma }}"),
         Column(
             "out",
             "Out of service",
@@ -45,7 +45,7 @@ CLUSTERS = Table(
             hint="Nodes that take no new work: draining, down, or away for repair",
             cell="""{% if row.nodes_out %}{{ row.nodes_out }}{% else %}<span class="nothing" title="None">–</span>{% endif %}""",
         ),
-        Column("gpus", "GPUs", "gpu_count", sort="gpu_count", numeric=True, most_first=True),
+        Column("gpus", "GPUs", "gpu_count", sort="gpu_count", numeric=True, most_first=True, cell="{{ row.gpu_count|intcomma }}"),
         Column(
             "allocated",
             "Allocated GPUs",
@@ -60,6 +60,7 @@ CLUSTERS = Table(
     ),
     default_sort="name",
     search=("name", "title"),
+    libraries=("shell", "humanize"),
     empty=NO_HARDWARE,
     empty_href="/inventory/import/",
     empty_action="Import hardware",

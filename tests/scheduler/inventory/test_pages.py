@@ -54,6 +54,12 @@ def test_every_page_answers_on_an_empty_fleet_and_says_what_to_do(personas):
     assert "/inventory/import/" not in text(personas.client("viewer"), reverse("nodes"))
 
 
+def test_the_list_of_clusters_groups_large_counts(personas):
+    node("wide", of=cluster(), gpus=1024)
+
+    assert ">1,024</td>" in text(personas.client("viewer"), reverse("clusters"))
+
+
 def test_names_of_jobs_end_at_the_subtree(personas, fleet):
     for address in addresses(fleet):
         seen = text(personas.client("viewer"), address)
