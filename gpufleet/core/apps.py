@@ -7,7 +7,8 @@ class CoreConfig(AppConfig):
     verbose_name = "gpufleet"
 
     def ready(self) -> None:
-        from gpufleet.core import bulk, signins
+        from gpufleet.core import bulk, form_words, signins
 
         bulk.lookups_register()
+        form_words.words_set()
         signins.connect()

@@ -421,10 +421,10 @@ def test_an_address_that_the_page_did_not_show_is_kept(sent, there, personas, se
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("cluster", "my cluster", "--cluster: Enter a valid “slug”"),
-        ("cluster", "a" * 61, "--cluster: Ensure this value has at most 60 characters"),
-        ("partition", "a" * 61, "--partition: Ensure this value has at most 60 characters"),
-        ("node-logs", "/" + "a" * 300, "--node-logs: Ensure this value has at most 300 characters"),
+        ("cluster", "my cluster", "--cluster: Use letters, digits, - and _ only."),
+        ("cluster", "a" * 61, "--cluster: Use at most 60 characters"),
+        ("partition", "a" * 61, "--partition: Use at most 60 characters"),
+        ("node-logs", "/" + "a" * 300, "--node-logs: Use at most 300 characters"),
     ],
 )
 def test_a_value_that_cannot_be_kept_is_refused_by_its_option(there, option, value, words):
