@@ -53,8 +53,8 @@ class IncidentOut(Schema):
     opened_at: datetime = Field(description="When it began.", examples=["2026-03-02T09:41:20Z"])
     closed_at: datetime | None = Field(description="When the node was healthy again; null while it is not.", examples=[None])
     jobs_hurt: int = Field(description="How many jobs lost GPUs by it.", examples=[2])
-    out_gpu_hours_milli: int = Field(description="GPU hours out of service, in thousandths.", examples=[6400])
-    lost_gpu_hours_milli: int = Field(description="GPU hours of work that was not saved, in thousandths.", examples=[900])
+    out_gpu_hours_milli: int = Field(description="GPU-hours out of service, in thousandths.", examples=[6400])
+    lost_gpu_hours_milli: int = Field(description="GPU-hours of work that was not saved, in thousandths.", examples=[900])
     cost_micros: int | None = Field(description="What both cost, in millionths of the currency.", examples=[None])
 
 
@@ -75,7 +75,7 @@ class HurtOut(Schema):
     job: str | None
     outcome: str = Field(description="How its run ended; degraded: it goes on without its workers of the node.", examples=["preempted"])
     gpu_milli: int
-    lost_gpu_hours_milli: int = Field(description="GPU hours of work that was not saved, in thousandths.", examples=[0])
+    lost_gpu_hours_milli: int = Field(description="GPU-hours of work that was not saved, in thousandths.", examples=[0])
 
 
 class IncidentDetailOut(IncidentOut):
@@ -116,7 +116,7 @@ class HealthNowOut(Schema):
         description="Mean time between incidents of one node, in days; null where there was none.", examples=[137.0]
     )
     repair_seconds: int | None = Field(description="Mean time that an incident took.", examples=[5400])
-    gpu_hours_milli: int = Field(description="GPU hours out of service or not saved, in thousandths.", examples=[91000])
+    gpu_hours_milli: int = Field(description="GPU-hours out of service or not saved, in thousandths.", examples=[91000])
     findings: list[FindingOut] = Field(description="Rules that hold now.")
     stragglers: list[StragglerOut] = Field(description="Ranks that slow their gangs down now.")
 

@@ -209,7 +209,7 @@ def _closed(incident: Incident) -> Event:
     return Event(
         kind=FleetEvent.INCIDENT_CLOSED,
         title=f"{incident.node.name} {end}",
-        text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU hours.",
+        text=f"The incident took {_span(incident.closed_at - incident.opened_at)} and cost {incident.out_milli_millis / 3.6e9:,.1f} GPU-hours.",
         link=f"/incidents/{incident.public_id}/",
         subject={"incident": incident.public_id, "node": incident.node.public_id},
     )

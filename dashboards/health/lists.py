@@ -30,7 +30,7 @@ INCIDENTS = Table(
         Column("jobs", "Jobs hurt", "incident.jobs", sort="jobs", numeric=True, most_first=True),
         Column(
             "hours",
-            "GPU hours lost",
+            "GPU-hours lost",
             lambda row: row.hours_milli / 1000,
             sort="out_milli_millis",
             numeric=True,

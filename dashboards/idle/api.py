@@ -56,8 +56,8 @@ class IdleOut(Schema):
     end_reason: str = Field(description="Why it ended; empty while it goes on.", examples=[""])
     fault: str = Field(description="Why the last round could not go on with it; empty where it could.", examples=[""])
     snoozed_until: datetime | None = Field(description="No policy acts before then; null where it was not snoozed.", examples=[None])
-    wasted_gpu_hours_milli: int = Field(description="GPU hours wasted so far, in thousandths.", examples=[14200])
-    won_gpu_hours_milli: int = Field(description="GPU hours that other jobs used of the reclaimed GPUs within a day, in thousandths.", examples=[0])
+    wasted_gpu_hours_milli: int = Field(description="GPU-hours wasted so far, in thousandths.", examples=[14200])
+    won_gpu_hours_milli: int = Field(description="GPU-hours that other jobs used of the reclaimed GPUs within a day, in thousandths.", examples=[0])
     cost_micros: int | None = Field(description="What the wasted hours cost, in millionths of the currency.", examples=[35500000])
 
 
@@ -83,7 +83,7 @@ class HoarderOut(Schema):
     owner: str
     quota: str
     episodes: int = Field(description="How many episodes were idle in the last seven days.", examples=[3])
-    wasted_gpu_hours_milli: int = Field(description="GPU hours wasted by them in the last seven days, in thousandths.", examples=[41800])
+    wasted_gpu_hours_milli: int = Field(description="GPU-hours wasted by them in the last seven days, in thousandths.", examples=[41800])
     cost_micros: int | None = Field(
         description="What these hours cost, in millionths of the currency; null where the caller may not see costs.", examples=[None]
     )
@@ -95,8 +95,8 @@ class IdleSummaryOut(Schema):
     episodes: int = Field(description="How many allocations are idle now.", examples=[4])
     idle_milli: int
     cost_per_hour_micros: int | None = Field(description="What the idle GPUs cost an hour; null where the caller may not see costs.", examples=[None])
-    week_gpu_hours_milli: int = Field(description="GPU hours wasted in seven days, in thousandths.", examples=[98000])
-    won_gpu_hours_milli: int = Field(description="GPU hours won back by reclaims in seven days, in thousandths.", examples=[12000])
+    week_gpu_hours_milli: int = Field(description="GPU-hours wasted in seven days, in thousandths.", examples=[98000])
+    won_gpu_hours_milli: int = Field(description="GPU-hours won back by reclaims in seven days, in thousandths.", examples=[12000])
     reclaims: int = Field(description="How many reclaims there were in seven days.", examples=[2])
     worst: list[HoarderOut] = Field(description="Owners with the most waste, the most first.")
 

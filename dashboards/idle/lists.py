@@ -47,7 +47,7 @@ EPISODES = Table(
         Column("ended", "Ended", "episode.ended_at", sort="ended_at", on_page=False),
         Column(
             "wasted",
-            "Wasted GPU hours",
+            "Wasted GPU-hours",
             lambda row: row.hours_milli / 1000,
             sort="wasted_milli_millis",
             numeric=True,

@@ -45,7 +45,7 @@ class IdleRow:
 
     @property
     def hours_milli(self) -> int:
-        """Wasted GPU hours, in thousandths."""
+        """Wasted GPU-hours, in thousandths."""
         return hours_milli(self.episode.wasted_milli_millis)
 
     @property
@@ -71,7 +71,7 @@ class IdleRow:
 
 
 def hours_told(milli: int) -> str:
-    """GPU hours out of thousandths of them."""
+    """GPU-hours out of thousandths of them."""
     return f"{milli / 1000:,.1f}"
 
 

@@ -55,7 +55,7 @@ def nanos(amount: int) -> str:
 
 
 def gpu_hours(milli_millis: int) -> str:
-    """GPU hours to twelve decimals, half to even."""
+    """GPU-hours to twelve decimals, half to even."""
     return plain(half_even(milli_millis * PICO, HOUR), PICO)
 
 

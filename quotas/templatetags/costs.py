@@ -32,19 +32,19 @@ def money(nanos: int | None) -> str:
 
 @register.filter
 def hours(milli_millis: int) -> str:
-    """GPU hours with one decimal."""
+    """GPU-hours with one decimal."""
     return mark_safe(f"{Decimal(half_even(milli_millis * 10, HOUR)) / 10:,.1f}")  # noqa: S308 - digits
 
 
 @register.filter
 def hours_milli(milli_millis: int) -> str:
-    """GPU hours with three decimals."""
+    """GPU-hours with three decimals."""
     return milli_hours(half_even(milli_millis * 1000, HOUR))
 
 
 @register.filter
 def milli_hours(amount: int) -> str:
-    """Thousandths of GPU hours."""
+    """Thousandths of GPU-hours."""
     return f"{Decimal(amount) / 1000:,.3f}"
 
 

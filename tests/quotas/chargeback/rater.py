@@ -43,7 +43,7 @@ def price_at(cards, interval, moment):
 
 
 def rate(cards, intervals, start, end):
-    """Amounts by day, job, class, tier, pool, type and prices: GPU hours (exact as a fraction of milliseconds) and the three costs."""
+    """Amounts by day, job, class, tier, pool, type and prices: GPU-hours (exact as a fraction of milliseconds) and the three costs."""
     moments = sorted({at for since, until, _ in cards for at in (since, until) if at is not None})
     hours = {}
     for interval in intervals:
