@@ -51,7 +51,7 @@ def test_who_has_no_role_is_told_what_to_do(personas):
     assert "You have no role yet" in told and "A team lead or an operator grants you one." in told
     assert f'<a class="btn" href="{reverse("profile")}">Your profile</a>' in told, "Home would answer the same"
     refused = personas.client("viewer").get("/inventory/import/").content.decode()
-    assert "Your admin can grant it" in refused and "Go to the overview" in refused
+    assert "Your admin can grant it" in refused and "Go to Home" in refused
     assert links(stranger.get("/search/").content.decode()) == {}
 
 
