@@ -1,11 +1,11 @@
 """Incidents: made from the hardware's own history, so that a person's decision and a rule's are told alike. Each inventory event is read once."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.db.models import Count, Exists, ExpressionWrapper, F, Max, OuterRef, Q, QuerySet
@@ -22,6 +22,7 @@ from scheduler.notify.happenings import FleetEvent
 
 SEVERITY = (Health.HEALTHY, Health.SUSPECT, Health.DRAINING, Health.BURN_IN, Health.DRAINED, Health.REPAIRING, Health.DOWN)
 MOST_EVENTS = 2000
+STEP = ("incident_id", "at", "text", "health", "event", "by")
 LONGEST_TRANSACTION = timedelta(minutes=10)
 A_DAY = timedelta(days=1)
 # A node is trusted again after its findings have been over for so long, doubled with each incident of the last day.
@@ -37,17 +38,16 @@ def incidents_follow() -> int:
     """Tell what happened to hardware since the last call, in the caller's transaction. Returns how many steps that made."""
     last = IncidentStep.objects.aggregate(last=Max("event"))["last"] or 0
     events = InventoryEvent.objects.filter(kind="health").select_related("node", "gpu").order_by("pk")
-    open_ones = {one.node_id: one for one in Incident.objects.filter(closed_at__isnull=True).select_related("node", "rule")}
-    told: list[tuple[Event, datetime]] = []
-    made = sum(_take(event, open_ones, told) for event in _late(events, last) if _is_of(event, open_ones))
+    following = Following({one.node_id: one for one in Incident.objects.filter(closed_at__isnull=True).select_related("node", "rule")})
+    following.take_all(list(_late(events, last)), late=True)
     while page := list(events.filter(pk__gt=last)[:MOST_EVENTS]):
-        made += sum(_take(event, open_ones, told) for event in page)
-        if made:
+        following.take_all(page)
+        if following.made:
             break
         last = page[-1].pk  # nobody is told of any of them: go on behind them
-    for at, together in groupby(told, key=itemgetter(1)):
-        events_tell([event for event, _ in together], now=at)
-    return made
+    following.write()
+    following.tell()
+    return following.made
 
 
 def _late(events: QuerySet[InventoryEvent], last: int) -> QuerySet[InventoryEvent]:
@@ -64,51 +64,101 @@ def _is_of(event: InventoryEvent, open_ones: Mapping[int, Incident]) -> bool:
     return incident is None or event.at >= incident.opened_at or (event.after or {}).get("health") != Health.HEALTHY
 
 
-def _take(event: InventoryEvent, open_ones: dict[int, Incident], told: list[tuple[Event, datetime]]) -> bool:
-    """Make a step of an event; False: it makes none. What is to be told of it, and as of when, is added to `told`."""
-    node = event.node
-    if node is None or node.removed_at is not None:
-        return False
-    to = str((event.after or {}).get("health", ""))
-    incident = open_ones.get(node.pk)
-    if incident is None:
-        if to == Health.HEALTHY:
-            return False
-        opening = Opening(node, event.cause, health=to if event.gpu_id is None else "")
-        incident = open_ones[node.pk] = incidents_open([opening], at=event.at)[0]
-        told.append((_opened(incident), event.at))
-    name = f"GPU {event.gpu.index}" if event.gpu else node.name
-    IncidentStep.objects.create(
-        incident=incident,
-        at=event.at,
-        text=f"{name}: {Health(to).label.lower() if to in Health.values else to}. {event.cause}"[:300],
-        health=to if event.gpu_id is None else "",
-        event=event.pk,
-        by=event.actor_name or "gpufleet",
-    )
-    if event.gpu_id is None and SEVERITY.index(Health(to)) > SEVERITY.index(Health(incident.worst)):
-        incident.worst = to
-        incident.save(update_fields=["worst"])
-    if to == Health.HEALTHY and not _still_sick(node, event):
-        incidents_close([(incident, event.at)])
-        told.append((_closed(incident), event.at))
-        del open_ones[node.pk]
-    return True
+class Following:
+    """Steps of incidents out of events, gathered and written together: as many queries for many as for one."""
+
+    def __init__(self, open_ones: dict[int, Incident]) -> None:
+        self.open_ones = open_ones
+        self.made = 0
+        self._opened: list[Incident] = []
+        self._steps: list[tuple[Incident, InventoryEvent, str]] = []
+        self._worse: dict[int, Incident] = {}
+        self._ends: dict[int, tuple[Incident, datetime]] = {}
+        self._told: list[tuple[Callable[[Incident], Event], Incident, datetime]] = []
+
+    def take_all(self, events: Sequence[InventoryEvent], *, late: bool = False) -> None:
+        healthy = {event.node_id: event.pk for event in reversed(events) if event.node_id is not None and _health(event) == Health.HEALTHY}
+        whole = Wholeness(healthy, since=min(healthy.values())) if healthy else None
+        for event in events:
+            if not late or _is_of(event, self.open_ones):
+                self._take(event, whole)
+
+    def _take(self, event: InventoryEvent, whole: "Wholeness | None") -> None:
+        node, to = event.node, _health(event)
+        if node is None or node.removed_at is not None:
+            return
+        incident = self.open_ones.get(node.pk)
+        if incident is None:
+            if to == Health.HEALTHY:
+                return
+            if node.pk in self._ends:
+                self.write()  # one is open at a time
+            worst = to if event.gpu_id is None else Health.SUSPECT.value
+            incident = self.open_ones[node.pk] = Incident(node=node, opened_at=event.at, title=event.cause[:300], worst=worst or Health.SUSPECT)
+            self._opened.append(incident)
+            self._told.append((_opened, incident, event.at))
+        self.made += 1
+        self._steps.append((incident, event, to))
+        if event.gpu_id is None and SEVERITY.index(Health(to)) > SEVERITY.index(Health(incident.worst)):
+            incident.worst = to
+            self._worse[node.pk] = incident
+        if to == Health.HEALTHY and whole is not None and whole.right_after(event):
+            self._ends[node.pk] = incident, event.at
+            self._told.append((_closed, incident, event.at))
+            del self.open_ones[node.pk]
+
+    def write(self) -> None:
+        for at, together in groupby(sorted(self._opened, key=lambda one: (one.opened_at, one.node_id)), key=attrgetter("opened_at")):
+            fresh = {one.node_id: one for one in together}
+            for made in incidents_open([Opening(one.node, one.title, health=one.worst) for one in fresh.values()], at=at):
+                one = fresh[made.node_id]
+                one.pk, one.public_id, one.gpus = made.pk, made.public_id, made.gpus
+        rows_insert(IncidentStep, STEP, [_step(incident, event, to) for incident, event, to in self._steps])
+        objects_update(list(self._worse.values()), ("worst",))
+        incidents_close(list(self._ends.values()))
+        self._opened, self._steps, self._worse, self._ends = [], [], {}, {}
+
+    def tell(self) -> None:
+        for at, together in groupby(self._told, key=itemgetter(2)):
+            events_tell([event(incident) for event, incident, _ in together], now=at)
 
 
-def _still_sick(node: Node, event: InventoryEvent) -> bool:
-    """Whether something else of the node was not healthy right after the event."""
-    later = InventoryEvent.objects.filter(node=node, kind="health", pk__gt=event.pk).order_by("pk")
-    now: dict[int | None, str] = {gpu.pk: gpu.health for gpu in Gpu.objects.filter(node=node, removed_at__isnull=True)}
-    now[None] = Node.objects.values_list("health", flat=True).get(pk=node.pk)
-    # What is so now was so then, but for what changed since: the first change says what it was before.
-    seen: set[int | None] = set()
-    for row in later:
-        if row.gpu_id not in seen:
-            seen.add(row.gpu_id)
-            now[row.gpu_id] = str((row.before or {}).get("health", Health.HEALTHY))
-    now.pop(event.gpu_id, None)
-    return any(health != Health.HEALTHY for health in now.values())
+def _health(event: InventoryEvent) -> str:
+    return str((event.after or {}).get("health", ""))
+
+
+def _step(incident: Incident, event: InventoryEvent, to: str) -> tuple[Any, ...]:
+    name = f"GPU {event.gpu.index}" if event.gpu else incident.node.name
+    text = f"{name}: {Health(to).label.lower() if to in Health.values else to}. {event.cause}"[:300]
+    return incident.pk, event.at, text, to if event.gpu_id is None else "", event.pk, event.actor_name or "gpufleet"
+
+
+class Wholeness:
+    """Whether all of a node was healthy right after an event. Three queries, for all nodes that are asked of."""
+
+    def __init__(self, nodes: Collection[int], since: int) -> None:
+        """`since`: no event that is asked of is older than this key."""
+        self._now: dict[int, dict[int | None, str]] = defaultdict(dict)
+        self._events: dict[int, list[InventoryEvent]] = defaultdict(list)
+        there = sorted(nodes)
+        for node, gpu, health in Gpu.objects.filter(node__among=there, removed_at__isnull=True).values_list("node", "pk", "health"):
+            self._now[node][gpu] = health
+        for node, health in Node.objects.filter(pk__among=there).values_list("pk", "health"):
+            self._now[node][None] = health
+        for row in InventoryEvent.objects.filter(node__among=there, kind="health", pk__gt=since).order_by("pk"):
+            self._events[row.node_id or 0].append(row)
+
+    def right_after(self, event: InventoryEvent) -> bool:
+        node = event.node_id or 0
+        now = dict(self._now[node])
+        # What is so now was so then, but for what changed since: the first change says what it was before.
+        seen: set[int | None] = set()
+        for row in self._events[node]:
+            if row.pk > event.pk and row.gpu_id not in seen:
+                seen.add(row.gpu_id)
+                now[row.gpu_id] = str((row.before or {}).get("health", Health.HEALTHY))
+        now.pop(event.gpu_id, None)
+        return all(health == Health.HEALTHY for health in now.values())
 
 
 @dataclass(frozen=True, slots=True)

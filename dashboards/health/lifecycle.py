@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef
 
 from dashboards.health.incidents import NOBODY, Hand, calm_needed, hands, incident_note, incidents_of_a_day
-from dashboards.health.models import HealthFinding, HealthSettings, Incident
+from dashboards.health.models import HealthFinding, HealthSettings, Incident, IncidentStep
+from gpufleet.core.apart import done_apart
 from gpufleet.core.audit import Actor
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
@@ -20,7 +21,8 @@ from quotas.permissions import Access, Can, Grant
 from scheduler.backends.registry import SIMULATED
 from scheduler.hardware import causes
 from scheduler.models import ENDED, GpuMode, Health, Job, JobClass, JobState, Node, Placement
-from scheduler.services.hardware.hardware import node_health_change, node_reason_change
+from scheduler.services.hardware.hardware import node_reason_change
+from scheduler.services.hardware.healths import HealthStep, nodes_health_change
 from scheduler.services.hardware.replacing import node_replace
 from scheduler.services.jobs.jobs import job_create, job_stop
 from scheduler.services.loop.holds import Seat
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 RULES = Actor(user=None, name="Health rules", via="system")
 RULES_ACT = Access(RULES, (Grant("", frozenset({Can.OPERATE})),))
 FLAPS = 3
+FLAPPING = "Flapping"
 BURN_IN_GRACE = timedelta(minutes=10)
 LABEL, NAME_LENGTH = "burn-in", 120
 
@@ -44,70 +47,103 @@ def go_on(*, now: datetime, settings: HealthSettings, findings: Sequence[HealthF
         if finding.rule.action != "note":
             sick[finding.node_id].append(finding)
     by, recent = hands(), incidents_of_a_day(now)
+    guests = _guests()
+    steps: list[HealthStep] = []
+    flapping = Exists(IncidentStep.objects.filter(incident=OuterRef("pk"), text__startswith=FLAPPING))
     open_ones = Incident.objects.filter(closed_at__isnull=True).select_related("node__cluster", "rule", "burn_in").order_by("pk")
-    for incident in open_ones.annotate(over=Max("findings__cleared_at")):
+    for incident in open_ones.annotate(over=Max("findings__cleared_at"), is_flapping=flapping):
         hand = by.get(incident.node_id, NOBODY)
         # What rules of older versions did in an incident that a person had opened is known by its steps alone.
         if incident.node.removed_at is None and (incident.by_rule or RULES.name in (hand.last, hand.out)):
             try:
-                _go_on(incident, settings, bool(sick[incident.node_id]), hand, Past(recent[incident.node_id], incident.over), now)
+                past = Past(recent[incident.node_id], incident.over, incident.is_flapping)
+                step = _go_on(incident, settings, bool(sick[incident.node_id]), hand, past, guests[incident.node_id], now)
             except Exception:
                 # Whatever is wrong with one node, the others and the rest of the round go on.
                 log.exception("The next step of %s failed.", incident.node.name)
+            else:
+                steps += [step] if step else []
+    healths_change(steps, now=now)
+
+
+def healths_change(steps: Sequence[HealthStep], *, now: datetime) -> set[int]:
+    """Take the steps of rules together, each node one. Those that another hand was quicker with are left out. Returns the nodes that took theirs."""
+
+    def change(some: Sequence[HealthStep]) -> set[int]:
+        found = nodes_health_change(access=RULES_ACT, steps=some, now=now)
+        for node, fault in found.refused.items():
+            log.info("health rules left node %s as it is: %s", node, fault)
+        return set(found.done)
+
+    def failed(step: HealthStep, fault: Exception) -> None:
+        log.error("The step of node %s to %s failed.", step.node, step.to, exc_info=fault)
+
+    return set().union(*done_apart(steps, change, failed=failed))
+
+
+def _guests() -> dict[int, list[int]]:
+    """The jobs on each draining node."""
+    found: dict[int, list[int]] = defaultdict(list)
+    rows = Placement.objects.filter(node__health=Health.DRAINING, until__isnull=True).order_by("node", "job").values_list("node", "job").distinct()
+    for node, job in rows:
+        found[node].append(job)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """How many incidents a node had in the last day, and when the last finding of this one was over."""
+    """How many incidents a node had in the last day, when the last finding of this one was over, and whether it is said that the node flaps."""
 
     recent: int
     over: datetime | None
+    is_flapping: bool
 
 
-def _go_on(incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, past: Past, now: datetime) -> None:
-    """Rules take back what they did themselves; who tests a node, they or a person, lets rules judge the test."""
+def _go_on(
+    incident: Incident, settings: HealthSettings, is_sick: bool, hand: Hand, past: Past, guests: Sequence[int], now: datetime
+) -> HealthStep | None:
+    """Rules take back what they did themselves; who tests a node, they or a person, lets rules judge the test. Returns the step to take."""
     node = incident.node
     is_ours, took_out = hand.last == RULES.name, hand.out == RULES.name
     match node.health:
         case Health.SUSPECT if is_ours:
-            _suspect(incident, is_sick, past, now)
+            return _suspect(incident, is_sick, past, now)
         case Health.DRAINING:
-            _draining(incident, settings, now)
+            return _draining(incident, settings, guests, now)
         case Health.DRAINED if took_out:
-            _step(node, Health.REPAIRING, "Drained. It waits for repair.", now)
+            return _step(node, Health.REPAIRING, "Drained. It waits for repair.")
         case Health.REPAIRING if took_out and _is_repaired(node, settings, now):
-            _step(node, Health.BURN_IN, f"In repair for {settings.repair_minutes} min; burn-in begins.", now)
+            return _step(node, Health.BURN_IN, f"In repair for {settings.repair_minutes} min; burn-in begins.")
         case Health.BURN_IN:
-            _burn_in(incident, settings, is_sick, now)
+            return _burn_in(incident, settings, is_sick, now)
         case Health.DOWN if is_ours and not is_sick:
-            _step(node, Health.SUSPECT, "It answers again.", now)
+            return _step(node, Health.SUSPECT, "It answers again.")
+    return None
 
 
 def _is_repaired(node: Node, settings: HealthSettings, now: datetime) -> bool:
     return settings.repair_minutes is not None and now - node.health_since >= timedelta(minutes=settings.repair_minutes)
 
 
-def _suspect(incident: Incident, is_sick: bool, past: Past, now: datetime) -> None:
+def _suspect(incident: Incident, is_sick: bool, past: Past, now: datetime) -> HealthStep | None:
     node, recent = incident.node, past.recent
     if is_sick:
-        return
+        return None
     calm_since = max(filter(None, (past.over, node.health_since)))
-    if recent > FLAPS and not incident.steps.filter(text__startswith="Flapping").exists():
-        incident_note(
-            incident=incident, text=f"Flapping: {recent} incidents in a day. It is trusted again after {_minutes(calm_needed(recent))} min.", at=now
-        )
+    if recent > FLAPS and not past.is_flapping:
+        text = f"{FLAPPING}: {recent} incidents in a day. It is trusted again after {_minutes(calm_needed(recent))} min."
+        incident_note(incident=incident, text=text, at=now)
     if now - calm_since >= calm_needed(recent):
-        _step(node, Health.HEALTHY, f"Calm for {_minutes(now - calm_since)} min.", now)
+        return _step(node, Health.HEALTHY, f"Calm for {_minutes(now - calm_since)} min.")
+    return None
 
 
-def _draining(incident: Incident, settings: HealthSettings, now: datetime) -> None:
+def _draining(incident: Incident, settings: HealthSettings, guests: Sequence[int], now: datetime) -> HealthStep | None:
     node = incident.node
-    guests = sorted(set(Placement.objects.filter(node=node, until__isnull=True).values_list("job_id", flat=True)))
     if not guests:
-        _step(node, Health.DRAINED, "Nothing runs here any more.", now)
-        return
+        return _step(node, Health.DRAINED, "Nothing runs here any more.")
     if node.drain_way or now - node.health_since < timedelta(minutes=settings.patience_minutes):
-        return  # by hand it drains in the way that was chosen
+        return None  # by hand it drains in the way that was chosen
     replaced = node_replace(node=node, cause=causes.drained(node.name, "by rule; the job resumes on a spare."), now=now, actor=RULES)
     if replaced is not None:
         moving = "1 job was asked to save and moves" if replaced.jobs == 1 else f"{replaced.jobs} jobs were asked to save and move"
@@ -116,31 +152,32 @@ def _draining(incident: Incident, settings: HealthSettings, now: datetime) -> No
     stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in guests]
     if asked := attempts_stop(stops=stops, now=now, actor=RULES):
         incident_note(incident=incident, text=f"{asked} {'job was' if asked == 1 else 'jobs were'} asked to save and leave.", at=now)
+    return None
 
 
-def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: datetime) -> None:
+def _burn_in(incident: Incident, settings: HealthSettings, is_sick: bool, now: datetime) -> HealthStep | None:
     node, job = incident.node, incident.burn_in
     if not settings.burn_in_minutes:
-        _step(node, Health.HEALTHY, "No burn-in is asked for.", now)
-        return
+        return _step(node, Health.HEALTHY, "No burn-in is asked for.")
     if job is None or job.submitted_at < node.health_since:
         _start_test(incident, settings, now)
-        return
+        return None
     is_lost = _has_left(job, node)
     if job.state == JobState.COMPLETED and not is_lost:
         tested, gpus = job.gpus_milli // 1000, node.gpus.filter(removed_at__isnull=True).count()
         if tested < gpus:
             _wait(node, f"Burn-in passed on {tested} of {gpus} GPUs; the others are not whole. Mark it healthy once they are checked.", now)
         else:
-            _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.", now)
+            return _step(node, Health.HEALTHY, f"Burn-in passed: {job.public_id} completed.")
     elif job.state in ENDED or is_sick or is_lost:
         if job.state not in ENDED:
             cause = f"It lost {node.name}, which it tests." if is_lost else "A health rule holds."
             _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause=cause, now=now, actor=RULES))
-        elif _step(node, Health.REPAIRING, f"Burn-in failed: {job.public_id} {f'lost {node.name}' if is_lost else job.state}.", now):
-            incident_note(incident=incident, text="Burn-in failed; it is in repair again.", at=now)
+        else:
+            return _step(node, Health.REPAIRING, f"Burn-in failed: {job.public_id} {f'lost {node.name}' if is_lost else job.state}.")
     elif now - node.health_since > timedelta(minutes=settings.burn_in_minutes) + BURN_IN_GRACE:
         _try(lambda: job_stop(job=job, to=JobState.CANCELLED, outcome="cancelled", cause="Burn-in took too long.", now=now, actor=RULES))
+    return None
 
 
 def _has_left(job: Job, node: Node) -> bool:
@@ -206,8 +243,8 @@ def _wait(node: Node, reason: str, now: datetime) -> None:
         _try(lambda: node_reason_change(access=RULES_ACT, node=node, reason=reason, now=now))
 
 
-def _step(node: Node, to: str, reason: str, now: datetime) -> bool:
-    return _try(lambda: node_health_change(access=RULES_ACT, node=node, to=to, reason=reason, now=now, seen=node.health))
+def _step(node: Node, to: str, reason: str) -> HealthStep:
+    return HealthStep(node.pk, to, reason, node.health)
 
 
 def _try(act: Callable[[], object]) -> bool:

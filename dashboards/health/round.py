@@ -4,7 +4,6 @@ Limits hold whatever a rule says: of a pool only a stated share is out of servic
 a node that falls ill again and again is trusted later each time.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 
@@ -20,27 +18,24 @@ from dashboards.health.incidents import (
     NOBODY,
     Opening,
     hands,
-    incident_note,
     incidents_end,
     incidents_follow,
     incidents_note,
     incidents_open_told,
     measure,
 )
-from dashboards.health.lifecycle import RULES, RULES_ACT, go_on
-from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident
+from dashboards.health.lifecycle import RULES, go_on, healths_change
+from dashboards.health.models import Action, HealthBucket, HealthFinding, HealthFrame, HealthRule, HealthSettings, Incident, IncidentStep
 from dashboards.health.rules import ORDER, Hit, Judged, Rule, Sum, Sums, judged, ruled, said
 from dashboards.health.state import BUCKET, ages_write, device_of_node, gpus_read
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import FRESH
 from gpufleet.core.bulk import objects_update, rows_insert
-from gpufleet.core.faults import Conflict
 from gpufleet.core.models import Progress
 from gpufleet.core.progress import turn_take
 from scheduler.models import IN_SERVICE, Gpu, Health, Node
-from scheduler.services.hardware.hardware import node_health_change
+from scheduler.services.hardware.healths import HealthStep
 
-log = logging.getLogger(__name__)
 TURN = "health"
 AGES = "health ages"  # since when ages of heartbeats are kept
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
@@ -281,6 +276,8 @@ def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], set
         if known is None or ORDER.index(finding.rule.action) > ORDER.index(known.rule.action):
             wanted[finding.node_id] = finding
     room = _room(machines, settings)
+    steps: list[HealthStep] = []
+    withheld: list[tuple[HealthFinding, str]] = []
     for node, finding in sorted(wanted.items()):
         machine = machines.get(node)
         target = TARGET.get(Action(finding.rule.action))
@@ -290,18 +287,21 @@ def _act(findings: Sequence[HealthFinding], machines: Mapping[int, Machine], set
         pool = room[machine.cluster, machine.pool]
         if takes_out and pool.out < 1:
             done.withheld.append(machine.name)
-            _withheld(finding, f"Not taken out of service: rules take at most {settings.most_percent}% of a pool.", now)
+            withheld.append((finding, f"Not taken out of service: rules take at most {settings.most_percent}% of a pool."))
             if machine.health != Health.HEALTHY:
                 continue
             target, takes_out = Health.SUSPECT, False
         if target == Health.SUSPECT and pool.closed < 1:
             done.withheld.append(machine.name)
-            _withheld(finding, "Not marked suspect: rules leave half of a pool to new work.", now)
+            withheld.append((finding, "Not marked suspect: rules leave half of a pool to new work."))
             continue
-        if _turn(machine, target, ruled(finding.rule.name, _said(finding)), now):
-            done.acted.append(f"{machine.name} {target}")
-            pool.out -= takes_out
-            pool.closed -= machine.health == Health.HEALTHY
+        steps.append(HealthStep(node, target, ruled(finding.rule.name, _said(finding))[:300], machine.health))
+        pool.out -= takes_out
+        pool.closed -= machine.health == Health.HEALTHY
+    _withheld(withheld, now)
+    taken = healths_change(steps, now=now)
+    Incident.objects.filter(node__among=sorted(taken), closed_at__isnull=True).update(by_rule=True)
+    done.acted += [f"{machines[step.node].name} {step.to}" for step in steps if step.node in taken]
 
 
 def _said(finding: HealthFinding) -> str:
@@ -342,19 +342,11 @@ def _room(machines: Mapping[int, Machine], settings: HealthSettings) -> dict[tup
     return room
 
 
-def _withheld(finding: HealthFinding, text: str, now: datetime) -> None:
-    incident = finding.incident
-    if incident is not None and not incident.steps.filter(text=text).exists():
-        incident_note(incident=incident, text=text, at=now)
-
-
-def _turn(machine: Machine, target: str, reason: str, now: datetime) -> bool:
-    node = Node.objects.get(pk=machine.key)
-    try:
-        with transaction.atomic():
-            node_health_change(access=RULES_ACT, node=node, to=target, reason=reason[:300], now=now, seen=machine.health)
-            Incident.objects.filter(node=node, closed_at__isnull=True).update(by_rule=True)
-    except (Conflict, ValidationError) as fault:
-        log.info("health rules left %s as it is: %s", machine.name, fault)
-        return False
-    return True
+def _withheld(told: Sequence[tuple[HealthFinding, str]], now: datetime) -> None:
+    """Say in the incidents what rules may not do, once each."""
+    of = [(finding.incident_id, text) for finding, text in told if finding.incident_id is not None]
+    if not of:
+        return
+    said = IncidentStep.objects.filter(incident__among=sorted({key for key, _ in of}), text__in=sorted({text for _, text in of}))
+    there = set(said.values_list("incident_id", "text"))
+    incidents_note([one for one in of if one not in there], at=now)

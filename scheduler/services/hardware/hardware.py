@@ -174,8 +174,13 @@ def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held
     unseen_or_conflict(device, seen)
     fault = unfit_step(device, to)
     if not fault and to in MUST_BE_EMPTY and (running := jobs_on(held)):
-        fault = f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
+        fault = still_held(running)
     _raise({"to": fault, "reason": _reason_fault(reason)})
+
+
+def still_held(running: int) -> str:
+    """Why what must be empty is refused while so many jobs are there."""
+    return f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
 
 
 def unfit_step(device: Node | Gpu, to: str) -> str:

@@ -1,0 +1,113 @@
+"""Other healths of many nodes at once, as `node_health_change` gives one to a single node: as many queries for many."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Count
+
+from gpufleet.core.audit import audit_entry, audit_write
+from gpufleet.core.bulk import objects_update, rows_insert
+from gpufleet.core.faults import Conflict
+from quotas.permissions import Access, Can
+from scheduler.hardware.lifecycle import MUST_BE_EMPTY
+from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node, Placement
+from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of
+from scheduler.services.hardware.hardware import (
+    REASON_LENGTH,
+    check_reason,
+    hardware_published,
+    jobs_of_nodes_locked,
+    still_held,
+    unfit_step,
+    unseen_or_conflict,
+)
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.usage import timeline_follow, usage_moment
+
+COLUMNS = ("health", "health_since", "health_reason", "drain_way", "drain_at")
+EVENT = ("at", "node_id", "cluster_id", "kind", "before", "after", "cause", "actor_id", "actor_name")
+
+
+@dataclass(frozen=True, slots=True)
+class HealthStep:
+    """A node by key, the health that it is to have, and the one that the caller saw."""
+
+    node: int
+    to: str
+    reason: str
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The nodes that have their new health, and why others were left as they are, by key."""
+
+    done: Sequence[int]
+    refused: dict[int, str]
+
+
+def nodes_health_change(*, access: Access, steps: Sequence[HealthStep], now: datetime) -> Changed:
+    """One step of each node. What one of them cannot take keeps the others from nothing."""
+    access.must_everywhere(Can.OPERATE)
+    asked = {step.node: step for step in steps}
+    with transaction.atomic():
+        now = usage_moment(now=now)
+        there = list(Node.objects.filter(pk__among=sorted(asked)).order_by("pk"))
+        jobs_of_nodes_locked(there)
+        nodes = {node.pk: node for node in Node.objects.select_for_update().filter(pk__among=sorted(asked)).order_by("pk")}
+        held = _held([key for key, step in asked.items() if step.to in MUST_BE_EMPTY])
+        refused = {key: fault for key, step in asked.items() if (fault := _fault(nodes.get(key), step, held.get(key, 0)))}
+        fit = [node for key, node in nodes.items() if key not in refused]
+        _write(access, fit, asked, now)
+    return Changed([node.pk for node in fit], refused)
+
+
+def _held(nodes: Sequence[int]) -> dict[int, int]:
+    """How many jobs are on each of these nodes that has some."""
+    open_ones = Placement.objects.filter(node__among=nodes, until__isnull=True).order_by() if nodes else Placement.objects.none()
+    return dict(open_ones.values_list("node").annotate(jobs=Count("job", distinct=True)))
+
+
+def _fault(node: Node | None, step: HealthStep, running: int) -> str:
+    """Why a node cannot take its step; empty where it can."""
+    if node is None or node.removed_at is not None:
+        return "It was taken out of the fleet."
+    try:
+        unseen_or_conflict(node, step.seen)
+        check_reason(step.reason)
+    except (Conflict, ValidationError) as fault:
+        return " ".join(fault.messages) if isinstance(fault, ValidationError) else str(fault)
+    return unfit_step(node, step.to) or (still_held(running) if running else "")
+
+
+def _write(access: Access, nodes: Sequence[Node], asked: dict[int, HealthStep], now: datetime) -> None:
+    if not nodes:
+        return
+    actor, events, entries = access.actor, [], []
+    back = [node for node in nodes if asked[node.pk].to in IN_SERVICE]
+    deadlines_call_off(access=access, deadlines=deadlines_of(back, now), now=now)
+    for node in nodes:
+        step = asked[node.pk]
+        before = {"health": node.health, "reason": node.health_reason}
+        node.health, node.health_since, node.health_reason = step.to, now, step.reason.strip()
+        if node.health != Health.DRAINING:
+            node.drain_way, node.drain_at = "", None
+        after = {"health": node.health, "reason": node.health_reason}
+        cause = node.health_reason[:REASON_LENGTH]
+        events.append((now, node.pk, node.cluster_id, "health", before, after, cause, actor.user.pk if actor.user else None, actor.name))
+        entries.append(
+            audit_entry(
+                actor=actor, action="node.health", kind="node", object_id=node.public_id, before=before, after=after, reason=node.health_reason
+            )
+        )
+    objects_update(nodes, COLUMNS)
+    rows_insert(InventoryEvent, EVENT, events)
+    audit_write(entries=entries)
+    keys = [node.pk for node in nodes]
+    gpus = list(Gpu.objects.filter(node__among=keys, removed_at__isnull=True).order_by("node", "index").values_list("pk", flat=True))
+    hardware_published(nodes=keys, gpus=gpus)
+    timeline_follow(gpus=gpus, at=now)
+    lease_want()
