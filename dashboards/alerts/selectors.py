@@ -7,12 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Q, QuerySet, Value
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import Http404
 
 from dashboards.alerts.figures import COSTS, FIGURES
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
+from dashboards.alerts.round import EACH
+from quotas.models import QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.models import Delivery, Webhook
 
@@ -45,17 +47,24 @@ def told(figure: str, value: float) -> str:
     return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
 
 
-def _seen(access: Access, column: str = "") -> Q:
-    """Rules of costs are only for those who may see them everywhere; what is of a team is for those who see it, or see its costs."""
+def _seen(access: Access, column: str = "", of_all: Sequence[str] = ()) -> Q:
+    """Rules of costs are only for those who may see them everywhere; what is of a team is for those who see it, or see its costs.
+
+    Without a `column` the rows are rules, else what has a rule in that column and a subject of its own. `of_all`: subjects that name no team.
+    """
     hidden = COSTS if not access.can_everywhere(Can.SEE_COSTS) else ()
     teams = [key for key, figure in FIGURES.items() if figure.subjects == "team"]
     prefix = f"{column}__" if column else ""
     shown = ~Q(**{f"{prefix}figure__in": hidden})
     if column and hidden:
         shown |= Q(**{f"{prefix}figure__in": [key for key in hidden if key in teams]}) & access.visible(Can.SEE_COSTS, "subject")
-    if column and not access.can_everywhere(Can.SEE):
-        shown &= ~Q(**{f"{prefix}figure__in": teams}) | access.visible(Can.SEE, "subject")
+    if not access.can_everywhere(Can.SEE):
+        shown &= ~Q(**{f"{prefix}figure__in": teams}) | Q(subject__in=of_all) | access.visible(Can.SEE, "subject")
     return shown
+
+
+def _rules_seen(access: Access) -> Q:
+    return _seen(access, of_all=("", EACH))
 
 
 def alerts_listed(access: Access) -> QuerySet[Alert]:
@@ -77,25 +86,32 @@ def alert_for(access: Access, public_id: str) -> Alert:
 
 def alert_rules_listed(access: Access) -> list[AlertRule]:
     access.must_somewhere(Can.SEE)
-    return list(AlertRule.objects.filter(_seen(access), removed_at__isnull=True).prefetch_related("hooks").order_by("name", "pk"))
+    return list(AlertRule.objects.filter(_rules_seen(access), removed_at__isnull=True).prefetch_related("hooks").order_by("name", "pk"))
 
 
 def alert_rule_for(access: Access, public_id: str) -> AlertRule:
     access.must_somewhere(Can.SEE)
-    found = AlertRule.objects.filter(_seen(access), public_id=public_id, removed_at__isnull=True).first()
+    found = AlertRule.objects.filter(_rules_seen(access), public_id=public_id, removed_at__isnull=True).first()
     if found is None:
         raise Http404(f"There is no alert rule {public_id}.")
     return found
 
 
-def silences_now(access: Access, now: datetime) -> list[Silence]:
+def _silences_seen(access: Access) -> QuerySet[Silence]:
+    """Those of rules that the reader sees. One of all rules may name a team, too."""
     access.must_somewhere(Can.SEE)
-    return list(Silence.objects.filter(ended_at__isnull=True, until__gt=now).select_related("rule").order_by("until", "pk"))
+    is_team = Exists(QuotaNode.objects.filter(path=OuterRef("subject")))
+    of_all = Q(rule__isnull=True) & (~is_team | access.visible(Can.SEE, "subject"))
+    of_rules = Q(rule__in=AlertRule.objects.filter(_rules_seen(access))) & _seen(access, "rule", ("",))
+    return Silence.objects.filter(of_all | of_rules, ended_at__isnull=True).select_related("rule")
+
+
+def silences_now(access: Access, now: datetime) -> list[Silence]:
+    return list(_silences_seen(access).filter(until__gt=now).order_by("until", "pk"))
 
 
 def silence_for(access: Access, public_id: str) -> Silence:
-    access.must_somewhere(Can.SEE)
-    found = Silence.objects.filter(public_id=public_id, ended_at__isnull=True).first()
+    found = _silences_seen(access).filter(public_id=public_id).first()
     if found is None:
         raise Http404(f"There is no silence {public_id}.")
     return found
