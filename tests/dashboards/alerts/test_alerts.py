@@ -1,15 +1,10 @@
-"""Alerts: window and hysteresis, who is told, acknowledged, silenced, escalated; and that what is not known fires nothing."""
+"""Alerts: window and hysteresis, who is told, acknowledged, silenced, escalated; and how they end."""
 
 import json
-import re
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connection
-from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,55 +12,22 @@ from dashboards.alerts.figures import FIGURES, figures_now
 from dashboards.alerts.judging import Limits, begun, gone_on
 from dashboards.alerts.leads import leads_of
 from dashboards.alerts.models import Alert, AlertRule
-from dashboards.alerts.round import alert_tell, alerts_round
-from dashboards.alerts.services import alert_acknowledge, alert_rule_change, alert_rule_create, alert_rule_test, silence_create
+from dashboards.alerts.round import alerts_round
+from dashboards.alerts.services import alert_acknowledge, alert_rule_create, alert_rule_test, silence_create
 from dashboards.health.models import Incident
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
-from gpufleet.core.live.news import News
-from quotas.models import Budget, BudgetDay, ChargeLine, ChargeMonth, NodeKind, QuotaNode, QuotaShare, Role
+from quotas.models import Budget
 from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
-from scheduler.notify.happenings import FleetEvent
 from tests import builders
 from tests.builders import NOON
-from tests.dashboards.worlds import gpus_of, readings
-from tests.personas import Personas, person
+from tests.dashboards.alert_worlds import rule, sick, silenced_rule, used_up
+from tests.dashboards.worlds import gpus_of
+from tests.personas import Personas
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
-
-
-def rule(**fields):
-    AlertRule.objects.all().delete()
-    facts = {"name": "Nodes out", "figure": "nodes_out", "subject": "*", "threshold": 20, "clear_at": 10, "for_minutes": 5, "told": ["operator"]}
-    return AlertRule.objects.create(public_id="ar-1", **(facts | fields))
-
-
-@pytest.fixture
-def pool(personas: Personas):
-    return [builders.node(gpus=1, pool=builders.pool()) for _ in range(4)]
-
-
-def silenced_rule(personas: Personas, **fields):
-    """Silenced for an hour from noon; a webhook of the top hears all of its alerts."""
-    one = rule(**fields)
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved", "alert.escalated"])
-    silence_create(access=personas.access("operator"), rule=one, reason="Planned work.", until=NOON + timedelta(hours=1), now=NOON)
-
-
-def used_up(node: QuotaNode) -> Budget:
-    """A budget of which nothing is left."""
-    budget = Budget.objects.create(public_id=f"b-{node.pk}", name="Month", quota=node, unit="gpu_hours", amount=1000, period="month")
-    BudgetDay.objects.create(budget=budget, day=(NOON - timedelta(days=1)).date(), milli_millis=2 * 3_600_000_000)
-    Budget.objects.filter(pk=budget.pk).update(period_start=datetime(2026, 11, 1, tzinfo=UTC), counted_to=NOON.replace(hour=0))
-    return budget
-
-
-def sick(nodes, health=Health.DOWN):
-    for node in nodes:
-        node.health = health
-        node.save()
 
 
 def test_an_alert_fires_after_its_window_and_tells_people_and_webhooks(pool, personas: Personas):
@@ -185,93 +147,6 @@ def test_nobody_hears_that_nobody_acknowledged_what_nobody_was_told_of(pool, per
     assert (Delivery.objects.count(), Notice.objects.count()) == (0, 0)
 
 
-def test_what_is_not_known_neither_fires_nor_ends(personas: Personas):
-    gpus = gpus_of(builders.node(gpus=2))
-    for gpu in gpus:
-        builders.placement(builders.job(state=JobState.RUNNING), gpu)
-    rule(figure="gap_percent", subject="", threshold=50, clear_at=40, for_minutes=0)
-    readings(dict.fromkeys(gpus, 0), at=NOON)
-    assert alerts_round(now=NOON).fired == 1
-
-    for minute in (10, 20, 30):  # the source is stale by then
-        alerts_round(now=NOON + minute * MINUTE)
-    assert Alert.objects.get().state == "firing"
-    readings(dict.fromkeys(gpus, 90), at=NOON + 40 * MINUTE)
-    alerts_round(now=NOON + 40 * MINUTE)
-    assert alerts_round(now=NOON + 41 * MINUTE).resolved == 1 or Alert.objects.get().state == "resolved"
-
-
-@pytest.mark.parametrize(("figure", "threshold"), [("gap_percent", 50), ("gap_cost", 1)])
-def test_an_idle_share_ends_with_the_allocations_whether_readings_are_there_or_not(personas: Personas, figure, threshold):
-    gpus = gpus_of(builders.node(gpus=2))
-    builders.rate(gpus[0].gpu_type_id, since=NOON - timedelta(days=1), micros=2_000_000)
-    held = [builders.placement(builders.job(state=JobState.RUNNING), gpu) for gpu in gpus]
-    rule(figure=figure, subject="", threshold=threshold, clear_at=threshold, for_minutes=0)
-    readings(dict.fromkeys(gpus, 0), at=NOON)
-    assert alerts_round(now=NOON).fired == 1
-
-    for placement in held:
-        type(placement).objects.filter(pk=placement.pk).update(until=NOON)
-
-    assert alerts_round(now=NOON + 10 * MINUTE).resolved == 1
-
-
-def test_an_alert_on_a_gpu_type_ends_when_its_last_gpu_is_gone(personas: Personas):
-    node = builders.node(gpus=2)
-    for gpu in gpus_of(node):
-        builders.placement(builders.job(state=JobState.RUNNING), gpu)
-    rule(figure="gap_percent", subject="*", threshold=50, clear_at=40, for_minutes=0)
-    readings(dict.fromkeys(gpus_of(node), 0), at=NOON)
-    assert alerts_round(now=NOON).fired == 1
-
-    type(node).objects.update(removed_at=NOON)
-
-    assert alerts_round(now=NOON + MINUTE).resolved == 1
-
-
-def test_a_cluster_whose_last_node_was_removed_is_silent_for_no_time(personas: Personas):
-    old, other = builders.node(gpus=1), builders.node(gpus=1, of=builders.cluster("south"))
-    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
-    for node in (old, other):
-        readings(dict.fromkeys(gpus_of(node), 10), at=NOON)
-    assert alerts_round(now=NOON + 2 * MINUTE).fired == 2
-
-    type(old).objects.filter(pk=old.pk).update(removed_at=NOON + 3 * MINUTE)
-    alerts_round(now=NOON + 4 * MINUTE)
-
-    assert list(Alert.objects.filter(resolved_at=None).values_list("subject", flat=True)) == ["south"]
-    assert figures_now(now=NOON + 4 * MINUTE, wanted=["telemetry_age"])["telemetry_age"] == {"": 240.0, "north": 0.0, "south": 240.0}
-
-
-def test_stale_telemetry_is_told_within_a_minute(personas: Personas):
-    gpus = gpus_of(builders.node(gpus=2))
-    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
-    readings(dict.fromkeys(gpus, 10), at=NOON)
-    assert alerts_round(now=NOON + timedelta(seconds=45)).fired == 0
-
-    assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
-    assert Alert.objects.get().subject == "north"
-
-
-def test_one_silent_server_is_told_where_another_source_speaks_for_the_rest_of_its_cluster(personas: Personas):
-    gpus = gpus_of(builders.node(gpus=2))
-    rule(figure="telemetry_age", threshold=60, clear_at=30, for_minutes=0, severity="critical")
-    readings(dict.fromkeys(gpus, 10), at=NOON + timedelta(seconds=60))
-    seen = {"enabled": True, "url": "http://127.0.0.1:1", "changed_at": NOON - timedelta(days=1)}
-    for name, seconds in (("main", 60), ("silent", 0)):
-        PrometheusServer.objects.create(public_id=f"ps-{name}", name=name, read_at=NOON + timedelta(seconds=seconds), **seen)
-    PrometheusServer.objects.create(public_id="ps-off", name="off", read_at=NOON - timedelta(hours=1), **{**seen, "enabled": False})
-    PrometheusServer.objects.create(public_id="ps-new", name="new", **{**seen, "changed_at": NOON + timedelta(seconds=30)})
-
-    assert alerts_round(now=NOON + timedelta(seconds=61)).fired == 1
-    assert Alert.objects.get().subject == "Prometheus silent"
-
-    PrometheusServer.objects.filter(name="silent").update(enabled=False)
-    for seconds in (75, 90):
-        alerts_round(now=NOON + timedelta(seconds=seconds))
-    assert Alert.objects.get(subject="Prometheus silent").resolved_at is not None, "nobody waits for a server that is switched off"
-
-
 def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
     access = personas.access("operator")
     wrong = {"name": "x", "figure": "gap_percent", "threshold": 10, "clear_at": 20, "told": ["viewer"], "escalate_minutes": 5}
@@ -287,159 +162,6 @@ def test_a_rule_is_checked_told_of_and_tried(personas: Personas):
     assert Delivery.objects.get().hook == hook
     assert Alert.objects.count() == 0
     assert Notice.objects.get().title == "Test of the alert rule x"
-
-
-def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(personas: Personas, django_assert_max_num_queries):
-    assert set(figures_now(now=NOON)) <= set(FIGURES)
-    team = personas.nodes["acme/research/nlp"]
-    QuotaShare.objects.create(node=team, gpu_type="H100-SXM-80GB", guaranteed_milli=8000)
-    builders.job(on=team, gpus_milli=4000, spec={"roles": [{"gpu_types": ["H100-SXM-80GB"]}]}, submitted_at=NOON - 30 * MINUTE)
-    Incident.objects.create(public_id="in-1", node=builders.node(gpus=1), opened_at=NOON, title="Test")
-    with django_assert_max_num_queries(28):
-        found = figures_now(now=NOON)
-
-    assert found["floor_gap"][team.path] == 4.0
-    assert found["queue_wait"]["batch"] == 30.0
-    assert found["incidents"][""] == 1.0
-
-
-A100, H100, B200 = "A100-SXM-80GB", "H100-SXM-80GB", "B200-SXM-180GB"
-
-
-@pytest.mark.parametrize(
-    ("waiting", "gap"),
-    [
-        ([(32, None)], 32),
-        ([(32, [A100, H100])], 32),
-        ([(32, [H100])], 32),
-        ([(32, [A100])], 0),
-        ([(64, None)], 40),
-        ([(24, [H100, B200]), (8, [B200])], 32),
-        ([(40, [H100, B200]), (8, [B200])], 40),
-        ([(4, None)], 4),
-    ],
-)
-def test_a_guarantee_is_waited_for_by_whoever_accepts_its_type(personas: Personas, waiting, gap):
-    """32 H100 and 8 B200 are guaranteed. Nothing counts twice."""
-    team = personas.nodes["acme/research/nlp"]
-    QuotaShare.objects.create(node=team, gpu_type=H100, guaranteed_milli=32_000)
-    QuotaShare.objects.create(node=team, gpu_type=B200, guaranteed_milli=8_000)
-    for gpus, types in waiting:
-        builders.job(on=team, gpus_milli=1000 * gpus, spec={"roles": [{"min": 1, "gpus": gpus} | ({"gpu_types": types} if types else {})]})
-
-    assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
-
-
-@pytest.mark.parametrize(("types", "gap"), [([A100], 0), ([H100], 16)])
-def test_a_role_without_gpus_accepts_no_type_of_them(personas: Personas, types, gap):
-    team = personas.nodes["acme/research/nlp"]
-    QuotaShare.objects.create(node=team, gpu_type=H100, guaranteed_milli=32_000)
-    roles = [{"name": "driver", "min": 1, "cpu": 4}, {"name": "worker", "min": 2, "gpus": 8, "gpu_types": types}]
-    builders.job(on=team, gpus_milli=16_000, spec={"roles": roles})
-
-    assert figures_now(now=NOON, wanted=["floor_gap"])["floor_gap"][team.path] == gap
-
-
-def test_idle_gpus_of_a_team_are_those_of_its_projects_too(personas: Personas):
-    team = personas.nodes["acme/research/nlp"]
-    project = builders.quota(parent=team, name="eval", kind=NodeKind.PROJECT)
-    for number, quota in enumerate((team, project)):
-        job = builders.job(state=JobState.RUNNING, on=quota)
-        sizes = {"waste": "low", "held_milli": 2000, "idle_milli": 2000, "activity_centi": 0, "started_at": NOON, "seen_at": NOON, "stage_at": NOON}
-        IdleEpisode.objects.create(public_id=f"e-{number}", job=job, attempt=builders.attempt(job), quota=quota, **sizes)
-
-    found = figures_now(now=NOON, wanted=["idle_gpus"])["idle_gpus"]
-    assert (found[""], found[team.path], project.path in found) == (4, 4, False)
-
-
-def test_each_incident_is_told_while_another_is_open(personas: Personas):
-    """Also where two clusters have a node of the same name."""
-    rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
-    nodes = [builders.node("node-1"), builders.node("node-2"), builders.node("node-1", of=builders.cluster("south"))]
-    for minute, node in enumerate(nodes):
-        Incident.objects.create(public_id=f"in-{minute}", node=node, opened_at=NOON, title="Test")
-        assert alerts_round(now=NOON + minute * MINUTE).fired == 1
-        assert Notice.objects.filter(user__username="operator").count() == minute + 1
-
-    assert set(Alert.objects.values_list("subject", flat=True)) == {"north/node-1", "north/node-2", "south/node-1"}
-    Incident.objects.filter(node=nodes[0]).update(closed_at=NOON)
-    assert alerts_round(now=NOON + 4 * MINUTE).resolved == 1
-    assert figures_now(now=NOON, wanted=["incidents"])["incidents"] == {"": 2.0, "north/node-2": 1.0, "south/node-1": 1.0}
-
-
-def test_alerts_that_go_on_as_they_are_cost_a_round_nothing(personas: Personas):
-    rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
-    queries = []
-    for count in (1, 9):
-        for number in range(count):
-            Incident.objects.create(public_id=f"in-{count}-{number}", node=builders.node(f"node-{count}-{number}"), opened_at=NOON, title="Test")
-        assert alerts_round(now=NOON + count * MINUTE).fired == count
-        with CaptureQueriesContext(connection) as asked:
-            alerts_round(now=NOON + (count + 1) * MINUTE)
-        queries.append(len(asked))
-    assert queries[0] == queries[1]
-    assert Alert.objects.filter(state="firing").count() == 10
-
-
-def test_two_hundred_alerts_cost_a_round_as_many_queries_as_twenty(personas: Personas):
-    """As they fire, are escalated, change and end. Chats and people get one message that lists them; programs get one of each."""
-    watched = rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0, escalate_minutes=10, escalate_to=["superuser"])
-    kinds = ["alert.firing", "alert.escalated", "alert.resolved"]
-    for name, form in (("Program", "json"), ("Chat", "slack")):
-        builders.webhook(builders.quota(), kinds=kinds, name=name, form=form)
-    watched.hooks.add(builders.webhook(personas.nodes["acme/product"], kinds=["job.failed"], name="Chosen"))
-    nodes = [builders.node(f"node-{number}") for number in range(200)]
-
-    def turn(at: timedelta) -> tuple[int, tuple[int, ...]]:
-        """Queries, and who was told how often."""
-        Delivery.objects.all().delete()
-        Notice.objects.all().delete()
-        with CaptureQueriesContext(connection) as asked:
-            done = alerts_round(now=NOON + at)
-        messages = [Delivery.objects.filter(hook__name=name).count() for name in ("Program", "Chat", "Chosen")]
-        return len(asked), (done.fired, done.escalated, done.resolved, *messages, Notice.objects.count())
-
-    found = []
-    for count in (20, 200):
-        start = count * timedelta(hours=1)
-        opened = [Incident(public_id=f"in-{count}-{node.pk}", node=node, opened_at=NOON, title="Test") for node in nodes[:count]]
-        Incident.objects.bulk_create(opened)
-        turns = [turn(start)]
-        chat, notice = json.loads(Delivery.objects.get(hook__name="Chat").body)["text"], Notice.objects.get()
-        assert chat.startswith(f"*{count} alerts fire*\n• <") and chat.count("|Nodes out (north/node-") == count
-        assert (notice.user.username, notice.title, notice.count) == ("operator", f"{count} alerts", count)
-        assert notice.text.endswith(f"fires and {count - 3} more.")
-        turns.append(turn(start + 11 * MINUTE))
-        Alert.objects.update(value=7)
-        turns.append(turn(start + 12 * MINUTE))
-        Incident.objects.all().delete()
-        turns.append(turn(start + 13 * MINUTE))
-        told = [(count, 0, 0, count, 1, count, 1), (0, count, 0, count, 1, count, 2), (0, 0, 0, 0, 0, 0, 0), (0, 0, count, count, 1, count, 1)]
-        assert [one for _, one in turns] == told
-        found.append([queries for queries, _ in turns])
-
-    assert found[0] == found[1]
-    assert Alert.objects.filter(state="resolved").values("public_id").distinct().count() == 220
-
-
-def test_a_few_alerts_are_told_one_by_one_to_people_and_as_one_list_to_chats(pool, personas: Personas):
-    rule(figure="incidents", threshold=1, clear_at=1, for_minutes=0)
-    builders.webhook(builders.quota(), kinds=["alert.firing", "alert.resolved"], form="slack", name="Chat")
-    for number, node in enumerate(pool[:2]):
-        Incident.objects.create(public_id=f"in-{number}", node=node, opened_at=NOON, title="Test")
-    alerts_round(now=NOON)
-
-    assert sorted(Notice.objects.values_list("title", flat=True)) == [f"Nodes out (north/{node.name}) fires" for node in pool[:2]]
-    text = json.loads(Delivery.objects.get().body)["text"]
-    assert text.startswith("*2 alerts fire*\n• <")
-    page = personas.client("operator").get(f"/activity/alerts/{Alert.objects.order_by('pk')[1].public_id}/").content.decode()
-    assert "Chat" in page, "the message is listed with each alert that it tells of"
-
-    Incident.objects.filter(node=pool[0]).delete()
-    Incident.objects.create(public_id="in-2", node=pool[2], opened_at=NOON, title="Test")
-    alerts_round(now=NOON + MINUTE)
-    said = json.loads(Delivery.objects.latest("pk").body)["text"].splitlines()[0]
-    assert said == "*1 alert is over, 1 alert fires*"
 
 
 def test_an_alert_of_a_budget_that_is_removed_ends_with_the_reason(personas: Personas):
@@ -489,18 +211,6 @@ def test_an_alert_about_what_its_rule_does_not_watch_any_more_ends(personas: Per
     assert set(Alert.objects.filter(rule=watched, resolved_at=None).values_list("subject", flat=True)) == named
 
 
-def test_nodes_without_a_pool_are_a_subject_of_their_own(personas: Personas):
-    for number in range(10):
-        builders.node(gpus=1, health="down" if number else "healthy")
-    builders.node(gpus=1, pool=builders.pool())
-    rule(for_minutes=0)
-
-    assert alerts_round(now=NOON).fired == 1
-    alert = Alert.objects.get()
-    assert (alert.subject, alert.value) == ("No pool", 90.0)
-    assert set(figures_now(now=NOON, wanted=["nodes_out"])["nodes_out"]) == {"", "main", "No pool"}
-
-
 def test_an_alert_ends_when_its_figure_falls_to_nothing(personas: Personas):
     """By GPU type, by team, and by pool: what is counted is 0 where there is none, and no pool that is gone has nodes that are out."""
     node = builders.node(gpus=2, pool=builders.pool("spot"), health="down")
@@ -539,164 +249,6 @@ def test_an_alert_fires_only_beyond_its_limit_and_never_ends_above_where_it_is_o
         if state and state.state == "resolved":
             assert value is not None and (value < limits.clear_at or before == "pending")
             state = None
-
-
-def test_a_team_whose_costs_double_is_an_alert_with_its_report(personas: Personas):
-    first = rule(figure="cost_rise", threshold=2, clear_at=1.5, for_minutes=0, floor=100, told=["finance"])
-    nlp, search = personas.nodes["acme/research/nlp"], personas.nodes["acme/product/search"]
-    months = {name: ChargeMonth.objects.create(first=f"2026-{name}-01", currency="USD", rated_to=NOON) for name in ("10", "11")}
-
-    def costs(team, day: timedelta, amount: int) -> None:
-        at = (NOON - day).date()
-        amounts = dict.fromkeys(("list_nanos", "contracted_nanos", "effective_nanos"), amount * 10**9)
-        said = {"job": "j-1", "quota": team, "quota_path": team.path, "gpu_type": "H100", "tier": "whole", "preemptible": False, "milli_millis": 1}
-        ChargeLine.objects.create(month=months[f"{at.month}"], day=at, **said, **amounts)
-
-    for day in range(8, 36):
-        costs(nlp, timedelta(days=day), 10)
-        costs(search, timedelta(days=day), 1)
-    for day in range(1, 8):
-        costs(nlp, timedelta(days=day), 21)
-        costs(search, timedelta(days=day), 9)  # nine times as much, and less than the rule minds
-
-    assert figures_now(now=NOON, wanted=["cost_rise"])["cost_rise"] == {nlp.path: 2.1, search.path: 9.0}
-    assert alerts_round(now=NOON).fired == 1
-    alert = Alert.objects.get()
-    assert (alert.subject, alert.value) == (nlp.path, 2.1)
-    page = personas.client("finance").get(f"/activity/alerts/{alert.public_id}/").content.decode()
-    assert "/cost/lines/?month=2026-11&amp;by=team&amp;key=acme%2Fresearch%2Fnlp" in page
-    assert personas.client("operator").get(f"/activity/alerts/{alert.public_id}/").status_code == 404
-    first.floor = 1000
-    first.save()
-    assert alerts_round(now=NOON + MINUTE).resolved == 1
-
-
-@pytest.fixture
-def cost_alert(personas: Personas):
-    team = personas.nodes["acme/research/nlp"]
-    made = rule(name="Cost doubles", figure="cost_rise", threshold=2, clear_at=1.5, for_minutes=0, told=["finance"])
-    return Alert.objects.create(public_id="al-cost", rule=made, subject=team.path, state="firing", value=3, worst=3, since=NOON, fired_at=NOON)
-
-
-def beside() -> AlertRule:
-    return AlertRule.objects.create(public_id="ar-2", name="Nodes out", figure="nodes_out", subject="*", threshold=20, clear_at=10)
-
-
-COST_RULE = {"name": "Week", "figure": "cost_week", "subject": "*", "threshold": 9000, "clear_at": 8000, "for_minutes": 0, "severity": "info"}
-COST_FIGURES = ["gap_cost", "cost_rise", "cost_week"]
-
-
-def options(html: str) -> list[str]:
-    return re.findall(r'<option value="(\w+)"', html.partition('name="figure"')[2].partition("</select>")[0])
-
-
-def test_people_who_see_costs_act_on_alerts_and_rules_of_costs_alone(personas: Personas, cost_alert):
-    other = beside()
-    client, where = personas.client("finance"), "/activity/alerts/"
-    gone: dict[str, Any] = {"content_type": "application/json"}
-
-    assert "Acknowledge</button>" in client.get(f"{where}{cost_alert.public_id}/").content.decode()
-    assert client.post(f"{where}{cost_alert.public_id}/acknowledge/", {"note": "We look"}).status_code == 302
-    cost_alert.refresh_from_db()
-    assert (cost_alert.acknowledged_by, cost_alert.note) == ("Finance", "We look")
-    rules = client.get(f"{where}rules/").content.decode()
-    assert rules.count("Remove</a>") == AlertRule.objects.filter(figure__in=COST_FIGURES).count()
-    assert options(client.get(f"{where}rules/new/").content.decode()) == COST_FIGURES
-    assert client.post(f"{where}rules/new/", {**COST_RULE, "threshold": "9000"}).status_code == 302
-    made = AlertRule.objects.get(name="Week")
-    root = "/api/v1/alerts/rules"
-    assert client.patch(f"{root}/{made.public_id}", {"threshold": 9500}, **gone).status_code == 200
-    assert client.post(f"{where}silences/new/", {"rule": made.public_id, "until": "2099-01-01T00:00", "reason": "x"}).status_code == 422
-    assert client.post("/api/v1/alerts/silences", {"rule": made.public_id, "minutes": 9, "reason": "Paid"}, **gone).status_code == 201
-    assert client.post("/api/v1/alerts/silences", {"minutes": 9, "reason": "All"}, **gone).status_code == 403
-    assert client.post(f"{root}/{made.public_id}/test", **gone).status_code == 204
-    refused = client.patch(f"{root}/{made.public_id}", {"figure": "gap_percent"}, **gone)
-    assert (refused.status_code, refused.json()["errors"]) == (
-        422,
-        [{"path": "figure", "message": "You may only watch costs. Choose one of gap_cost, cost_rise, cost_week."}],
-    )
-    for method, address, body in (
-        ("patch", f"{root}/{other.public_id}", {"threshold": 30}),
-        ("delete", f"{root}/{other.public_id}", None),
-        ("post", f"{root}/{other.public_id}/test", None),
-        ("post", "/api/v1/alerts/silences", {"rule": other.public_id, "minutes": 9, "reason": "x"}),
-    ):
-        assert getattr(client, method)(address, body, **gone).status_code == 403, (method, address)
-    assert client.get(f"{where}rules/{other.public_id}/").status_code == 403
-    assert client.delete(f"{root}/{made.public_id}").status_code == 204
-
-
-def test_operators_without_costs_are_offered_no_figure_of_costs(personas: Personas, cost_alert):
-    client = personas.client("operator")
-    kind: dict[str, Any] = {"content_type": "application/json"}
-    other = beside()
-
-    offered = options(client.get("/activity/alerts/rules/new/").content.decode())
-    assert "gap_percent" in offered and not set(offered) & set(COST_FIGURES)
-    assert client.post("/activity/alerts/rules/new/", COST_RULE).status_code == 422
-    refused = client.post("/api/v1/alerts/rules", COST_RULE, **kind)
-    assert (refused.status_code, refused.json()["errors"]) == (422, [{"path": "figure", "message": "You cannot view costs. Choose another figure."}])
-    assert client.patch(f"/api/v1/alerts/rules/{other.public_id}", {"figure": "gap_cost", "subject": ""}, **kind).status_code == 422
-    assert client.get(f"/api/v1/alerts/{cost_alert.public_id}").status_code == 404
-    assert "Cost doubles" not in client.get("/activity/alerts/silences/new/").content.decode()
-    assert "Cost doubles" in personas.client("superuser").get("/activity/alerts/silences/new/").content.decode()
-    assert not AlertRule.objects.filter(name="Week").exists()
-
-
-def test_what_alerts_of_costs_say_is_on_the_activity_of_those_alone_who_see_these_costs(personas: Personas, cost_alert):
-    alert_tell(cost_alert, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
-    whole = AlertRule.objects.create(public_id="ar-3", name="Idle cost", figure="gap_cost", threshold=100, clear_at=90)
-    of_fleet = Alert.objects.create(public_id="al-gap", rule=whole, state="firing", value=705, worst=705, since=NOON, fired_at=NOON)
-    alert_tell(of_fleet, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
-    nodes = Alert.objects.create(public_id="al-n", rule=beside(), subject="main", state="firing", value=25, worst=25, since=NOON, fired_at=NOON)
-    alert_tell(nodes, FleetEvent.ALERT_FIRING, roles=[], now=NOON, news=News())
-
-    every = {"Cost doubles (acme/research/nlp) fires", "Idle cost fires", "Nodes out (main) fires"}
-    seen = {"superuser": every, "finance": every, "operator": {"Nodes out (main) fires"}, "viewer": {"Nodes out (main) fires"}}
-    seen["team_lead"] = {"Cost doubles (acme/research/nlp) fires", "Nodes out (main) fires"}
-    for who, titles in seen.items():
-        client = personas.client(who)
-        assert {one["title"] for one in client.get("/api/v1/activity").json()["items"]} == titles, who
-        page = client.get("/activity/").content.decode()
-        assert all((title in page) == (title in titles) for title in every), who
-
-
-def test_a_token_that_only_reads_acts_on_no_costs(personas: Personas, cost_alert):
-    address, client = f"/api/v1/alerts/{cost_alert.public_id}/acknowledge", Client()
-
-    def answer(*scopes: str):
-        secret = personas.token("finance", *scopes)
-        return client.post(address, "{}", content_type="application/json", headers={"Authorization": f"Bearer {secret}"})
-
-    assert answer("read").status_code == 403
-    assert "it needs the scope admin" in answer("read").json()["detail"]
-    assert answer("admin").status_code == 404, "it does not see costs"
-    assert answer("read", "admin").status_code == 200
-
-
-def test_team_leads_are_told_of_their_own_team_and_can_open_the_alert(personas: Personas, cost_alert):
-    access = personas.access("superuser")
-    alert_rule_change(access=access, rule=cost_alert.rule, values={"told": ["team_lead"]}, reason="", now=NOON)
-    cost_alert.rule.refresh_from_db()
-    person("above", role=Role.TEAM_LEAD, node=personas.nodes["acme/research"])
-    person("beside", role=Role.TEAM_LEAD, node=personas.nodes["acme/product"])
-
-    news = News()
-    alert_tell(cost_alert, FleetEvent.ALERT_FIRING, roles=cost_alert.rule.told, now=NOON, news=news)
-    told = {notice.user.username for notice in Notice.objects.filter(kind="alert")}
-    assert told == {"team_lead", "above"}
-    page = personas.client("team_lead").get(f"/activity/alerts/{cost_alert.public_id}/")
-    assert page.status_code == 200 and "Acknowledge</button>" not in page.content.decode()
-    assert personas.client("team_lead").post(f"/activity/alerts/{cost_alert.public_id}/acknowledge/").status_code == 403
-    for name in ("viewer", "operator"):
-        assert personas.client(name).get(f"/activity/alerts/{cost_alert.public_id}/").status_code == 404, name
-    others = Alert.objects.create(public_id="al-o", rule=cost_alert.rule, subject="acme/product", state="firing", value=3, worst=3, since=NOON)
-    Alert.objects.filter(pk=others.pk).update(fired_at=NOON)
-    assert personas.client("team_lead").get("/activity/alerts/al-o/").status_code == 404
-
-    with pytest.raises(ValidationError) as faults:
-        alert_rule_change(access=access, rule=beside(), values={"told": ["team_lead"]}, reason="", now=NOON)
-    assert faults.value.message_dict == {"told": ["Team leads are told of figures of a team. Choose another role."]}
 
 
 def test_an_alert_leads_to_what_it_is_about(personas: Personas):
