@@ -10,35 +10,11 @@ from dashboards.fragmentation.snapshot import Fragments
 from dashboards.fragmentation.store import fragmentation_write
 from gpufleet.core.times import now
 from gpufleet.core.undo import undo_of
-from scheduler.models import Defragmentation, Health, JobState, Node
+from scheduler.models import Defragmentation
 from scheduler.services.defragmenting import moves_by_rule
 from tests import builders
-from tests.scheduler.loop.worlds import Loop, submit
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def kept_out(personas, settings):
-    """A job of one GPU on each of three nodes, and a gang of two whole nodes that waits: two moves, where a plan may make one."""
-    settings.SCHEDULER = {**settings.SCHEDULER, "MAX_MOVES": 1}
-    loop, team = Loop(), personas.nodes["acme/research/nlp"]
-    loop.now = now() - timedelta(minutes=30)
-    nodes = [builders.node(f"n{number}", gpus=4) for number in range(3)]
-    for number, node in enumerate(nodes):
-        Node.objects.exclude(pk=node.pk).update(health=Health.DRAINING)
-        Node.objects.filter(pk=node.pk).update(health=Health.HEALTHY)
-        job = submit(team, at=loop.now, name=f"small-{number}", spec={"estimate_s": 86_400})
-        loop.tick()
-        loop.up(job)
-        assert job.placements.count() == 1
-    Node.objects.update(health=Health.HEALTHY)
-    gang = submit(team, workers=2, gpus=4, at=loop.now, name="gang", spec={"estimate_s": 86_400})
-    loop.now = now()
-    loop.tick()
-    gang.refresh_from_db()
-    assert gang.state == JobState.QUEUED
-    return personas, loop
 
 
 def test_it_is_previewed_with_what_it_opens_and_costs_and_applied(kept_out):

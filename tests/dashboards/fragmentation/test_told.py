@@ -12,7 +12,6 @@ from scheduler.services.defragmenting import defragmentation_rule, defragmentati
 from scheduler.services.notify.outbox import outbox_turn
 from tests import builders
 from tests.builders import NOON
-from tests.dashboards.fragmentation.test_defragmenting import kept_out  # noqa: F401 - a fixture
 from tests.personas import Personas, person
 
 pytestmark = pytest.mark.django_db
@@ -106,7 +105,7 @@ def test_one_that_begins_by_rule_is_told_to_all_operators(team: Personas) -> Non
 
 
 @pytest.mark.parametrize("chosen", [None, {"failed": ["console"]}])
-def test_owners_of_moved_jobs_are_told_of_the_move(chosen, kept_out) -> None:  # noqa: F811
+def test_owners_of_moved_jobs_are_told_of_the_move(chosen, kept_out) -> None:
     """Also where choices were saved before there was such a kind."""
     personas, loop = kept_out
     if chosen:
