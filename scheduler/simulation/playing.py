@@ -75,7 +75,7 @@ class Playing:
 
     def _ask(self, one: One, milli: int) -> None:
         for index in {self.tree.division_of[kind] for kind in one.types}:
-            self.tree.request(one.leaf, index, milli)
+            self.tree.add(self.tree.divisions[index].requested, one.leaf, milli)
 
     def stand(self, one: One, seats: list[tuple[int, int]], since: int, until: int) -> None:
         if not seats:
@@ -95,7 +95,7 @@ class Playing:
         kind = self._type(one)
         milli = sign * 1000 * sum(gpus for _, gpus in one.seats)
         self.tree.charge(one.leaf, kind, milli, one.fixed)
-        self.tree.request(one.leaf, self.tree.division_of[kind], milli)
+        self.tree.add(self.division(one).requested, one.leaf, milli)
 
     def _until_end(self, one: One) -> None:
         self._serial += 1
@@ -124,7 +124,7 @@ class Playing:
                 alike.sort(key=_order)
         for (leaf, types), milli in asked.items():
             for index in {self.tree.division_of[kind] for kind in types}:
-                self.tree.request(leaf, index, milli)
+                self.tree.add(self.tree.divisions[index].requested, leaf, milli)
 
     def wait(self, one: One) -> None:
         insort(self.queues.setdefault(one.leaf, {}).setdefault(one.alike, []), one, key=_order)

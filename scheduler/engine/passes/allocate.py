@@ -60,8 +60,8 @@ class Walk:
         self.free_start = free_start
         self.book = cycle.book
         types = range(len(cycle.grid.types))
-        self.unfit: list[set[object]] = [set() for _ in types]  # `_alike` by quota type: nothing is freed in this pass, so it stays so
-        self.promising: list[set[object]] = [set() for _ in types]
+        # Whether those who are `_alike` may fit, by quota type: nothing is freed in this pass, so who does not will not.
+        self.fits: list[dict[object, bool]] = [{} for _ in types]
         self.only_type = len(types) == 1
         self.views = cycle.fleet.views()
         self.shapes: dict[int, Form | None] | None = None
@@ -83,16 +83,16 @@ class Walk:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""
         if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
-        cycle, unfit = self.cycle, self.unfit[0]
+        cycle, fits = self.cycle, self.fits[0]
         if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.waiting.queues.open):
             return True
         if self.shapes is None:
             self.shapes = cycle.waiting.shapes()
         for shape, form in [*self.shapes.items()]:
-            if shape not in unfit:
+            if fits.get(shape, True):
                 if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
                     return False
-                unfit.add(shape)
+                fits[shape] = False
             del self.shapes[shape]  # nothing is freed in this pass
         return True
 
@@ -124,18 +124,16 @@ class Walk:
         return self.cycle.waiting.asked_milli(work, self.choice)
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
-        shape, unfit, promising = self._alike(work), self.unfit[quota_type], self.promising[quota_type]
-        if shape in unfit or work.form.shape in unfit:
-            return False
-        if shape in promising:  # until placing it fails
-            return True
-        fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
-        if not fits:
-            shape = work.form.shape  # whoever may share with whom
-        elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
-            with self.cycle.cluster.attempt():
-                fits = fit_any(self.cycle, work, quota_type, 0) is not None
-        (promising if fits else unfit).add(shape)
+        known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
+        fits = known.get(shape, True) and known.get(alike)  # until placing it fails
+        if fits is None:
+            fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            if not fits:
+                alike = shape  # whoever may share with whom
+            elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
+                with self.cycle.cluster.attempt():
+                    fits = fit_any(self.cycle, work, quota_type, 0) is not None
+            known[alike] = fits
         return fits
 
     def hopeless(self, work: Work) -> bool:
@@ -147,8 +145,6 @@ class Walk:
             if self.by_right and not self._has_right(work, quota_type):
                 continue
             if self.keep and self.book.room_for_more(quota_type):
-                if not work.evicted and quota_type not in self.book.blocked_within:
-                    return False
                 within = self.division.used[work.home] + self._milli(work) <= self.division.fair[work.home]
                 blocked = quota_type in self.book.blocked_within
                 # For whom this plan has put out a place is kept only if he can have it now.
@@ -171,7 +167,7 @@ class Walk:
             if outcome == STARTED:
                 return True
             if outcome == NO_ROOM and not work.seats:
-                self.unfit[quota_type].add(self._alike(work))
+                self.fits[quota_type][self._alike(work)] = False
         return False
 
 

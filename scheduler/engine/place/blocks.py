@@ -53,7 +53,8 @@ class Blocks:
             self._view = (view, view.version)
         key = (view.count[nodes[0]], gpus)
         if key not in self._costs:
-            self._costs[key] = self._cost(view, *key)
+            waiting, usual = (self._broken(view, blocks, *key) for blocks in self.kinds)
+            self._costs[key] = (waiting, usual) if waiting.any() or usual.any() else None  # None: nothing differs
         costs = self._costs[key]
         if costs is None:
             return nodes
@@ -62,12 +63,8 @@ class Blocks:
         ranked: list[int] = places[order].tolist()
         return ranked
 
-    def _cost(self, view: View, count: int, gpus: int) -> tuple[Ints, Ints] | None:
-        """GPUs of waiting and of usual gangs, by node, that find no room any more once a worker stands there; None where nothing differs."""
-        waiting, usual = (self._broken(view, blocks, count, gpus) for blocks in self.kinds)
-        return (waiting, usual) if waiting.any() or usual.any() else None
-
     def _broken(self, view: View, blocks: Sequence[Block], count: int, gpus: int) -> Ints:
+        """GPUs of gangs, by node, that find no room any more once a worker stands there."""
         total: Ints = np.zeros(self.grid.size, dtype=np.int64)
         for block in blocks:
             less = count // block.gpus - (count - gpus) // block.gpus

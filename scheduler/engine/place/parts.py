@@ -133,14 +133,12 @@ class Parts:
         if len(options) < role.devices:
             return None
         chosen = options[: role.devices]
-        if role.devices > 1 and self._over_budget(node, chosen):
-            return None
+        if role.devices > 1:
+            anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
+            if anew > self.budget.get(self.grid.pool_of[node], 0):
+                return None
         rank = tuple(value for option in chosen for value in option[0])
         return (*rank, self.view.count[node], node), node, tuple(part for _, part in chosen)
-
-    def _over_budget(self, node: int, chosen: Sequence[Option]) -> bool:
-        anew = sum(1 for rank, part in chosen if part.mode == "mig" and rank[0] > 0 and (node, part.gpu) not in self.new_splits)
-        return anew > self.budget.get(self.grid.pool_of[node], 0)
 
     def _stays(self, node: int, gpu: int) -> bool:
         """Whether a GPU is still to be shared like this when those have left who are leaving.

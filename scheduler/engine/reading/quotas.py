@@ -30,17 +30,14 @@ def _amount(value: Any) -> Amount:
     return Amount(total=optional(MILLI).read(value))
 
 
-def _amount_written(amount: Amount) -> Any:
-    return optional(MILLI).write(amount.total) if amount.by_type is None else {name: value / 1000 for name, value in amount.by_type}
-
-
 def _usage(value: Any) -> tuple[tuple[str, int], ...]:
     usage, by_type = _or_by_type(_PART, 0).read(value)
     return ((ANY_TYPE, usage),) if usage else by_type
 
 
 _PART = scaled(1_000_000, most=1)
-AMOUNT, USAGE = Codec(_amount, _amount_written), Codec(_usage, table_of(_PART).write)
+AMOUNT = Codec(_amount, lambda amount: optional(MILLI).write(amount.total) if amount.by_type is None else table_of(MILLI).write(amount.by_type))
+USAGE = Codec(_usage, table_of(_PART).write)
 WEIGHT, PRIORITY = _or_by_type(scaled(1000, most=1_000_000), 1000), _or_by_type(whole(-1_000_000, 1_000_000), 100)
 
 

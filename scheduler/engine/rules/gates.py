@@ -184,14 +184,12 @@ def open_leaf(cycle: "Cycle", work: Work, quota_type: int, milli: int, claim: in
 
 def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
-    refused = cycle.tree.limit_gate(leaf, quota_type, milli)
-    if refused is None and work.form.fixed:
-        refused = cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work))
-    if refused is None:
-        refused = backoff(cycle, work, leaf, quota_type, milli)
-    if refused is None and cycle.book.holds and not work.seats:
-        refused = held_gate(cycle, work, leaf, quota_type, milli)
-    return refused
+    return (
+        cycle.tree.limit_gate(leaf, quota_type, milli)
+        or (cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) if work.form.fixed else None)
+        or backoff(cycle, work, leaf, quota_type, milli)
+        or (held_gate(cycle, work, leaf, quota_type, milli) if cycle.book.holds and not work.seats else None)
+    )
 
 
 def held_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:

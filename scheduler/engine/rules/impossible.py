@@ -1,9 +1,9 @@
 """Why even an empty fleet refuses a job, or a limit, whatever runs; and which types it could have else."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
-from ..model.values import Node, Role
+from ..model.values import Role
 from ..place.capacity import Capacity
 from ..place.placement import Placer
 from ..reading.checkers import thousandths
@@ -235,7 +235,7 @@ def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
     ]
     if not places:
         return None
-    left = [place for place in places if _in_service(grid.nodes[place], suspect=kind.tolerates_suspect)]
+    left = [place for place in places if grid.startable[kind.tolerates_suspect][place]]
     if not left:
         standing = Counter(_NOT_IN_SERVICE[grid.nodes[place].health] for place in places)
         shown = ", ".join(f"{count} {'is' if count == 1 else 'are'} {what}" for what, count in sorted(standing.items()))
@@ -244,31 +244,24 @@ def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
         had, left = left, [place for place in left if (label, value) in grid.nodes[place].labels]
         if not left:
             return f"none of {_nodes(len(had))} has the label {label}={value}"
-    offers: list[tuple[str, int, Callable[[int], int], Callable[[int], str]]] = [
-        (name, least, partial(_attribute, grid, name), lambda amount: f"{amount / 1_000_000:g}") for name, least in kind.needs
+    nodes = grid.nodes
+    offers: list[tuple[str, int, Sequence[int], Callable[[int], str]]] = [
+        (name, least, [dict(node.attributes).get(name, 0) for node in nodes], lambda amount: f"{amount / 1_000_000:g}") for name, least in kind.needs
     ]
     offers += [
-        ("GPUs on one node", role.gpus or (role.devices if role.parted else 0), lambda place: grid.usable_count[place], str),
-        ("GB of memory on one GPU", role.memory_mib or 0, lambda place: grid.nodes[place].gpu_memory_mib, lambda amount: f"{amount / 1024:g}"),
-        ("processors", role.cpu_milli, lambda place: grid.nodes[place].cpu_milli, lambda amount: str(thousandths(amount))),
-        ("GB of host memory", role.host_memory_mib, lambda place: grid.nodes[place].host_memory_mib, lambda amount: f"{amount / 1024:g}"),
+        ("GPUs on one node", role.gpus or (role.devices if role.parted else 0), grid.usable_count, str),
+        ("GB of memory on one GPU", role.memory_mib or 0, [node.gpu_memory_mib for node in nodes], lambda amount: f"{amount / 1024:g}"),
+        ("processors", role.cpu_milli, [node.cpu_milli for node in nodes], lambda amount: str(thousandths(amount))),
+        ("GB of host memory", role.host_memory_mib, [node.host_memory_mib for node in nodes], lambda amount: f"{amount / 1024:g}"),
     ]
-    for what, least, of, spelt in offers:
-        had, left = left, [place for place in left if of(place) >= least]
+    for what, least, there, spelt in offers:
+        had, left = left, [place for place in left if there[place] >= least]
         if not left:
-            return f"it needs {spelt(least)} {what}, and the most that one of {_nodes(len(had))} has is {spelt(max(of(place) for place in had))}"
+            return f"it needs {spelt(least)} {what}, and the most that one of {_nodes(len(had))} has is {spelt(max(there[place] for place in had))}"
     return None
 
 
 _NOT_IN_SERVICE = {"healthy": "spare", "suspect": "suspect, which it does not tolerate", "draining": "draining", "down": "down"}
-
-
-def _attribute(grid: Grid, name: str, place: int) -> int:
-    return dict(grid.nodes[place].attributes).get(name, 0)
-
-
-def _in_service(node: Node, *, suspect: bool) -> bool:
-    return not node.spare and (node.health == "healthy" or (node.health == "suspect" and suspect))
 
 
 def _nodes(count: int) -> str:

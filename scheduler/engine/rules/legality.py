@@ -127,7 +127,9 @@ class Reclaim(Asked):
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order."""
-        units, until, quota_type = self.cycle.units(), self._protected_from(place), self.quota_type
+        units, quota_type, spared = self.cycle.units(), self.quota_type, self.cycle.settings.reclaim_min_runtime_ms
+        # What began after this instant is protected by its minimum run time.
+        until = max(self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", spared), self.since - 1)
         outside = units.borrowed(place, self.division)
         asked = [
             unit
@@ -135,11 +137,6 @@ class Reclaim(Asked):
             if unit.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
         ]
         return in_categories(asked, outside, large)
-
-    def _protected_from(self, place: int) -> int:
-        """Work of a node that began after this instant is protected by its minimum run time."""
-        until = self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", self.cycle.settings.reclaim_min_runtime_ms)
-        return max(until, self.since - 1)
 
     def _window_start(self) -> int:
         """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""

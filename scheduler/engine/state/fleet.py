@@ -288,14 +288,11 @@ class Fleet:
         self._alike = 0
 
     def leave_instances(self, leaving: Sequence[Seat]) -> None:
-        """Who leaves keeps the geometry: an emptied MIG instance can be used again as it is."""
-        for seat in leaving:
-            for part in seat.parts:
-                if part.mode == "mig":
-                    self._leave_empty(seat.node, part)
+        """Who leaves keeps the geometry: an emptied MIG instance can be used again as it is, unless its place was promised to somebody already."""
+        for node, part in [(seat.node, part) for seat in leaving for part in seat.parts if part.mode == "mig"]:
+            self._leave_empty(node, part)
 
     def _leave_empty(self, node: int, part: Part) -> None:
-        """An instance whose tenant is leaving can be used again, unless its place was promised to somebody already."""
         soon, key, bit = self.soon, (node, part.gpu), 1 << part.gpu
         split = soon.splits.get(key)
         if split is None and not soon.free[node] & bit:
@@ -307,10 +304,6 @@ class Fleet:
             return
         soon.splits[key] = left(joined(split, part), part) or Split("mig")
         soon.change(node, soon.free[node] & bit, 0, 0)
-
-    def part_ways(self) -> None:
-        if self.soon is self.now:
-            self.soon, self._alike = self.now.copy(), len(self.log)
 
     # Changing
 
@@ -342,8 +335,8 @@ class Fleet:
         """Give places back. Fresh ones were never stood on, so they are idle again at once; others are only being freed."""
         if not seats:
             return
-        if not fresh:
-            self.part_ways()
+        if not fresh and self.soon is self.now:
+            self.soon, self._alike = self.now.copy(), len(self.log)
         here = by_node(seats)
         for view in self.views() if fresh else (self.soon,):
             for node, part in [(seat.node, part) for seat in seats for part in seat.parts]:

@@ -13,6 +13,8 @@ from .grid import Eligible
 from .work import Work
 
 if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .tree import Division
     from .waiting import Waiting
 
 Types = tuple[int, ...]
@@ -134,18 +136,22 @@ class Queues:
             self.by_leaf[work.home].remove(work)
 
     def _ask(self, waiting: "Waiting", work: Work, times: int) -> None:
-        tree, types = waiting.cluster.tree, work.types
-        if len(types) > 1:
-            types = tuple({tree.division_of[quota_type]: quota_type for quota_type in reversed(types)}.values())
-        for quota_type in types:
-            milli = times * work.form.request_milli(quota_type, tree.by_type)
-            for leaf in waiting.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
-                tree.ask(leaf, tree.division_of[quota_type], milli)
+        for leaf, division, milli in asked_of(waiting.cluster, work):
+            waiting.cluster.tree.add(division.asked, leaf, times * milli)
 
     def _count(self, work: Work, times: int) -> None:
         self.alike.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += times
         if work.form.block:
             self._largest = None
+
+
+def asked_of(cluster: "Cluster", work: Work) -> Iterator[tuple[int, "Division", int]]:
+    """What a job asks for that has no place: of which leaf, also in the name of a window of its class, in which division, and how much."""
+    tree = cluster.tree
+    firsts = {tree.division_of[quota_type]: quota_type for quota_type in reversed(work.types)}
+    for index, quota_type in firsts.items():
+        for leaf in cluster.leaves_of(work, quota_type):
+            yield leaf, tree.divisions[index], work.form.request_milli(quota_type, tree.by_type)
 
 
 def put_in_order(order: JobOrder, queue: list[Work], come: Sequence[Work]) -> None:

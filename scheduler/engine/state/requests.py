@@ -1,13 +1,14 @@
 """What everyone asks for, by leaf and division, and the shares that follow; also where they follow each placement."""
 
-from collections.abc import Mapping
+from collections import Counter
 from operator import add
 
+from .queues import asked_of
+from .tree import Division
 from .waiting import Waiting
 from .work import Work
 
-Amounts = dict[tuple[int, int], int]  # milli-GPU by leaf and division
-NOTHING: Mapping[tuple[int, int], int] = {}
+Amounts = Counter[tuple[int, Division]]  # milli-GPU by leaf and division
 
 
 class Requests:
@@ -16,7 +17,7 @@ class Requests:
         self.cluster = waiting.cluster
         self.tree = waiting.cluster.tree
         self._by_job: dict[int, Amounts] = {}  # where shares follow each placement
-        self._all: Amounts = {}  # of all of them together
+        self._all = Amounts()  # of all of them together
         self._read = -1  # so much of the cluster's journal is in them
         self._over = False  # whether somebody holds more than he may ask for: once he has lost it, he asks for less than he had
         self._begin()
@@ -30,7 +31,7 @@ class Requests:
 
     def _begin(self) -> None:
         """What is used and what is asked for as the plan begins, and the shares that follow."""
-        running: Amounts = {}
+        running = Amounts()
         for work in self.waiting.queues.open:
             self._of_running(work, running)
         for division in self.tree.divisions:
@@ -41,17 +42,16 @@ class Requests:
         """A job that accepts several types found a place in one and asks for nothing in the others."""
         journal = self.cluster.journal
         for work in self.cluster.works if self._read < 0 else dict.fromkeys(journal[self._read :]):
-            for key, milli in self._by_job.pop(work.order, NOTHING).items():
-                self._all[key] -= milli
-            now: Amounts = {}
+            self._all.subtract(self._by_job.pop(work.order, ()))
+            now = Amounts()
             if work.seats:
                 self._of_running(work, now)
             elif work.order not in self.waiting.static and (work.state != "stopping" or work.asks_again):
-                self._of_waiting(work, now)
+                for leaf, division, milli in asked_of(self.cluster, work):
+                    now[leaf, division] += milli
             if now:
                 self._by_job[work.order] = now
-                for key, milli in now.items():
-                    self._all[key] = self._all.get(key, 0) + milli
+                self._all.update(now)
         self._read = len(journal)
         for division in self.tree.divisions:
             division.requested = [*division.used]
@@ -59,19 +59,9 @@ class Requests:
 
     def _share(self, amounts: Amounts) -> None:
         """So much more is asked for."""
-        for (leaf, index), milli in amounts.items():
-            self.tree.request(leaf, index, milli)
+        for (leaf, division), milli in amounts.items():
+            self.tree.add(division.requested, leaf, milli)
         self.tree.share()
-
-    def _of_waiting(self, work: Work, amounts: Amounts) -> None:
-        seen = set()
-        for quota_type in work.types:
-            index = self.tree.division_of[quota_type]
-            if index not in seen:
-                seen.add(index)
-                milli = work.form.request_milli(quota_type, self.tree.by_type)
-                for leaf in self.cluster.leaves_of(work, quota_type):  # a window of its class is asked as well
-                    amounts[leaf, index] = amounts.get((leaf, index), 0) + milli
 
     def _of_running(self, work: Work, amounts: Amounts) -> None:
         if not work.form.elastic and not work.degraded:
@@ -84,5 +74,4 @@ class Requests:
             elif lacks < 0:
                 self._over = True
         if more:
-            key = (work.charged_leaf, self.tree.division_of[work.quota_type])
-            amounts[key] = amounts.get(key, 0) + more
+            amounts[work.charged_leaf, self.tree.divisions[self.tree.division_of[work.quota_type]]] += more

@@ -125,7 +125,7 @@ class State:
             if work.seats:
                 fleet.release(work.seats, fresh=True)
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
-                self.ending -= _ends(work.job)
+                self.ending -= work.ends
         whole, charges = list[Seat](), Counter[tuple[int, int, bool]]()  # thousands at first: one step a node, and a leaf
         for work in since.come:
             run = work.job.run
@@ -140,7 +140,7 @@ class State:
                 else:
                     whole += work.seats
                 charges[work.home, work.quota_type, work.form.fixed] += work.milli
-                self.ending += _ends(work.job)
+                self.ending += work.ends
         for node, held in by_node(whole).items():
             fleet.take_gpus(node, *held)
         for (leaf, quota_type, fixed), milli in charges.items():
@@ -186,10 +186,6 @@ class State:
 
     def _leaving(self) -> list[Seat]:
         return [seat for seats in self.leavers.values() for seat in seats]
-
-
-def _ends(job: Job) -> bool:
-    return job.limit_ms is not None or job.estimate_ms is not None or job.run.backfilled
 
 
 def _is_by_places(work: Work) -> bool:

@@ -207,30 +207,17 @@ class Tree(Layout):
     def charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
         """Add to (or, below zero, take from) what the leaf and all above it use."""
         division = self.divisions[self.division_of[quota_type]]
-        used = division.used
-        path = self.path[leaf]
-        for place in path:
-            used[place] += milli
+        self.add(division.used, leaf, milli)
         if fixed:
-            for place in path:
-                division.fixed[place] += milli
+            self.add(division.fixed, leaf, milli)
         if self.used_by_type is not None:
-            by_type = self.used_by_type[quota_type]
-            for place in path:
-                by_type[place] += milli
+            self.add(self.used_by_type[quota_type], leaf, milli)
         self.version += 1
 
-    def ask(self, leaf: int, division: int, milli: int) -> None:
-        """Add to what is asked for on the leaf's path by those that have no place."""
-        asked = self.divisions[division].asked
+    def add(self, column: list[int], leaf: int, milli: int) -> None:
+        """Add to what a column of a division says of a leaf and of all above it; before shares are read again they must be computed anew."""
         for place in self.path[leaf]:
-            asked[place] += milli
-
-    def request(self, leaf: int, division: int, milli: int) -> None:
-        """Add to what is asked for below the leaf's path; `share` must be called before shares are read again."""
-        requested = self.divisions[division].requested
-        for place in self.path[leaf]:
-            requested[place] += milli
+            column[place] += milli
 
     def limits(self, leaf: int, quota_type: int) -> Iterator[tuple[int, int, int]]:
         """The limits on a leaf's way up that count a quota type: of which node, on that type or on every type, and how much."""

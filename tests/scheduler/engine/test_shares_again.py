@@ -34,7 +34,7 @@ def test_what_is_divided_again_is_as_if_divided_for_the_first_time(seed: int) ->
 
 def take(tree: Tree, leaf: int, kind: int, milli: int, used: bool) -> None:
     """Ask for so much, or use it as well."""
-    tree.request(leaf, tree.division_of[kind], milli)
+    tree.add(tree.divisions[tree.division_of[kind]].requested, leaf, milli)
     if used:
         tree.charge(leaf, kind, milli, fixed=False)
 
