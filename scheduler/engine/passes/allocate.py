@@ -145,8 +145,8 @@ class Walk:
             if self.by_right and not self._has_right(work, quota_type):
                 continue
             if self.keep and self.book.room_for_more(quota_type):
-                within = self.division.used[work.home] + self._milli(work) <= self.division.fair[work.home]
-                blocked = quota_type in self.book.blocked_within
+                blocked, used, fair = quota_type in self.book.blocked_within, self.division.used[work.home], self.division.fair[work.home]
+                within = not (blocked or work.evicted) or used + self._milli(work) <= fair
                 # For whom this plan has put out a place is kept only if he can have it now.
                 in_vain = work.evicted and (blocked or not within) and self.book.is_full(work, quota_type)
                 if (within or not blocked) and not in_vain:

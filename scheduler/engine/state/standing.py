@@ -70,7 +70,10 @@ class Standing:
         journal = self.cluster.journal
         if not self.begun:
             self.begun = True
-            self._look_at(self.cluster.works)
+            for work in self.cluster.works:
+                if work.seats and not work.stale:
+                    self._stands[work] = (work.charged_leaf, work.seats)
+                    self._below[work.charged_leaf][work] = None
         elif self._read < len(journal):
             self._look_at(dict.fromkeys(journal[self._read :]))
         self._read = len(journal)

@@ -95,9 +95,11 @@ class Waiting:
         judged = self._judged
         out = [work for work in self.cluster.put_out if work.order not in judged and work.evicted and not work.seats]
         judged.update([work.order for work in out])
-        others = False
+        others, before = False, None
         for work in out:
-            blocked, types = self.verdicts.of(work)
+            if before is None or work.form is not before.form or work.home != before.home:  # neighbours are often alike
+                blocked, types = self.verdicts.of(work)
+            before = work
             if blocked:
                 self.static[work.order] = blocked
             if types != work.types:

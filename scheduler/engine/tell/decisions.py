@@ -80,8 +80,10 @@ def _decision(served: "Served", action: str, work: Work) -> Decision:
     assert why is not None
     if beneficiary is not None and beneficiary not in served.served:
         why, beneficiary = served.by(work, why, beneficiary)
-    after, grace = served.befores.get(work.order, ()), work.kind.grace_ms if action == "evict" else 0
-    return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled, grace)
+    if action == "evict":
+        return Decision._make((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
+    after = served.befores.get(work.order, ())
+    return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
 
 
 def _splits(cycle: Cycle, owners: "Owners", stood: Sequence[Work]) -> list[Decision]:

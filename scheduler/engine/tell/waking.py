@@ -1,6 +1,6 @@
 """When to plan again although nothing has happened. What is due because of one job as it stands at first is known from plan to plan."""
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -20,7 +20,7 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     touched = dict.fromkeys((*cluster.journal, *(work for work in cycle.waiting.queues.open if work.degraded)))
     wakes = Wakes.of(cycle)
     times = [at for work, mine in wakes.times(cycle, touched).items() if work not in touched for at in mine]
-    times += [at for work in touched for at in wakes.times_of(cycle, work)]
+    times += [at for work in _may_wake(cycle, touched) for at in wakes.times_of(cycle, work)]
     if cluster.scenario.windows:
         times += cluster.windows.times()
     times += [at + HOUR_MS for at in cycle.grid.repartitioned]
@@ -146,7 +146,7 @@ class Wakes:
         return sum(map(most_freed, leaving))
 
 
-def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
+def _may_wake(cycle: Cycle, works: Collection[Work]) -> Collection[Work]:
     """Those of them because of whom alone a later plan could differ, and perhaps others."""
     settings = cycle.settings
     if settings.waits_end or cycle.cluster.forms.delay:
@@ -156,5 +156,8 @@ def _may_wake(cycle: Cycle, works: Sequence[Work]) -> Sequence[Work]:
         work
         for work in works
         if work.job.not_before is not None
-        or ((run := work.job.run) is not QUEUED and (protected or work.degraded or not run.until is run.last_evicted is run.reclaimed is None))
+        or (
+            (run := work.job.run) is not QUEUED
+            and ((protected and work.seats) or work.degraded or not run.until is run.last_evicted is run.reclaimed is None)
+        )
     ]
