@@ -187,17 +187,15 @@ class Tree(Layout):
                 promised = division.guaranteed[place]
                 if promised is None or division.standing[place] is None:
                     continue
-                known = [each.guaranteed[place] for each in self.divisions]
-                together = sum(amount for amount in known if amount is not None)
-                limit = self.limit_total[place]
-                if limit is not None and limit < together:
-                    self.limit_total[place] = min(together, limit + window.gpus)
-                caps = self.limit_by_type[place]
-                if caps is not None and kind in caps and caps[kind] < promised:
-                    caps[kind] = min(promised, caps[kind] + window.gpus)
+                together = sum(amount for each in self.divisions if (amount := each.guaranteed[place]) is not None)
+                limit, caps = self.limit_total[place], self.limit_by_type[place]
+                if limit is not None:
+                    self.limit_total[place] = max(limit, min(together, limit + window.gpus))
+                if caps is not None and kind in caps:
+                    caps[kind] = max(caps[kind], min(promised, caps[kind] + window.gpus))
                 limit = division.limit[place]
-                if limit is not None and limit < promised:
-                    division.limit[place] = min(promised, limit + window.gpus)
+                if limit is not None:
+                    division.limit[place] = max(limit, min(promised, limit + window.gpus))
 
     def _window_division(self, window: Window) -> int:
         return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0

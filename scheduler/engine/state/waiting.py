@@ -151,10 +151,8 @@ class Waiting:
 
     def rounds(self) -> Iterator[tuple[int, Division]]:
         """Everyone's first choice of type before anyone's second."""
-        if not self.tree.by_type:
-            yield 0, self.tree.divisions[0]
-            return
-        most = max((len(work.types) for queue in self.queues.by_leaf.values() for work in queue), default=1)
+        many = (len(work.types) for queue in self.queues.by_leaf.values() for work in queue) if self.tree.by_type else ()
+        most = max(many, default=1)
         for choice in range(max(1, most)):
             for division in self.tree.divisions:
                 yield choice, division
