@@ -1,6 +1,6 @@
 """What is worth computing once about a kind of job: jobs of one kind share one `Form`, as long as nodes stay what they are."""
 
-from functools import cache, cached_property
+from functools import cached_property
 from operator import attrgetter
 
 from ..model.mig import fitting_profiles
@@ -36,7 +36,9 @@ class Form:
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
         self.shape = shapes.setdefault(_shape(kind), len(shapes))
-        self.eligible, self.least_milli, self.request_milli = cache(self._eligible), cache(self._least_milli), cache(self._request_milli)
+        self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
+        self._least: dict[int, int] = {}
+        self._request: dict[tuple[int, bool], int] = {}
         self.lowest = min(map(self.least_milli, self.types), default=0)
 
     @cached_property
@@ -45,8 +47,11 @@ class Form:
         roles = self.kind.roles
         return max([place for place, role in enumerate(roles) if role.least and role.gpus], key=lambda place: roles[place].gpus, default=None)
 
-    def _eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
-        return self.grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
+    def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
+        key = (place, quota_type, suspect, spare)
+        if key not in self._eligible:
+            self._eligible[key] = self.grid.eligible(self.kind, self.kind.roles[place], quota_type, suspect=suspect, spare=spare)
+        return self._eligible[key]
 
     # What it is charged in a quota type, before it has a place
 
@@ -68,9 +73,11 @@ class Form:
         memory = grid.smallest_memory(quota_type, role.memory_mib)
         return max(1, 1000 * role.memory_mib // memory) if memory else 1000
 
-    def _least_milli(self, quota_type: int) -> int:
+    def least_milli(self, quota_type: int) -> int:
         """Its minimum."""
-        return sum([role.least * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
+        if quota_type not in self._least:
+            self._least[quota_type] = sum([role.least * self.worker_milli(place, quota_type) for place, role in enumerate(self.kind.roles)])
+        return self._least[quota_type]
 
     def most_milli(self, quota_type: int) -> int:
         """All the workers that it may have."""
@@ -81,11 +88,17 @@ class Form:
             return self.least_milli(quota_type)
         return sum([len(ranks) * self.worker_milli(place, quota_type) for place, ranks in wants])
 
-    def _request_milli(self, quota_type: int, by_type: bool) -> int:
+    def request_milli(self, quota_type: int, by_type: bool) -> int:
         """What it counts in R while it waits: up to its most workers, each part as large as on any of the accepted types.
 
         Where each type is divided `by_type`, that goes for memory alone: an instance is as large as it is there.
         """
+        key = (quota_type, by_type)
+        if key not in self._request:
+            self._request[key] = self._new_request(quota_type, by_type)
+        return self._request[key]
+
+    def _new_request(self, quota_type: int, by_type: bool) -> int:
         roles, sharing = self.kind.roles, self.kind.sharing
         if sharing == "exclusive" or (by_type if sharing == "mig" else all(role.memory_mib is None for role in roles)):
             return self.most_milli(quota_type)
