@@ -1,9 +1,9 @@
 """One future of a queue, event by event, on counts of free GPUs by node. See `futures`."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from scheduler.engine.model.values import Settings
@@ -186,7 +186,11 @@ class Playing:
         return one.milli * (self.now - max(one.since, self.begin))
 
     def _reckon(self) -> None:
-        """When the others start if their queues go on being served as they were until here: each behind the work of those before it."""
+        """When the others start if their queues go on being served as they were until here: each behind the work of those before it.
+
+        What limits leave no room for has to end first.
+        """
+        ends: dict[tuple[int, int, int, tuple[int, int]], tuple[list[int], list[int]]] = {}
         for leaf, queue in self.queues.items():
             stand = self.standing.get(leaf, {})
             had = self.served.get(leaf, 0) + sum(self._had(one) for one in stand)
@@ -194,8 +198,41 @@ class Playing:
             able = [one for works in queue.values() for one in works if not self._refused(one, alone=True)] if had else []
             for one in sorted(able, key=_order):
                 if one.asked:
-                    self.starts[one.name] = self.now + before * (self.now - self.begin) // had
+                    self.starts[one.name] = max(self.now + before * (self.now - self.begin) // had, self._limited_until(one, ends))
                 before += one.milli * one.takes
+
+    def _limited_until(self, one: One, known: dict[tuple[int, int, int, tuple[int, int]], tuple[list[int], list[int]]]) -> int:
+        """When limits let it start, if nothing else starts below them. `known` keeps what is asked again for others of its queue."""
+        division, index = self.division(one), self.tree.division_of[self._type(one)]
+        at = self.now
+        for place in self.tree.path[one.leaf]:
+            limit = self.tree.limit_for(division, place)
+            over = 0 if limit is None else division.used[place] + one.milli - limit
+            if over <= 0:
+                continue
+            key = (place, index, one.leaf, one.order[:2])
+            if key not in known:
+                known[key] = self._given_back(place, index, one)
+            ends, freed = known[key]
+            found = bisect_left(freed, over)
+            if found < len(ends):
+                at = max(at, ends[found])
+        return at
+
+    def _given_back(self, place: int, index: int, to: One) -> tuple[list[int], list[int]]:
+        """When what stands below a place ends, and how much is given back by then in all. What may be put out for the job counts as given back."""
+        rows = []
+        for leaf, stand in self.standing.items():
+            if place not in self.tree.path[leaf] or not stand:
+                continue
+            promised = self._promised(leaf)
+            for other in stand:
+                if self.tree.division_of[self._type(other)] != index:
+                    continue
+                yields = not other.fixed and (other.order[:2] > to.order[:2] if leaf == to.leaf else other not in promised)
+                rows.append((self.now if yields else other.ends, 1000 * sum(gpus for _, gpus in other.seats)))
+        rows.sort()
+        return [ends for ends, _ in rows], list(accumulate(milli for _, milli in rows))
 
     def _plan(self) -> None:
         """Start who is served and fits; then make room by moves and reclaims, one job after the other.

@@ -341,6 +341,23 @@ def test_a_queue_that_nobody_serves_is_not_reckoned() -> None:
     assert Stage(scenario, EXACT).played(Random(1), {"never", "b8"}, 2).keys() == {"b8"}
 
 
+@pytest.mark.parametrize("most_events", [2, 4])
+def test_who_is_beyond_the_events_starts_no_sooner_than_limits_above_him_allow(most_events: int) -> None:
+    """Nobody is ahead of the gang in its queue, but a job of a sibling holds what their limit leaves it no room beside, inside its guarantee."""
+    quotas = [
+        {"name": "t", "guaranteed": 16, "limit": 24},
+        *({"name": f"t/{name}", "parent": "t", "guaranteed": 8} for name in "ab"),
+        {"name": "c", "guaranteed": 16},
+    ]
+    others = [job(f"c{number:02d}", 8, 0.5, quota="c", at=number) for number in range(20)]
+    works = [job("holds", 8, 10, quota="t/a"), job("small", 1, 0.25, quota="t/b"), job("gang", 8, 1, quota="t/b", workers=3, at=1), *others]
+    stage = Stage(fleet(works, quotas=quotas, nodes=6), EXACT)
+    whole, begun = (stage.played(Random(1), {"gang"}, events)["gang"] for events in (10_000, most_events))
+
+    assert whole == 10 * HOUR
+    assert begun == whole
+
+
 def test_whose_own_size_is_beyond_the_limit_is_not_reckoned_and_nobody_waits_for_him() -> None:
     quotas = [{"name": "a", "guaranteed": 0, "limit": 8}]
     works = [job(f"j{number}", 8, 1, at=number) for number in range(9)]
