@@ -1,7 +1,7 @@
 """Room by shape, computed once per state: how many workers of a shape fit into each domain of each level."""
 
 from functools import reduce
-from operator import or_
+from operator import gt, or_
 
 from ..model.values import Role
 from ..state.fleet import View
@@ -28,16 +28,27 @@ class Capacity:
         self.grid = grid
         self.view = view
         self._version = view.version
+        self._read = len(view.notes)
+        self._room = [*zip(view.count, view.cpus, view.memory, view.left.max(axis=1, initial=0).tolist(), strict=True)]  # as of these
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
         self._fits: dict[tuple[int, int, bool], bool] = {}
 
     def _fresh(self) -> None:
-        if self._version != self.view.version:
-            self._version = self.view.version
-            for known in (self._nodes, self._useless, self._fits):
-                known.clear()
+        view = self.view
+        if self._version == view.version:
+            return
+        given = False
+        for node in view.changed_since(self._read):
+            now = view.count[node], view.cpus[node], view.memory[node], int(view.left[node].max(initial=0))
+            given = given or any(map(gt, now, self._room[node]))
+            self._room[node] = now
+        self._version, self._read = view.version, len(view.notes)
+        self._nodes.clear()
+        self._useless.clear()
+        # What did not fit does not fit where nobody has given room; what was tried and undone has not.
+        self._fits = {} if given else {key: fits for key, fits in self._fits.items() if not fits}
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""

@@ -100,8 +100,8 @@ class View:
         self.memory = [node.host_memory_mib for node in grid.nodes]
         self.splits: dict[tuple[int, int], Split] = {}
         self.version = 0
-        self._left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
-        self._sharers: Ints = np.zeros_like(self._left)  # by whom: `_sharers_of`
+        self.left: Ints = np.zeros((grid.size, grid.most_gpus), dtype=np.int64)  # milli-GPU of each shared GPU that may be joined
+        self._sharers: Ints = np.zeros_like(self.left)  # by whom: `_sharers_of`
         self.recount()
 
     def recount(self) -> None:
@@ -112,13 +112,13 @@ class View:
         self.host_np = ints(self.cpus), ints(self.memory)
         self.buckets: list[int] | None = None
         self.forget()
-        self._left[:] = 0
+        self.left[:] = 0
         for key, split in self.splits.items():
             self._note_left(key, split)
 
     def copy(self) -> "View":
         other = copy(self)
-        for name in ("free", "count", "cpus", "memory", "splits", "count_np", "_left", "_sharers"):
+        for name in ("free", "count", "cpus", "memory", "splits", "count_np", "left", "_sharers"):
             setattr(other, name, getattr(self, name).copy())
         other.host_np = self.host_np[0].copy(), self.host_np[1].copy()
         other.buckets = self.buckets and self.buckets.copy()
@@ -179,9 +179,9 @@ class View:
 
     def _note_left(self, key: tuple[int, int], split: Split | None) -> None:
         if split is None or split.mode == "mig":
-            self._left[key] = 0
+            self.left[key] = 0
         else:
-            self._left[key], self._sharers[key] = 1000 - split.used, _sharers_of(split.mode, split.trust)
+            self.left[key], self._sharers[key] = 1000 - split.used, _sharers_of(split.mode, split.trust)
 
     # Room
 
@@ -189,7 +189,7 @@ class View:
         """The nodes on which a shared GPU has so many milli-GPU left, for a mode and domain of trust if given: a bit set that may hold others."""
         if not self.splits:
             return 0
-        left = self._left >= share
+        left = self.left >= share
         if mode is not None:
             left &= self._sharers == _sharers_of(mode, trust)
         return bit_set(np.logical_or.reduce(left, axis=1))
