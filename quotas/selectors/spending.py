@@ -69,7 +69,8 @@ def attempts_spent(attempts: Collection[int], *, rates: PriceBook | None, now: d
     # One rounding, at the end: `money` is thousandths of a GPU times milliseconds times what an hour costs.
     cost = cost_micros(gpu_milli=money, millis=1, micros_per_gpu_hour=1) if priced else None
     hour = cost_micros(gpu_milli=sum(hourly), millis=3_600_000, micros_per_gpu_hour=1) if hourly else None
-    began = found[0][-1] if found and all(row[6] >= found[0][-1] for row in found) else None
+    began = found[0][-1] if found else None
+    began = began if began is not None and all(row[6] >= began for row in found) else None
     return Spent(total, cost, tuple(sorted(bare)), began, dict(holds), hour)
 
 

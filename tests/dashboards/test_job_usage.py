@@ -275,6 +275,15 @@ class TestSpent:
         entry(new, NOON - HOUR, None)
         assert looked_at(new).counted_from is None
 
+    def test_of_a_ledger_that_nobody_has_begun_nothing_is_said(self):
+        """A console that was seeded and has not made a plan yet."""
+        LedgerClock.objects.all().delete()
+        known = running(since=NOON - 20 * HOUR)
+        entry(known, NOON - 9 * HOUR, None)
+
+        assert looked_at(known).spent.gpu_hours == 9
+        assert looked_at(known).counted_from is None
+
     def test_what_the_ledger_was_given_of_the_time_before_it_is_counted(self):
         """The past of the demo is written down when it is seeded."""
         known = running(since=NOON - 20 * HOUR)

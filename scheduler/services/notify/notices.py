@@ -78,7 +78,7 @@ KIND_LABELS: dict[str, str] = {
     Kind.FINISHED: "A job completed, or somebody else cancelled it",
     Kind.NEAR_LIMIT: "A job's time limit is near",
     Kind.DRAIN: "The node of a job is drained at a stated time",
-    Kind.MOVED: "A job is moved to other GPUs; for operators, also a defragmentation",
+    Kind.MOVED: "A job is moved to other GPUs; for operators, also as such moves begin and end",
     Kind.IDLE: "GPUs of your job are idle",
     Kind.ALERT: "An alert fires or ends",
 }

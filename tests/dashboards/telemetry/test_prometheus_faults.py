@@ -34,7 +34,7 @@ from dashboards.idle.ending import idle_ends
 from dashboards.idle.episodes import idle_round
 from dashboards.idle.models import IdleEpisode, IdlePolicy
 from dashboards.prometheus import asking
-from dashboards.prometheus.collect import answer_of, gpus_known, prometheus_collect
+from dashboards.prometheus.collect import MACHINE_THREAD, answer_of, gpus_known, prometheus_collect
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.telemetry import machine as machine_asked
 from dashboards.telemetry.local import local_write
@@ -178,6 +178,7 @@ def test_a_driver_that_hangs_holds_up_no_round_and_is_asked_once(monkeypatch: py
         assert (len(asked), len(gpus)) == (1, 4)
     finally:
         go_on.set()
+        machine_asked._last[MACHINE_THREAD].result(10)  # the next test asks anew
 
 
 @pytest.mark.django_db
