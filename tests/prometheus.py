@@ -7,8 +7,10 @@ import tempfile
 import threading
 import urllib.parse
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,17 +23,16 @@ USER, PASSWORD = "gpufleet", "pass-0f-Prometheus"
 BCRYPT = "$2b$04$abcdefghijklmnopqrstuudKIBe5HCpV8R302O1cfXrNh5KEAtACW"  # of that password
 
 
-class Exporter:
-    """Serves what `samples` holds, as text. A process in this one: a test changes the list and the next scrape has it."""
+class Answering(ABC):
+    """A server in this process, at a port of its own."""
 
     def __init__(self) -> None:
-        self.samples: list[Sample] = []
-        exporter = self
+        answering = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = exporter.text().encode()
-                self.send_response(200)
+                status, body = answering.answer(self.path, self.headers)
+                self.send_response(status)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -43,19 +44,34 @@ class Exporter:
         self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
+    @abstractmethod
+    def answer(self, path: str, headers: Message) -> tuple[int, bytes]:
+        """Status and body."""
+
     @property
     def port(self) -> int:
         return int(self.server.server_address[1])
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class Exporter(Answering):
+    """Serves what `samples` holds, as text. A test changes the list and the next scrape has it."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        super().__init__()
+
+    def answer(self, path: str, headers: Message) -> tuple[int, bytes]:
+        return 200, self.text().encode()
 
     def text(self) -> str:
         return "".join(
             f"{metric}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}} {value}\n"
             for metric, labels, value in self.samples
         )
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 class Prometheus:
@@ -126,39 +142,25 @@ class Prometheus:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Gate:
+class Gate(Answering):
     """As a gateway in front of a Prometheus: it lets through what carries these headers, and writes into its refusals what it was sent."""
 
     def __init__(self, behind: str, wanted: dict[str, str], *, refusal: int = 401) -> None:
+        self.behind, self.wanted, self.refusal = behind, wanted, refusal
         self.asked: list[bool] = []
-        gate = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                passes = all(self.headers.get(name) == value for name, value in wanted.items())
-                gate.asked.append(passes)
-                status, body = refusal, str(dict(self.headers)).encode()
-                if passes:
-                    with urllib.request.urlopen(f"{behind}{self.path}", timeout=5) as answer:
-                        status, body = 200, answer.read()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *said: Any) -> None:
-                """Tests have nothing to read here."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    def answer(self, path: str, headers: Message) -> tuple[int, bytes]:
+        passes = all(headers.get(name) == value for name, value in self.wanted.items())
+        self.asked.append(passes)
+        if not passes:
+            return self.refusal, str(dict(headers)).encode()
+        with urllib.request.urlopen(f"{self.behind}{path}", timeout=5) as answer:
+            return 200, answer.read()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}"
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+        return f"http://127.0.0.1:{self.port}"
 
 
 @contextmanager
