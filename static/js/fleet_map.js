@@ -450,11 +450,12 @@
     event.preventDefault();
     setCursor(go(event) ?? -1);
   });
-  grid.addEventListener("focus", () => {
+  function enter() {
     if (!fleet) return;
     if (cursor < 0 || !matching[cursor]) cursor = matches()[0] ?? -1;
     if (cursor >= 0 && grid.matches(":focus-visible")) setCursor(cursor);
-  });
+  }
+  grid.addEventListener("focus", enter);
   grid.addEventListener("blur", () => {
     cursorMark.hidden = true;
     hideTip();
@@ -584,6 +585,7 @@
     match();
     showKey();
     layOut();
+    if (cursor < 0 && document.activeElement === grid) enter(); // it had the focus before there were cells, or its cell has gone
   }
 
   function changed(columns) {

@@ -511,6 +511,23 @@ def test_the_map_is_walked_by_keyboard_and_speaks(visit, fleet):
     page.wait_for_url(f"**/gpus/{fleet[0].public_id}/")
 
 
+def test_the_map_that_had_the_focus_before_it_was_loaded_is_walked_all_the_same(visit, fleet):
+    visitor, held = visit("/"), []
+    page = visitor.page
+    page.route("**" + reverse("live-snapshot", args=["gpus"]), lambda route: held.append(route))
+    with page.expect_request("**" + reverse("live-snapshot", args=["gpus"])):
+        page.goto(visitor.origin + "/fleet/", wait_until="commit")
+    page.locator(".map-grid").focus()
+    page.keyboard.press("Home")
+    expect(spoken(page)).to_have_text("Loading the map")
+
+    held[0].continue_()
+
+    expect(spoken(page)).to_contain_text("node-0 GPU 0,")
+    page.keyboard.press("ArrowRight")
+    expect(spoken(page)).to_contain_text("node-0 GPU 1,")
+
+
 def test_the_map_follows_readings_holders_and_health(visit, live_console, fleet):
     page = visit("/fleet/").page
     page.locator(".map-grid").focus()
