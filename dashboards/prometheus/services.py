@@ -112,6 +112,8 @@ def _must_be_sound(row: PrometheusServer, values: Mapping[str, Any], *, was: Pro
     except Refused as fault:
         faults["url"] = "Enter user name and password in their own fields." if "@" in urlsplit(row.url).netloc else str(fault)
     secret, wrong = credentials_take(row, values, was=was)
+    if "url" in faults:
+        wrong.pop("unencrypted", None)  # another address comes first
     if faults | wrong:
         raise ValidationError(faults | wrong)
     return secret

@@ -210,6 +210,17 @@ def test_a_secret_goes_over_http_only_after_a_warning(url: str, warned: bool, pe
 
 
 @pytest.mark.django_db
+def test_where_http_is_not_allowed_nobody_is_asked_to_tick_a_box_that_is_not_there(personas: Personas, settings: Any) -> None:
+    settings.WEBHOOKS = settings.WEBHOOKS | {"HTTP": False}
+    form = {"name": "main", "url": FAR, "enabled": "on", "sign_in": "basic", "username": USER, "secret": PASSWORD}
+
+    page = personas.client("operator").post("/telemetry/new/", form).content.decode()
+
+    assert "Only https:// is allowed here" in page
+    assert "tick this box" not in page
+
+
+@pytest.mark.django_db
 def test_a_secret_that_another_key_sealed_is_told_and_nothing_is_sent(
     open_one: tuple[Exporter, Prometheus], personas: Personas, settings: Any
 ) -> None:
