@@ -1,4 +1,4 @@
-"""Room by shape, computed once per state: how many workers of a shape fit into each domain of each level."""
+"""Room by shape: how many workers of a shape fit into each domain of each level. It goes on from plan to plan."""
 
 from functools import reduce
 from operator import gt, or_
@@ -27,24 +27,22 @@ class Capacity:
     def __init__(self, grid: Grid, view: View) -> None:
         self.grid = grid
         self.view = view
-        self._version = view.version
         self._read = len(view.notes)
-        self._room = [*zip(view.count, view.cpus, view.memory, view.left.max(axis=1, initial=0).tolist(), strict=True)]  # as of these
+        self._room = [*zip(view.count, view.cpus, view.memory, view.left.max(axis=1, initial=0).tolist(), strict=True)]  # by node, then
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
         self._fits: dict[tuple[int, int, bool], bool] = {}
 
     def _fresh(self) -> None:
-        view = self.view
-        if self._version == view.version:
+        view, given = self.view, False
+        if self._read == len(view.notes):
             return
-        given = False
         for node in view.changed_since(self._read):
             now = view.count[node], view.cpus[node], view.memory[node], int(view.left[node].max(initial=0))
             given = given or any(map(gt, now, self._room[node]))
             self._room[node] = now
-        self._version, self._read = view.version, len(view.notes)
+        self._read = len(view.notes)
         self._nodes.clear()
         self._useless.clear()
         # What did not fit does not fit where nobody has given room; what was tried and undone has not.

@@ -98,7 +98,7 @@ class Column:
     def __init__(self, size: int) -> None:
         self.gain: Ints = np.full(size, WORSE, dtype=np.int64)
         self.gpu: Ints = np.full(size, NO_GPU, dtype=np.int64)
-        self.read = -1  # so many notes of the view it has taken up
+        self.read = -1  # so many notes of the view it has taken up; -1: nothing yet
 
 
 class Columns:
