@@ -158,6 +158,6 @@ def _may_wake(cycle: Cycle, works: Collection[Work]) -> Collection[Work]:
         if work.job.not_before is not None
         or (
             (run := work.job.run) is not QUEUED
-            and ((protected and work.seats) or work.degraded or not run.until is run.last_evicted is run.reclaimed is None)
+            and ((protected and run.workers) or work.degraded or not run.until is run.last_evicted is run.reclaimed is None)
         )
     ]

@@ -23,7 +23,7 @@ from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
-from tests.scheduler.engine.scenes import at, job, node, quota, running, scene
+from tests.scheduler.engine.scenes import actions, at, job, node, quota, running, scene
 from tests.scheduler.twin.strategies import scenario_random
 
 EVENTS = ("submit", "submit", "cancel", "finish", "later", "later", "apply", "apply", "nothing", "lose", "node", "quota", "stop", "stop", "setting")
@@ -300,6 +300,17 @@ def test_a_date_that_was_counted_is_not_given_again_once_processors_bind() -> No
     beside = parse(scene([node("n1", cpus=16)], [quota("q", 8)], [held, large, job("beside", gpus=0, role={"cpus": 6}, limit_s=36_000)]))
     jobs = {one.name: one for one in (*beside.jobs, *first.jobs)}
     same_as_anew(replace(first, jobs=tuple(jobs[one.name] for one in beside.jobs)), kept)
+
+
+def test_who_was_to_be_evicted_and_stays_is_taken_from_when_its_protection_ends() -> None:
+    victim = running("victim", [at("n1", *range(8))], "borrows", started=-600)
+    quotas = [quota("q", 8), quota("borrows", preempt_min_runtime_s=3600)]
+    scenario = parse(scene([node("n1")], quotas, [victim, job("taker", gpus=8)], settings={"reclaim_min_runtime_s": 60}))
+    kept = Kept()
+    assert actions(make_plan(scenario, kept).as_json()) == {"victim": "evict", "taker": "start"}
+
+    withdrawn = replace(scenario, jobs=tuple(one for one in scenario.jobs if one.name == "victim"))
+    assert same_as_anew(withdrawn, kept)["next_wake"] == "2026-11-20T09:50:00Z"
 
 
 def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():
