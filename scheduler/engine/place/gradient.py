@@ -8,6 +8,7 @@ Everything is whole numbers: milli-GPU, thousandths of processors, and weights o
 
 from collections import Counter
 from typing import NamedTuple
+from weakref import proxy
 
 import numpy as np
 
@@ -188,7 +189,7 @@ class Gradient:
     def columns(self, view: View) -> Columns:
         known = view.columns
         if known is None or known.gradient is not self:
-            known = view.columns = Columns(self, view)
+            known = view.columns = Columns(self, proxy(view))
         return known
 
     def number(self, mode: str, trust: str) -> int:

@@ -2,6 +2,7 @@
 
 from functools import cached_property
 from typing import Any
+from weakref import proxy
 
 from ..model.values import Scenario
 from ..place.blocks import Blocks
@@ -81,7 +82,8 @@ class Cycle:
 
     def capacity(self, view: View) -> Capacity:
         if view.capacity is None:
-            view.capacity = Capacity(self.grid, view)
+            # Else a view that nobody has any more would stay, with its nodes, until the garbage collector comes by.
+            view.capacity = Capacity(self.grid, proxy(view))
         return view.capacity
 
     @property

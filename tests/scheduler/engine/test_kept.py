@@ -3,6 +3,8 @@
 import gc
 import json
 import random
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +16,15 @@ from scheduler.benchmarks import cases
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.model.plan import Course, Plan
 from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
+from scheduler.engine.place.capacity import Capacity
+from scheduler.engine.place.gradient import Columns
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.lookahead import Lookahead
 from scheduler.engine.search.reservations import Book
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.difference import alike_at_both_ends
+from scheduler.engine.state.fleet import View
+from scheduler.engine.state.grid import Grid
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.applying import carried_out
@@ -313,25 +319,46 @@ def test_who_was_to_be_evicted_and_stays_is_taken_from_when_its_protection_ends(
     assert same_as_anew(withdrawn, kept)["next_wake"] == "2026-11-20T09:50:00Z"
 
 
-def test_a_plan_that_begins_anew_leaves_nothing_of_the_one_before():
+def of_other_quotas(scenario: Scenario) -> Scenario:
+    return replace(scenario, quotas=tuple(replace(quota, weight=quota.weight + 1) for quota in scenario.quotas))
+
+
+def on_other_nodes(scenario: Scenario) -> Scenario:
+    return replace(scenario, nodes=(replace(scenario.nodes[0], cpu_milli=scenario.nodes[0].cpu_milli + 1), *scenario.nodes[1:]))
+
+
+def while_somebody_stops(scenario: Scenario) -> Scenario:
+    """So that what is idle now and what will be are two."""
+    stops = next(job for job in scenario.jobs if job.run.state == "running")
+    gone = replace(stops, run=replace(stops.run, state="stopping", until=scenario.now + 30_000))
+    return replace(scenario, jobs=tuple(gone if job is stops else job for job in scenario.jobs))
+
+
+@pytest.mark.parametrize("placement", ["pack", "fgd"])
+@pytest.mark.parametrize(("changed", "views"), [(of_other_quotas, 1), (on_other_nodes, 1), (while_somebody_stops, 2)])
+def test_a_plan_leaves_nothing_of_the_one_before(changed: Callable[[Scenario], Scenario], views: int, placement: str):
     """What is gone only when the garbage collector comes by is a whole fleet a plan, and the tick in which it comes takes twice as long."""
     scenario, kept = parse(cases.steady(1, 20, 200)), Kept()
+    scenario = replace(scenario, settings=replace(scenario.settings, placement=placement))
+    scenario = carried_out(scenario, make_plan(scenario))
     gc.collect()
     others = {id(each) for each in states()}
     gc.disable()
     try:
         for _ in range(3):
             make_plan(scenario, kept)
-            scenario = replace(scenario, quotas=tuple(replace(quota, weight=quota.weight + 1) for quota in scenario.quotas))
+            scenario = changed(scenario)
         alive = [type(each).__name__ for each in states() if id(each) not in others]
     finally:
         gc.enable()
-    assert sorted(alive) == ["Cluster", "Lookahead"]
+    assert sorted(set(alive) - {"Capacity", "Columns"}) == ["Cluster", "Grid", "Lookahead", "View"]
+    assert alive.count("View") == views
+    assert max(Counter(alive).values()) <= views
 
 
 def states() -> list[object]:
     # By their types alone: `isinstance` would wake whatever lazy object another test has left behind.
-    return [each for each in gc.get_objects() if type(each) in (Cluster, Cycle, Lookahead)]
+    return [each for each in gc.get_objects() if type(each) in (Capacity, Cluster, Columns, Cycle, Grid, Lookahead, View)]
 
 
 @pytest.mark.parametrize(("started", "due_s"), [(-50, 550), (-900, 300)], ids=["as estimated", "beyond its estimate"])
