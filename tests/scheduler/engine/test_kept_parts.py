@@ -6,8 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
+from scheduler.engine.place.capacity import Capacity
+from scheduler.engine.place.seating import fit
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
+from scheduler.engine.state.form import Form
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Standing
 from tests.scheduler.engine.test_bounds import lowest_of
@@ -78,3 +81,37 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
         known = [unit for unit in kept if some._is_known(unit.work)]
         assert cycle.units() is some
         assert all(unit in some.of_leaf(unit.leaf) for unit in known)
+
+
+def same_room(known: Capacity, anew: Capacity, form: Form, quota_type: int) -> None:
+    suspect = form.kind.tolerates_suspect
+    assert known.could_fit(form, quota_type, suspect=suspect) == anew.could_fit(form, quota_type, suspect=suspect)
+    if form.largest is not None:
+        assert known.useless(form, form.largest, quota_type) == anew.useless(form, form.largest, quota_type)
+    for place, role in enumerate(form.kind.roles):
+        assert known.nodes_for(role) == anew.nodes_for(role)
+        eligible = form.eligible(place, quota_type, suspect=suspect, spare=False)
+        for level in {-1, form.width}:
+            assert known.sums(role, eligible, level).tolist() == anew.sums(role, eligible, level).tolist()
+
+
+@drawn
+@given(st.integers(0, 10**6), st.sampled_from(["small", "medium"]))
+def test_room_that_is_kept_up_to_date_is_that_of_the_view_as_it_is(seed: int, size: str):
+    """Whoever has come or gone or was only tried, and however much happened since somebody asked."""
+    cycle, chance = Cycle(parse(scenario_random(seed, size))), random.Random(seed)
+    cluster = cycle.cluster
+    for _ in range(8):
+        for view in cycle.fleet.views():
+            for form in cluster.forms.values():
+                for quota_type in form.types if chance.random() < 0.7 else ():
+                    same_room(cycle.capacity(view), Capacity(cycle.grid, view.copy()), form, quota_type)
+        mark = cluster.mark()
+        for work in [work for work in cluster.works if not work.seats and not work.evicted][:3]:
+            if work.types and (seats := fit(cycle, work, work.types[0], cycle.fleet.views()[-1])) is not None:
+                cluster.seat(work, seats, work.types[0], work.home, A_WHY)
+        for _ in range(chance.choice((0, 1, 6))):
+            stir(cycle, chance)
+            mark = min(mark, cluster.mark())
+        if chance.random() < 0.3:
+            cluster.undo(mark)
