@@ -18,27 +18,37 @@ class Date(NamedTuple):
     seats: tuple[Seat, ...]  # its workers one by one, where it was tried and not only counted
 
 
+def counted_on(work: Work, date: Date) -> list[int]:
+    """The nodes of the workers that a job lacks, one by one, where they were only counted."""
+    gpus = work.kind.roles[work.missing()[0][0]].gpus or 1
+    return [node for node, count in sorted(date.places) for _ in range(count // gpus)]
+
+
 def seats_of(work: Work, date: Date) -> Sequence[Seat]:
-    """Where workers stand at a date: as they were placed, or one by one on the nodes that were counted."""
+    """What workers hold of hosts at a date: as they were placed, or on the nodes that were counted."""
     if date.seats:
         return date.seats
-    role = next(work.kind.roles[place] for place, _ in work.missing())
-    each = role.gpus or 1
-    counted = (node for node, count in date.places for _ in range(count // each))
-    return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted]
+    role = work.kind.roles[work.missing()[0][0]]
+    return [Seat(0, 0, node, 0, role.cpu_milli, role.host_memory_mib, 0) for node in counted_on(work, date)]
 
 
 @dataclass(slots=True)
 class Entry:
     work: Work
     quota_type: int
-    at: int  # milliseconds from now
+    date: Date
     length: int
-    places: list[tuple[int, int]]  # (node, GPUs)
     guaranteed: bool  # whether its holder would stay within its guarantees
     place: int  # in the order of the book
-    date: Date
     served: bool = False  # by a later pass: its holder stands, and nothing is kept any more
+
+    @property
+    def at(self) -> int:
+        return self.date.at
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        return self.date.places
 
     def keeps(self, node: int) -> int:
         return sum(count for place, count in self.places if place == node)

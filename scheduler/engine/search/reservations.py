@@ -144,7 +144,7 @@ class Book(Prospects):
 
     def _keep(self, work: Work, quota_type: int, date: Date) -> Entry:
         inside = self.cycle.tree.within_guarantee(work.home, quota_type, work.form.least_milli(quota_type))
-        entry = Entry(work, quota_type, date.at, self.length(work), date.places, inside, len(self._entries), date)
+        entry = Entry(work, quota_type, date, self.length(work), inside, len(self._entries))
         self.ahead.reserve(entry.at, entry.length, entry.places)
         self._entries.append(entry)
         for node, _ in entry.places:

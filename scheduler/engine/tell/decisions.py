@@ -9,7 +9,7 @@ from ..model.mig import Instance
 from ..model.plan import Decision, Stand
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
-from ..search.entries import Entry
+from ..search.entries import Entry, counted_on
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.grid import Grid
@@ -236,14 +236,12 @@ def reserved(cycle: Cycle) -> list[Decision]:
 
 
 def _reservation(cycle: Cycle, entry: Entry) -> Decision:
-    work, kind, at = entry.work, entry.work.kind, cycle.now + entry.at
-    workers = list(stands(work, cycle.grid))  # what still runs of a gang that waits to be whole again
-    if entry.date.seats:
-        workers.extend(Stand(kind.roles[seat.role].name, seat.rank, cycle.grid.nodes[seat.node].name, 0) for seat in entry.date.seats)
-    else:
-        counted = [node for node, count in sorted(entry.places) for _ in range(count // kind.roles[work.missing()[0][0]].gpus)]
-        wanted = [(place, rank) for place, ranks in work.missing() for rank in ranks]
-        for (place, rank), node in zip(wanted, counted, strict=True):
-            workers.append(Stand(kind.roles[place].name, rank, cycle.grid.nodes[node].name, 0))
+    work, date, roles, nodes, at = entry.work, entry.date, entry.work.kind.roles, cycle.grid.nodes, cycle.now + entry.at
+    wanted = ((place, rank) for place, ranks in work.missing() for rank in ranks)
+    waits = (
+        [(*each, node) for each, node in zip(wanted, counted_on(work, date), strict=True)] if not date.seats else [seat[:3] for seat in date.seats]
+    )
+    runs = stands(work, cycle.grid)  # of a gang that waits to be whole again
+    workers = (*runs, *(Stand(roles[place].name, rank, nodes[node].name, 0) for place, rank, node in waits))
     why = reason("reserve", f"by limits and estimates of what runs now it can start at {spell_instant(at)}")
-    return Decision("reserve", why, work.job.name, workers=tuple(workers), at=at)
+    return Decision("reserve", why, work.job.name, workers=workers, at=at)
