@@ -18,7 +18,7 @@ RESERVATIONS = Table(
         ),
         Column("id", "Id", "public_id", on_page=False),
         Column("state", "State", "state", sort="state", cell="{% status row.state row.get_state_display %}"),
-        Column("owner", "For", "owner_label", sort="quota__path", cell="{{ row.owner_label|path }}"),
+        Column("owner", "For", "owner_label", sort="quota__path", cell="{{ row.owner_label|team }}"),
         Column("gpu_type", "GPU type", "gpu_type", sort="gpu_type", cell="<span class=nowrap>{{ row.gpu_type }}</span>"),
         Column("gpus", "GPUs", lambda row: row.gpus_milli / 1000, sort="gpus_milli", numeric=True, cell="{{ row.gpus_milli|gpus }}"),
         Column("starts", "First start", "starts_at", sort="starts_at", most_first=True, cell="{{ row.starts_at|moment:'minute' }}"),

@@ -34,6 +34,18 @@ def test_states_of_one_kind_do_not_share_icon_and_tone():
     assert len({(look.tone, look.icon) for look in looks}) == len(looks)
 
 
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("Jobs hurt", "Jobs hurt"),
+        ("Wasted GPU-hours", '<span>Wasted <span class="nowrap">GPU-hours</span></span>'),
+        ("A <b>-c", '<span>A <span class="nowrap">&lt;b&gt;-c</span></span>'),
+    ],
+)
+def test_a_head_breaks_between_words_and_not_at_a_hyphen(head, told):
+    assert render("{{ head|unbroken }}", head=head) == told
+
+
 def test_a_state_nobody_knows_is_shown_quietly_and_escaped():
     assert "Odd &lt;b&gt; state" in render("{% status value %}", value="odd_<b>_state")
     assert 'title="Not known"' in render("{% status value %}", value=None)

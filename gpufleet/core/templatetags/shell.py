@@ -269,6 +269,15 @@ def team(value: str) -> SafeString:
 
 
 @register.filter
+def unbroken(text: str) -> str:
+    """A head whose lines break between words alone, not at the hyphen of one."""
+    if "-" not in text:
+        return text
+    words = (format_html('<span class="nowrap">{}</span>', word) if "-" in word else word for word in text.split(" "))
+    return format_html("<span>{}</span>", format_html_join(" ", "{}", ((word,) for word in words)))
+
+
+@register.filter
 def gpus(milli: int | None) -> str:
     """Milli-GPU as GPUs: `12`, `0.5`, `1,024`."""
     return NOTHING if milli is None else f"{Decimal(milli) / 1000:,f}".rstrip("0").rstrip(".") if milli % 1000 else f"{milli // 1000:,}"

@@ -14,6 +14,7 @@ from dashboards.prometheus.credentials import secret_of
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.prometheus.services import server_change, server_create
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.templatetags.shell import path
 from gpufleet.core.times import now
 from tests.dashboards.prometheus_worlds import LOCAL, fleet, said
 from tests.personas import Personas
@@ -202,7 +203,9 @@ def test_a_secret_goes_over_http_only_after_a_warning(url: str, warned: bool, pe
         assert "anybody on the way could read" in page and PASSWORD not in page
         assert not PrometheusServer.objects.exists()
         assert browser.post("/telemetry/new/", form | {"unencrypted": "on"}).status_code == 302
-    assert ("Unencrypted" in browser.get("/telemetry/").content.decode()) is warned
+    page = browser.get("/telemetry/").content.decode()
+    assert ("Unencrypted" in page) is warned
+    assert f'<code class="breaks">{path(url)}</code>' in page, "a long address must leave room for the buttons"
     made = AuditEntry.objects.get(action="prometheus.create").after
     assert made and made["unencrypted"] is warned
     without = browser.post("/telemetry/new/", {"name": "open", "url": FAR, "enabled": "on", "sign_in": "none"})
