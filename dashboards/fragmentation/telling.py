@@ -10,6 +10,7 @@ from datetime import datetime
 from django.db import transaction
 
 from dashboards.telling import Event, People, events_tell
+from gpufleet.core.audit import SYSTEM
 from gpufleet.core.live.news import News
 from gpufleet.core.templatetags.shell import plural
 from quotas.models import Role
@@ -24,11 +25,12 @@ TOLD_TO = (Role.OPERATOR, Role.SUPERUSER)
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What is told of one, and the person who did it, who is not told."""
+    """What is told of one, and who did it. That person, by key, is not told; None: it came by the clock or by rule."""
 
     found: Defragmentation
     stage: str
     by: int | None
+    name: str
 
 
 def defragmentations_tell(*, now: datetime) -> int:
@@ -55,9 +57,11 @@ def _stage(found: Defragmentation, now: datetime) -> str:
 
 
 def _telling(found: Defragmentation, stage: str) -> Telling:
-    at_once = found.starts_at <= found.asked_at
-    by = {PLANNED: found.asked_by_id, BEGUN: found.asked_by_id if at_once else None, ENDED: found.stopped_by_id}[stage]
-    return Telling(found, stage, by)
+    if stage == ENDED:
+        return Telling(found, stage, found.stopped_by_id, str(found.stopped_by or SYSTEM.name))
+    if stage == PLANNED or found.starts_at <= found.asked_at:
+        return Telling(found, stage, found.asked_by_id, found.asked_by_name)
+    return Telling(found, stage, None, SYSTEM.name)
 
 
 def _words(tellings: Sequence[Telling], events: Sequence[Event]) -> list[Word]:
@@ -73,7 +77,7 @@ def _event(telling: Telling) -> Event:
         text=_text(found, telling.stage),
         link="/fragmentation/",
         subject={"defragmentation": found.public_id, "moves": found.moves_most, "moved": found.moves_done, "by_rule": found.by_rule},
-        by=found.asked_by_name,
+        by=telling.name,
     )
 
 

@@ -65,7 +65,7 @@ def test_operators_are_told_as_a_scheduled_one_is_planned_begins_and_is_over_eac
     assert [line[:2] for line in lines] == [("defrag.planned", planned), ("defrag.begun", begun), ("defrag.ended", ended)]
     assert lines[1][2] == "Up to 2 running jobs may be moved until 15:00 UTC. Operator: the gang waits"
     assert lines[2][2] == "Its time is over. 1 of 2 moves was made."
-    assert lines[0][3] == "Operator"
+    assert [line[3] for line in lines] == ["Operator", "gpufleet", "gpufleet"], "nobody begins or ends what goes by the clock"
     assert Delivery.objects.get().hook == hook
     page = team.client("viewer").get("/activity/").content.decode()
     assert "A defragmentation has begun" in page
@@ -81,7 +81,8 @@ def test_one_that_is_called_off_is_told_to_its_author(team: Personas) -> None:
 
     off = "The defragmentation of 2026-11-20 14:00 UTC is called off"
     assert told() == [("operator", off), ("superuser", off)]
-    assert ActivityEntry.objects.latest("pk").text == "Stopped by Other. No move was made."
+    line = ActivityEntry.objects.latest("pk")
+    assert (line.text, line.by) == ("Stopped by Other. No move was made.", "Other")
 
 
 def test_what_is_planned_and_called_off_between_two_looks_is_told_once(team: Personas) -> None:
