@@ -51,11 +51,10 @@ def headers_of(server: PrometheusServer, secret: str) -> dict[str, str]:
 
 
 def facts_told(server: PrometheusServer) -> dict[str, Any]:
-    """For the audit log: of the secret only a mark, which tells whether it is the same as before. Nobody finds the secret by trying marks."""
+    """For the audit log, beside the fields: of the secret only a mark, by which it is the same as before or another. Trying marks finds no secret."""
     secret = secret_of(server)
     mark = salted_hmac("gpufleet.prometheus.mark", f"{server.public_id} {secret}", algorithm="sha256").hexdigest()[:8]
-    told = {"sign_in": server.sign_in, "username": server.username, "tenant": server.tenant, "unencrypted": is_unencrypted(server)}
-    return told | {"secret": f"({mark})" if secret else "unreadable" if secret is None else ""}
+    return {"unencrypted": is_unencrypted(server), "secret": f"({mark})" if secret else "unreadable" if secret is None else ""}
 
 
 def is_unencrypted(server: PrometheusServer) -> bool:
