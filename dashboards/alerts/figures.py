@@ -67,6 +67,15 @@ FIGURES: dict[str, Figure] = {
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
 }
+
+
+def figure_told(figure: str, value: float) -> str:
+    """A value with its unit."""
+    unit = FIGURES[figure].unit if figure in FIGURES else ""
+    shown = f"{value:,.1f}".removesuffix(".0")
+    return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
+
+
 COSTS = tuple(key for key, figure in FIGURES.items() if figure.is_cost)
 
 Values = Mapping[str, float]

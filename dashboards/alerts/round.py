@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from django.db import transaction
 
-from dashboards.alerts.figures import COSTS, FIGURES, WHOLE, figures_now
+from dashboards.alerts.figures import COSTS, FIGURES, WHOLE, figure_told, figures_now
 from dashboards.alerts.judging import Limits, State, begun, gone_on
 from dashboards.alerts.models import Alert, AlertRule, AlertState, Silence
 from dashboards.telling import Event, People, events_tell
@@ -257,6 +257,6 @@ def report_of(alert: Alert) -> str:
 
 def said(alert: Alert) -> str:
     """In words: `Idle share of allocated GPUs: 48.2%, limit 45%, since 12:04 UTC.`"""
-    figure = FIGURES[alert.rule.figure]
-    unit = figure.unit if figure.unit == "%" else f" {figure.unit}" if figure.unit else ""
-    return f"{figure.label}: {alert.value:,.1f}{unit}, limit {alert.rule.threshold:g}{unit}, since {alert.since:%Y-%m-%d %H:%M} UTC."
+    key = alert.rule.figure
+    limit = figure_told(key, alert.rule.threshold)
+    return f"{FIGURES[key].label}: {figure_told(key, alert.value)}, limit {limit}, since {alert.since:%Y-%m-%d %H:%M} UTC."

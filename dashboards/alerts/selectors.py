@@ -11,7 +11,7 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Value
 from django.db.models.functions import Concat
 from django.http import Http404
 
-from dashboards.alerts.figures import COSTS, FIGURES
+from dashboards.alerts.figures import COSTS, FIGURES, figure_told
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
 from dashboards.alerts.round import EACH
 from quotas.models import QuotaNode
@@ -33,18 +33,11 @@ class AlertRow:
 
     @property
     def value_told(self) -> str:
-        return told(self.alert.rule.figure, self.alert.value)
+        return figure_told(self.alert.rule.figure, self.alert.value)
 
     @property
     def limit_told(self) -> str:
-        return told(self.alert.rule.figure, self.alert.rule.threshold)
-
-
-def told(figure: str, value: float) -> str:
-    """A value with its unit."""
-    unit = FIGURES[figure].unit if figure in FIGURES else ""
-    shown = f"{value:,.1f}".removesuffix(".0")
-    return f"{shown}{unit}" if unit == "%" else f"{shown} {unit}".strip()
+        return figure_told(self.alert.rule.figure, self.alert.rule.threshold)
 
 
 def _seen(access: Access, column: str = "", of_all: Sequence[str] = ()) -> Q:

@@ -10,7 +10,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from dashboards.alerts.figures import FIGURES
+from dashboards.alerts.figures import FIGURES, figure_told
 from dashboards.alerts.forms import AcknowledgeForm, AlertRuleForm, SilenceForm
 from dashboards.alerts.leads import leads_of
 from dashboards.alerts.lists import ACTIVITY, ALERTS
@@ -28,7 +28,6 @@ from dashboards.alerts.selectors import (
     hooks_offered,
     silence_for,
     silences_now,
-    told,
 )
 from dashboards.alerts.services import (
     alert_acknowledge,
@@ -71,7 +70,11 @@ def alert_page(request: HttpRequest, public_id: str) -> HttpResponse:
     alert = alert_for(access, public_id)
     may = may_act(access, alert.rule.figure)
     context = {"alert": alert, "row": AlertRow(alert), "figure": FIGURES.get(alert.rule.figure), "may_act": may}
-    context |= {"form": AcknowledgeForm(), "deliveries": deliveries_of(alert) if may else [], "worst_told": told(alert.rule.figure, alert.worst)}
+    context |= {
+        "form": AcknowledgeForm(),
+        "deliveries": deliveries_of(alert) if may else [],
+        "worst_told": figure_told(alert.rule.figure, alert.worst),
+    }
     context |= {"report": report_of(alert), "leads": leads_of(access, alert)}
     return render(request, "dashboards/alert.html", context)
 
@@ -127,7 +130,12 @@ def silence_end_write(request: HttpRequest, public_id: str) -> HttpResponse:
 def alert_rule_list(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
     rows: list[dict[str, Any]] = [
-        {"rule": rule, "figure": FIGURES.get(rule.figure), "limit": told(rule.figure, rule.threshold), "clear": told(rule.figure, rule.clear_at)}
+        {
+            "rule": rule,
+            "figure": FIGURES.get(rule.figure),
+            "limit": figure_told(rule.figure, rule.threshold),
+            "clear": figure_told(rule.figure, rule.clear_at),
+        }
         | {"may_act": may_act(access, rule.figure)}
         for rule in alert_rules_listed(access)
     ]

@@ -12,7 +12,8 @@ from dashboards.alerts.figures import FIGURES, figures_now
 from dashboards.alerts.judging import Limits, begun, gone_on
 from dashboards.alerts.leads import leads_of
 from dashboards.alerts.models import Alert, AlertRule
-from dashboards.alerts.round import alerts_round
+from dashboards.alerts.round import alerts_round, said
+from dashboards.alerts.selectors import AlertRow
 from dashboards.alerts.services import alert_acknowledge, alert_rule_create, alert_rule_test, silence_create
 from dashboards.health.models import Incident
 from dashboards.idle.models import IdleEpisode
@@ -45,7 +46,7 @@ def test_an_alert_fires_after_its_window_and_tells_people_and_webhooks(pool, per
     assert [notice.user.username for notice in Notice.objects.filter(kind="alert")] == ["operator"]
     first, second = Delivery.objects.order_by("pk")
     assert json.loads(first.body)["subject"]["figure"] == "nodes_out"
-    assert json.loads(second.body)["text"].startswith("*Nodes out (main) fires*\nNodes out of service: 25.0%")
+    assert json.loads(second.body)["text"].startswith("*Nodes out (main) fires*\nNodes out of service: 25%, limit 20%")
     assert alerts_round(now=NOON + 6 * MINUTE).fired == 0
 
     sick(pool[:1], Health.HEALTHY)
@@ -288,3 +289,18 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
         if subject.startswith("Prometheus"):
             assert leads_of(personas.access("viewer"), alert) == []
     assert subjects.keys() == FIGURES.keys() - {"cost_rise", "cost_week"}, "those lead to their report"
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "limit", "words"),
+    [
+        ("incidents", 0.0, 1.0, "Open incidents: 0, limit 1,"),
+        ("gap_percent", 48.24, 45.0, "Idle share of allocated GPUs: 48.2%, limit 45%,"),
+        ("gap_cost", 2_500_000.5, 1_000_000.0, "Cost of idle allocated GPUs: 2,500,000.5 per hour, limit 1,000,000 per hour,"),
+    ],
+)
+def test_messages_and_pages_tell_a_value_alike(figure, value, limit, words):
+    alert = Alert(rule=AlertRule(figure=figure, threshold=limit), value=value, since=NOON)
+
+    assert said(alert) == f"{words} since 2026-11-20 12:00 UTC."
+    assert f"{AlertRow(alert).value_told}, limit {AlertRow(alert).limit_told}," in words
