@@ -34,6 +34,7 @@ class Idle(models.TextChoices):
     LENT = "lent", "Lend to preemptible jobs"
 
 
+# Rules that are chosen and told in words; any other is told as it is written.
 REPEATS = {
     "FREQ=DAILY": "Every day",
     "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR": "Monday to Friday",

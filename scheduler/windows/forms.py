@@ -11,16 +11,10 @@ from gpufleet.core.recurrence import moment_of
 from gpufleet.core.zones import zone_fault
 from quotas.forms import ZonePicker
 from quotas.models import Idle, Reservation, Shape
+from quotas.models.windows import REPEATS
 from scheduler.engine.model.values import CLASSES
 
-REPEATS = (
-    ("", "Once"),
-    ("FREQ=DAILY", "Every day"),
-    ("FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR", "Monday to Friday"),
-    ("FREQ=WEEKLY", "Every week on this day"),
-    ("FREQ=MONTHLY", "Every month on this date"),
-    ("custom", "By a rule"),
-)
+CHOICES = (("", "Once"), *REPEATS.items(), ("custom", "By a rule"))
 CLOCK = "%Y-%m-%dT%H:%M"
 
 
@@ -55,7 +49,7 @@ class ReservationForm(forms.Form):
         help_text="Times and repeats follow this clock, also over daylight saving.",
         widget=ZonePicker,
     )
-    repeats = forms.ChoiceField(choices=REPEATS, required=False)
+    repeats = forms.ChoiceField(choices=CHOICES, required=False)
     rule = forms.CharField(max_length=300, required=False, label="RFC 5545 rule", help_text="Such as FREQ=WEEKLY;BYDAY=MO,WE;UNTIL=20261231T000000.")
     notice_min = forms.IntegerField(
         min_value=0, initial=10, label="Notice (minutes)", help_text="Jobs in the way are asked to leave this long before the start."
@@ -168,7 +162,7 @@ class ReservationForm(forms.Form):
 def written(of: Reservation) -> dict[str, Any]:
     """What a form begins with for a reservation that there is."""
     times = of.times
-    known = dict(REPEATS)
+    known = dict(CHOICES)
     return {
         "name": of.name,
         "gpu_type": of.gpu_type,
