@@ -1,6 +1,6 @@
 """Health of nodes and GPUs, and the spare flag: an operator's decisions about hardware."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,7 @@ from scheduler.services.loop.steps import jobs_locked
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
 REASON_LENGTH = 300
+HEALTH, DRAIN = ("health", "health_since", "health_reason"), ("drain_way", "drain_at")
 HEALTH_STEPS = ("health", "drain")
 
 
@@ -68,7 +69,7 @@ def node_health_change(
         jobs_of_nodes_locked([node])
         node = locked_node(node)
         unmarked_or_conflict(node, undone)
-        _check_step(node, to, reason, seen, Q(node=node))
+        check_step(node, to, reason, seen, lambda: jobs_on(Q(node=node)))
         _step(access, node, None, to, reason, now, undone.reason if undone else None)
         timeline_follow(gpus=Gpu.objects.filter(node=node, removed_at__isnull=True).values_list("pk", flat=True), at=now)
         lease_want()
@@ -91,12 +92,12 @@ def node_reason_change(*, access: Access, node: Node, reason: str, now: datetime
 
 def health_checked(*, node: Node, to: str, reason: str, seen: str | None = None) -> None:
     """What `node_health_change` refuses now, refused before anything is done."""
-    _check_step(node, to, reason, seen, Q(node=node))
+    check_step(node, to, reason, seen, lambda: jobs_on(Q(node=node)))
 
 
 def health_step(*, access: Access, node: Node, to: str, reason: str, now: datetime, stands: str | None = None) -> None:
     """The same of a node that the caller has locked, in his transaction; the timeline is his, too. `stands`: the reason that it keeps."""
-    _check_step(node, to, reason, None, Q(node=node))
+    check_step(node, to, reason, None, lambda: jobs_on(Q(node=node)))
     _step(access, node, None, to, reason, now, stands)
 
 
@@ -107,7 +108,7 @@ def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: da
         now = usage_moment(now=now)
         gpu = locked_gpu(gpu)
         unmarked_or_conflict(gpu, undone)
-        _check_step(gpu, to, reason, seen, Q(gpu=gpu))
+        check_step(gpu, to, reason, seen, lambda: jobs_on(Q(gpu=gpu)))
         _step(access, gpu.node, gpu, to, reason, now, undone.reason if undone else None)
         timeline_follow(gpus=[gpu.pk], at=now)
         lease_want()
@@ -117,17 +118,20 @@ def gpu_health_change(*, access: Access, gpu: Gpu, to: str, reason: str, now: da
 def _step(access: Access, node: Node, gpu: Gpu | None, to: str, reason: str, now: datetime, stands: str | None) -> None:
     """Write another health of a node, or of one of its GPUs. `stands` is kept there as its reason instead of the one of this step."""
     row, kind = (node, "node") if gpu is None else (gpu, "gpu")
-    before = {"health": row.health, "reason": row.health_reason}
     if gpu is None and to in IN_SERVICE:
         deadlines_call_off(access=access, deadlines=deadlines_of([node], now), now=now)
-    row.health, row.health_since, row.health_reason = to, now, reason.strip() if stands is None else stands
-    columns = ["health", "health_since", "health_reason"]
-    if gpu is None and node.drain_way and to != Health.DRAINING:
-        node.drain_way, node.drain_at = "", None
-        columns += ["drain_way", "drain_at"]
-    row.save(update_fields=columns)
-    after = {"health": to, "reason": row.health_reason}
+    before, after = health_take(row, to, reason.strip() if stands is None else stands, now)
+    row.save(update_fields=HEALTH if gpu else (*HEALTH, *DRAIN))
     hardware_record(access.actor, f"{kind}.health", node, gpu, "health", before, after, reason, now)
+
+
+def health_take(row: Node | Gpu, to: str, reason: str, now: datetime) -> tuple[dict[str, str], dict[str, str]]:
+    """Give it another health, yet to be saved: columns `HEALTH`, and `DRAIN` of a node. Returns what the log tells, before and after."""
+    before = {"health": row.health, "reason": row.health_reason}
+    row.health, row.health_since, row.health_reason = to, now, reason
+    if isinstance(row, Node) and to != Health.DRAINING:
+        row.drain_way, row.drain_at = "", None
+    return before, {"health": to, "reason": reason}
 
 
 def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now: datetime, undone: str = "") -> Node:
@@ -170,17 +174,13 @@ def locked_gpu(gpu: Gpu) -> Gpu:
     return locked
 
 
-def _check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, held: Q) -> None:
+def check_step(device: Node | Gpu, to: str, reason: str, seen: str | None, jobs: Callable[[], int]) -> None:
+    """`jobs` says how many hold something of it, where that matters."""
     unseen_or_conflict(device, seen)
     fault = unfit_step(device, to)
-    if not fault and to in MUST_BE_EMPTY and (running := jobs_on(held)):
-        fault = still_held(running)
+    if not fault and to in MUST_BE_EMPTY and (running := jobs()):
+        fault = f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
     _raise({"to": fault, "reason": _reason_fault(reason)})
-
-
-def still_held(running: int) -> str:
-    """Why what must be empty is refused while so many jobs are there."""
-    return f"{running} {'job runs' if running == 1 else 'jobs run'} here. Drain it and wait until nothing is left, or move the work first."
 
 
 def unfit_step(device: Node | Gpu, to: str) -> str:

@@ -13,21 +13,20 @@ from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.faults import Conflict
 from quotas.permissions import Access, Can
 from scheduler.hardware.lifecycle import MUST_BE_EMPTY
-from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node, Placement
+from scheduler.models import IN_SERVICE, Gpu, InventoryEvent, Node, Placement
+from scheduler.selectors.holders import open_placements
 from scheduler.services.hardware.deadlines import deadlines_call_off, deadlines_of
 from scheduler.services.hardware.hardware import (
-    REASON_LENGTH,
-    check_reason,
+    DRAIN,
+    HEALTH,
+    check_step,
     hardware_published,
+    health_take,
     jobs_of_nodes_locked,
-    still_held,
-    unfit_step,
-    unseen_or_conflict,
 )
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.usage import timeline_follow, usage_moment
 
-COLUMNS = ("health", "health_since", "health_reason", "drain_way", "drain_at")
 EVENT = ("at", "node_id", "cluster_id", "kind", "before", "after", "cause", "actor_id", "actor_name")
 
 
@@ -67,8 +66,8 @@ def nodes_health_change(*, access: Access, steps: Sequence[HealthStep], now: dat
 
 def _held(nodes: Sequence[int]) -> dict[int, int]:
     """How many jobs are on each of these nodes that has some."""
-    open_ones = Placement.objects.filter(node__among=nodes, until__isnull=True).order_by() if nodes else Placement.objects.none()
-    return dict(open_ones.values_list("node").annotate(jobs=Count("job", distinct=True)))
+    there = open_placements().filter(node__among=nodes) if nodes else Placement.objects.none()
+    return dict(there.order_by().values_list("node").annotate(jobs=Count("job", distinct=True)))
 
 
 def _fault(node: Node | None, step: HealthStep, running: int) -> str:
@@ -76,11 +75,12 @@ def _fault(node: Node | None, step: HealthStep, running: int) -> str:
     if node is None or node.removed_at is not None:
         return "It was taken out of the fleet."
     try:
-        unseen_or_conflict(node, step.seen)
-        check_reason(step.reason)
-    except (Conflict, ValidationError) as fault:
-        return " ".join(fault.messages) if isinstance(fault, ValidationError) else str(fault)
-    return unfit_step(node, step.to) or (still_held(running) if running else "")
+        check_step(node, step.to, step.reason, step.seen, lambda: running)
+    except ValidationError as fault:
+        return " ".join(fault.messages)
+    except Conflict as fault:
+        return str(fault)
+    return ""
 
 
 def _write(access: Access, nodes: Sequence[Node], asked: dict[int, HealthStep], now: datetime) -> None:
@@ -91,19 +91,13 @@ def _write(access: Access, nodes: Sequence[Node], asked: dict[int, HealthStep], 
     deadlines_call_off(access=access, deadlines=deadlines_of(back, now), now=now)
     for node in nodes:
         step = asked[node.pk]
-        before = {"health": node.health, "reason": node.health_reason}
-        node.health, node.health_since, node.health_reason = step.to, now, step.reason.strip()
-        if node.health != Health.DRAINING:
-            node.drain_way, node.drain_at = "", None
-        after = {"health": node.health, "reason": node.health_reason}
-        cause = node.health_reason[:REASON_LENGTH]
-        events.append((now, node.pk, node.cluster_id, "health", before, after, cause, actor.user.pk if actor.user else None, actor.name))
+        reason = step.reason.strip()
+        before, after = health_take(node, step.to, reason, now)
+        events.append((now, node.pk, node.cluster_id, "health", before, after, reason, actor.user.pk if actor.user else None, actor.name))
         entries.append(
-            audit_entry(
-                actor=actor, action="node.health", kind="node", object_id=node.public_id, before=before, after=after, reason=node.health_reason
-            )
+            audit_entry(actor=actor, action="node.health", kind="node", object_id=node.public_id, before=before, after=after, reason=reason)
         )
-    objects_update(nodes, COLUMNS)
+    objects_update(nodes, (*HEALTH, *DRAIN))
     rows_insert(InventoryEvent, EVENT, events)
     audit_write(entries=entries)
     keys = [node.pk for node in nodes]
