@@ -30,7 +30,8 @@ from .tell.decisions import decisions_of
 from .tell.forecast import Forecast, Outlook, serving
 
 NAME = "this job"
-COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next
+COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next, or more where these would be more than
+MOST_COPIES = 32  # each has what comes free on every node
 
 
 class Level(NamedTuple):
@@ -211,9 +212,10 @@ class Line:
         self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = forecast.dates
+        self.copy_every = max(COPY_EVERY, -(-len(self.dates) // MOST_COPIES))
         self.copies: list[Lookahead] = []
         for place, one in enumerate(self.dates):
-            if place % COPY_EVERY == 0:
+            if place % self.copy_every == 0:
                 self.copies.append(ahead.copy())
             ahead.reserve(one.at, one.length, one.places)
         self.copies.append(ahead)
@@ -278,9 +280,9 @@ class Line:
 
     def _ahead(self, count: int) -> Lookahead:
         """The look-ahead behind so many of the line, from the nearest copy on."""
-        nearest = count // COPY_EVERY
+        nearest = count // self.copy_every
         ahead = self.copies[nearest].copy()
-        for one in self.dates[nearest * COPY_EVERY : count]:
+        for one in self.dates[nearest * self.copy_every : count]:
             ahead.reserve(one.at, one.length, one.places)
         return ahead
 

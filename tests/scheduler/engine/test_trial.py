@@ -163,3 +163,24 @@ def test_going_along_a_known_line_finds_the_dates_that_going_through_the_queues_
         skipped += sum(len(walk.turns) > 1 for walk in walks.values())
     assert dated > 20
     assert skipped > 20
+
+
+@pytest.mark.parametrize(("each", "most"), [(2, 100), (1, 2)], ids=["many copies", "few copies far apart"])
+def test_a_date_is_the_same_from_whichever_copy_of_the_look_ahead_it_is_found(monkeypatch: pytest.MonkeyPatch, each: int, most: int) -> None:
+    dated = copies = 0
+    for seed in range(60):
+        scenario = parse(scenario_random(seed))
+        with monkeypatch.context() as patch:
+            patch.setattr("scheduler.engine.trial.COPY_EVERY", 1000)
+            one = Ground(scenario)
+            patch.setattr("scheduler.engine.trial.COPY_EVERY", each)
+            patch.setattr("scheduler.engine.trial.MOST_COPIES", most)
+            other = Ground(scenario)
+            for like in random.Random(seed).sample(scenario.jobs, min(4, len(scenario.jobs))):
+                tried = wish(scenario, like)
+                found = one.trial(tried)
+                assert found == other.trial(tried), seed
+                dated += found.at not in (None, 0)
+            copies = max(copies, len(other._line.copies))
+    assert dated > 20
+    assert 2 < copies <= most + 1
