@@ -18,6 +18,8 @@ ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 COME_UP = timedelta(seconds=20)
 # A worker that somebody kills so often in one run is no victim of the machine: then it has failed, as any other that ends so.
 MOST_KILLED = 3
+# Times of files lie so far back at most: some file systems keep whole seconds, others the moment of the kernel's last tick.
+FILE_CLOCK = timedelta(seconds=1)
 # A worker that fails so soon after another was lost could not go on without it: the loss is to blame, and not the job.
 REFORMS = timedelta(seconds=120)
 USR1, TERM, KILL = int(signal.SIGUSR1), int(signal.SIGTERM), int(signal.SIGKILL)
@@ -103,7 +105,8 @@ def re_forms(since: str, at: datetime) -> bool:
 
 
 def has_saved(seen: SeenRun, since: str) -> bool:
-    asked = datetime.fromisoformat(since)
+    """Whether its work is saved as it was when it was asked to save it."""
+    asked = datetime.fromisoformat(since) - FILE_CLOCK
     return any(len(one.shards) == one.shards_expected and one.at >= asked for one in seen.checkpoints)
 
 

@@ -23,7 +23,7 @@ from scheduler.backends.base import (
     WorkerSeat,
 )
 from scheduler.backends.local import LAST_LOOK, LOOK_SECONDS
-from scheduler.backends.local_runs import MOST_KILLED, re_forms
+from scheduler.backends.local_runs import MOST_KILLED, has_saved, re_forms
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.errors import SlurmSilent
@@ -606,6 +606,4 @@ def is_for_a_loss(run: Run, bad: Wrong, wrong: Sequence[Wrong]) -> bool:
 
 def is_time(seen: SeenRun, asked: str, term_at: str, now: datetime) -> bool:
     """Whether a run has saved its work since it was asked to, or has had the time for it."""
-    since = datetime.fromisoformat(asked)
-    saved = any(len(one.shards) == one.shards_expected and one.at >= since for one in seen.checkpoints)
-    return saved or now >= datetime.fromisoformat(term_at)
+    return has_saved(seen, asked) or now >= datetime.fromisoformat(term_at)

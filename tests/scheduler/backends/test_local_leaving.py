@@ -65,6 +65,19 @@ def test_asked_to_leave_it_saves_first_and_goes_as_soon_as_it_has(backend: Local
     assert run.exit_code == 128 + signal.SIGTERM
 
 
+def test_it_has_saved_also_where_files_bear_whole_seconds(backend: LocalBackend) -> None:
+    """Its manifests look older than the request. One that is saved within a millisecond does on any file system."""
+    whole = '        os.utime(f"{place}/{rank}.json", (int(time.time()),) * 2)\n        print("saved")'
+    backend.start(order(SAVES.replace('        print("saved")', whole), grace_seconds=600), now=now())
+    running(backend, "up")
+    wait_until(lambda: 0.3 < time.time() % 1 < 0.7, what="the middle of a second")
+    asked = now()
+    backend.signal(key="j-1.1", sequence=2, signal=Signal.TERMINATE, now=asked)
+
+    (found,) = ended(backend).checkpoints
+    assert found.at < asked
+
+
 def test_the_ranks_below_a_launcher_are_asked_to_save_and_not_the_launcher(backend: LocalBackend) -> None:
     """As torchrun: it knows nothing of USR1, and its ranks are in sessions of their own."""
     command = f"[sys.executable, '-u', '-c', {textwrap.dedent(SAVES)!r}]"
