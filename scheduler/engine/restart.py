@@ -1,6 +1,6 @@
 """Whether a plan has to be made anew, with what is known now that its passes have come to rest."""
 
-from .rules.times import backs_off_until
+from .rules.times import held_off_until
 from .state.cluster import Cluster
 from .state.planning import Cycle
 from .state.work import Work
@@ -18,7 +18,7 @@ def _outside_again(cycle: Cycle) -> list[int]:
     if not cycle.settings.hysteresis_ms or not cycle.cluster.journal:
         return []
     fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats)
-    return [work.order for work in fresh if backs_off_until(cycle, work) > cycle.now and _is_borrowed(cycle, work)]
+    return [work.order for work in fresh if held_off_until(cycle, work) > cycle.now and _is_borrowed(cycle, work)]
 
 
 def _is_borrowed(cycle: Cycle, work: Work) -> bool:

@@ -86,5 +86,5 @@ def gpus(milli: int) -> str:
 
 
 def counted(milli: int) -> str:
-    """The same with the word."""
+    """Milli-GPU as people write GPUs, with the word."""
     return f"{gpus(milli)} GPU{'s' * (milli != 1000)}"

@@ -65,9 +65,8 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     refused = closed_gate(cycle, work, work.leaf, quota_type, milli)
     if refused is not None:
         return refused
-    counted = work.form.plain and not work.seats
     loses = False
-    for cost, moved, target in (_counted if counted else _tried)(cycle, work, quota_type):
+    for cost, moved, target in (_counted if work.form.plain and not work.seats else _tried)(cycle, work, quota_type):
         if not _gains(cycle, work, milli, cost[1]):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):

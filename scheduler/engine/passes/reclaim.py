@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from ..model.reasons import Reason, reason
+from ..model.reasons import Reason, counted, reason
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger
@@ -92,7 +92,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     def why(found: Found) -> Reason:
         if all(unit.leaf == rules.own for unit in found.units):
             return given_back(name)
-        return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {milli / 1000:g} GPU{'s' * (milli != 1000)} for {name}")
+        return reason("reclaim", f"{cycle.tree.names[leaf]} reclaims {counted(milli)} for {name}")
 
     listed = ("ranked", rules.signature)
     ranked = cycle.memo(listed)

@@ -90,6 +90,3 @@ def _makes_room(cycle: Cycle, work: Work, units: Sequence[Unit]) -> bool:
         cycle.cluster.unseat(work, [seat for unit in units for seat in unit.seats], reason("shrink", "a trial"), None)
         place = partial(place_in, cycle, work, quota_type, 0, cycle.grid.size)
         return not isinstance(beside_others(cycle, work, quota_type, milli, None, place, NOTHING), Reason)
-
-
-__all__ = ["give_own", "run", "shrink"]

@@ -36,7 +36,7 @@ def is_alone(cycle: "Cycle", work: Work) -> bool:
 
 
 def fit_one(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
-    """The same for such a job: the tightest node, by the lowest set bit."""
+    """The seat of a job that `is_alone`, on the tightest node; None where none has room."""
     role = work.kind.roles[0]
     bits = work.form.eligible(0, quota_type, suspect=False, spare=False).bits
     if banned:

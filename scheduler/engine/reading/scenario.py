@@ -107,7 +107,6 @@ _SETTINGS = {key: Field(key, FLAG, True) for key in PASS_OF} | with_defaults_of(
         "forecast": ("forecast", one_of("all", "head", "none")),
     },
 )
-SETTING_KEYS = tuple(_SETTINGS)
 
 
 def _settings(**values: Any) -> Settings:

@@ -46,7 +46,7 @@ def _beyond_guarantees(cluster: "Charged") -> list[Work]:
     tree, windows, found = cluster.tree, cluster.windows, []
     since = {work: here_since(work, windows.now) for work in cluster.works if work.seats}
     sums: dict[tuple[int, int], int] = {}
-    for work in sorted(since, key=lambda one: (one.kind.preemptible, -one.kind.class_rank, -one.kind.priority, since[one], one.job.name)):
+    for work in sorted(since, key=lambda one: (one.form.protected, since[one], one.job.name)):
         at = tree.division_of[work.quota_type]
         promised = tree.divisions[at].guaranteed
         sums_with = {(at, place): sums.get((at, place), 0) + work.milli for place in tree.path[work.home]}

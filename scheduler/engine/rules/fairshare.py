@@ -1,4 +1,7 @@
-"""Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers."""
+"""Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers.
+
+Past usage is taken as it is stated; whom a new one spares until the end of a step of fairness is decided in legality.py.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..state.planning import Cycle
     from ..state.waiting import Waiting
 
-FOREVER = NEVER
-
 
 class Rule(Enum):
     """The number of a node that refuses more work."""
@@ -121,7 +119,7 @@ def _opens(cycle: "Cycle", hold: Hold) -> int | None:
         leaving = []
         for other in ahead:
             date, length = _date(cycle, other, gate), duration(cycle, other.work)
-            leaving.append((FOREVER if date is None or length >= NEVER else date + length, other.milli))
+            leaving.append((NEVER if date is None or length >= NEVER else date + length, other.milli))
         for at, milli in _leaving(cycle, hold, gate):
             excess += milli
             leaving.append((at, milli))
@@ -129,7 +127,7 @@ def _opens(cycle: "Cycle", hold: Hold) -> int | None:
         for at, milli in leaving:
             if excess <= 0:
                 break
-            if at >= FOREVER:
+            if at >= NEVER:
                 return None
             excess -= milli
             latest = max(latest, at)
@@ -158,7 +156,7 @@ def _leaving(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int]
             started = work.job.run.started
             began = now if started is None or not work.first_seats else started
             end = min(end, max(now, began + safe))
-        yield FOREVER if end >= NEVER else end - now, work.milli
+        yield NEVER if end >= NEVER else end - now, work.milli
 
 
 def _left(cycle: "Cycle", hold: Hold, gate: Gate, at: int) -> int:
@@ -246,20 +244,20 @@ def uses_of(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int, 
     for other in cycle.book.holds:
         if other is hold or _will_count(cycle, other, gate):
             start, length = _starts(cycle, other, gate), duration(cycle, other.work)
-            if start >= FOREVER:  # nobody knows when it starts, nor when it has ended
-                yield other.milli, 0, FOREVER
+            if start >= NEVER:  # nobody knows when it starts, nor when it has ended
+                yield other.milli, 0, NEVER
             else:
-                yield other.milli, start, FOREVER if length >= NEVER else start + length
+                yield other.milli, start, NEVER if length >= NEVER else start + length
         if other is hold:
             break
 
 
 def _starts(cycle: "Cycle", hold: Hold, gate: Gate) -> int:
-    """When the holder starts, in milliseconds from now; FOREVER: nobody knows."""
+    """When the holder starts, in milliseconds from now; NEVER: nobody knows."""
     at = _date(cycle, hold, gate)
     if at is None:
-        return FOREVER
-    return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else FOREVER
+        return NEVER
+    return at if at or hold.opens == 0 or cycle.book.date_of(hold.work) is not None else NEVER
 
 
 def _date(cycle: "Cycle", hold: Hold, gate: Gate) -> int | None:

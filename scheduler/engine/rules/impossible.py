@@ -71,8 +71,8 @@ class Verdicts:
         key, fits = (work.form.shape, quota_type), self.cluster.forms.fits_empty
         if key not in fits:
             bare, kind = _bare(work), work.kind
-            counted = self.capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
-            fits[key] = counted and (work.form.plain or self.finds_places(bare, quota_type, bare.missing()))
+            could = self.capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
+            fits[key] = could and (work.form.plain or self.finds_places(bare, quota_type, bare.missing()))
         return fits[key]
 
     def finds_places(self, bare: Work, quota_type: int, wants: Wants) -> bool:
@@ -93,7 +93,7 @@ class Verdicts:
 
 
 def _bare(work: Work) -> Work:
-    """The same job without workers."""
+    """The job without workers."""
     return Work(work.job, work.order, work.home, work.form)
 
 

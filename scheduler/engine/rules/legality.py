@@ -1,4 +1,4 @@
-"""What one queue may take from another, and whether the whole of it is fair. docs/engine.md states the rules."""
+"""What a waiting job may take: by reclaim from other queues, by preempt inside its own; and whether the whole of a set is fair and worth it."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -198,7 +198,7 @@ class Reclaim(Asked):
         return line if used >= line else min(used, division.guaranteed[place] or 0)
 
     def crossing_none(self) -> "Reclaim":
-        """The same rules for sets that leave every victim's node at its line or above."""
+        """These rules for sets that leave every victim's node at its line or above."""
         rules = copy(self)
         rules.sources = [source._replace(floor=max(source.floor, self._line(source.place))) for source in self.sources]
         rules.signature = (*self.signature, "crossing none")

@@ -1,4 +1,4 @@
-"""Who is served next: in one queue, and among queues by the least key below each node of the tree; only the path of what changed gets new keys."""
+"""Who is served next: in one queue, and among queues by the least `Tree.key` below each node; only the path of what changed gets new keys."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -21,7 +21,10 @@ def anyone(_: Sequence[Work], at: int) -> int:
 
 
 class JobOrder:
-    """The order of jobs in a queue: a window of the class is owed, class and number, age, name."""
+    """The order of jobs in a queue: a window of the class is owed, class and number, age, name.
+
+    It is owed while the window lasts, also where it is full or of another type (docs/engine.md, known faults).
+    """
 
     def __init__(self, windows: Windows) -> None:
         self.owed = {window.class_rank for window in windows.of_classes}  # classes

@@ -58,7 +58,8 @@ def waited_long(cycle: "Clocked", work: Work) -> bool:
     return started - work.job.submitted >= most > cycle.now - started
 
 
-def backs_off_until(cycle: "Clocked", work: Work) -> int:
+def held_off_until(cycle: "Clocked", work: Work) -> int:
+    """Until when a job that was evicted starts only inside its guarantee, whether or not it has started."""
     run = work.job.run
     if not cycle.settings.hysteresis_ms or run.last_evicted is None:
         return 0
@@ -67,7 +68,8 @@ def backs_off_until(cycle: "Clocked", work: Work) -> int:
 
 
 def backoff_until(cycle: "Clocked", work: Work) -> int:
-    return 0 if work.seats else backs_off_until(cycle, work)
+    """Until when a waiting job backs off; 0: it does not."""
+    return 0 if work.seats else held_off_until(cycle, work)
 
 
 def backoff(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:

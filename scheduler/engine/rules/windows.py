@@ -196,7 +196,7 @@ class Windows:
         return [(fault, span) for fault, _, span in sorted(found)]
 
     def _with_capacity(self, span: Span, quota_type: int) -> Span:
-        """The same nodes without those at its ends that are no capacity of a type: they make no block another one."""
+        """A domain without the nodes at its ends that are no capacity of a type: they make no block another one."""
         nodes = [node for node in range(*span) if self._usable_milli(node, quota_type)]
         return (nodes[0], nodes[-1] + 1) if nodes else (span[0], span[0])
 

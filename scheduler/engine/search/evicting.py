@@ -333,7 +333,7 @@ def _take_least(
     crossing: bool,
     held: bool = False,
 ) -> tuple[Reason | None, bool]:
-    """The same with sets that cross a line, or with those that cross none; and whether there are others, if it could not be done."""
+    """Take the first legal set among those that cross a line, or that cross none; why not, and whether there are sets of the other kind."""
     others = False
     refused: Reason | None = NOTHING
     for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more):
@@ -365,7 +365,7 @@ def _take_least(
 def _known_sets(
     cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, alike: tuple[object, ...] | None, more: Short, off: int = 0
 ) -> list[Found]:
-    """The same for all whose search depends on the same."""
+    """The sets of `_sets`, looked for once for all whose search depends on the same."""
     key = None if alike is None or work.seats else ("found", alike, off)
     found: list[Found] | None = None if key is None else cycle.memo(key)
     if found is None:

@@ -11,8 +11,8 @@ import numpy as np
 
 from ..state.grid import Grid, Ints, Level
 
-FOREVER = 1 << 60
-END = 1 << 61
+FOREVER = 1 << 60  # a length: it and an instant add up to less than `END`
+END = 1 << 61  # an instant
 Gaps = list[tuple[int, int]]  # from one instant to another
 Steps = tuple[list[int], list[int]]  # from which instant on how many GPUs are free; the first one since ever
 Places = list[tuple[int, int]]  # (node, GPUs)

@@ -223,7 +223,7 @@ class Prospects(ABC):
         return bool(at and work.seats) and self.cycle.now + at >= ends_at(self.cycle, work)
 
     def _beside_windows(self, ahead: Lookahead, work: Work, quota_type: int, length: int, soonest: Date, *, tried: bool) -> tuple[Date, int] | None:
-        """The same where no coming window is in the way of a start then, and the nodes that one keeps clear until later.
+        """The soonest date at which no coming window is in the way of a start, and the nodes that one keeps clear until later.
 
         There it would not be let in, and the place would be kept in vain. Jobs of several roles and parts of GPUs are only tried for a forecast.
         """

@@ -121,7 +121,7 @@ class Book(Prospects):
         return bool(more)
 
     def add_later(self, work: Work, quota_type: int) -> None:
-        """The same as `add`, of this state, once it matters: mostly nobody starts, and nobody is told of it."""
+        """Do `add` of this state once it matters: mostly nobody starts, and nobody is told of it."""
         self._asking.append((work, quota_type))
         self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
         self.cycle.cluster.before_changes = self.settle

@@ -1,4 +1,4 @@
-"""Who could give something back: the minimum of a gang, or a step of an elastic job's surplus, in the order in which it is tried."""
+"""What is taken as one: the minimum of a gang, or a step of an elastic job's surplus; in the order in which it is tried, inside or borrowed."""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -74,7 +74,7 @@ def begin_of(job: Job, now: int) -> int:
 
 
 def lost_since(job: Job, milli: int, now: int, since: int | None) -> int:
-    """The same of who began then, or never did."""
+    """GPU-milliseconds that a job loses which began its work at an instant, or never did (None)."""
     if since is None:
         return 0
     checkpoint = job.checkpoint

@@ -1,7 +1,7 @@
-"""Who could give something back, and the least that must be taken so that a job fits.
+"""Which victims, and how few: the least set of units that makes room for a job.
 
-A `Unit` is what is taken as one: a step of an elastic job's surplus, or the minimum of a gang. The search walks the units
-in the order of semantics, passes over what is not rights, stops when the job fits and gives back what it did not need.
+The search walks the units in the order in which they are tried, passes over what the `Rights` do not allow, stops when the job
+fits and gives back, last taken first, what is not needed. Of several sets the one of the least `Found.rank` is taken.
 """
 
 from abc import ABC, abstractmethod
@@ -131,7 +131,7 @@ class Rights(ABC):
         return False
 
     def crossing_none(self) -> "Rights":
-        """The same rules for sets that cross no line."""
+        """These rules for sets that cross no line."""
         return self
 
 
@@ -234,7 +234,7 @@ def _found(kept: list[Unit], units: Ranked, rights: Rights, target: Target) -> F
 
 
 def _from_the_top(cluster: Cluster, needed: list[Unit], rights: Rights, target: Target, jobs: Units) -> list[Unit] | None:
-    """The same with a lower index kept longer than a higher one: as many steps from the top of a role, or also all above those that are needed."""
+    """The units needed where a lower index is kept longest: as many steps from the top of a role, or also all above those that are needed."""
     lowest: dict[tuple[int, int], list[Unit]] = {}
     whole = {unit.work.order for unit in needed if not unit.surplus}
     for unit in needed:
@@ -492,7 +492,7 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
 
 
 def _collect_on_one_node(units: Ranked, rights: Rights, target: Target) -> list[Unit] | None:
-    """The same where only trying tells whether the job fits: what may be taken is taken from one node, the one whose first unit ranks least."""
+    """What to take where only trying tells whether the job fits: all of it from one node, the one whose first unit ranks least."""
     assert target.fits is not None
     here: dict[int, list[Unit]] = {}
     charged: dict[int, dict[int, int]] = {}

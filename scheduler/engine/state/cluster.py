@@ -121,7 +121,7 @@ class Cluster:
         self.journal.append(work)
         for name, value in zip(UNDOABLE, values, strict=True):
             setattr(work, name, value)
-        work.look_for_gaps()
+        work.note_degraded()
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
         self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
@@ -141,7 +141,7 @@ class Cluster:
         work.charged_leaf = leaf
         work.why = why
         if work.degraded or not work.form.sole:
-            work.look_for_gaps()
+            work.note_degraded()
         work.sequence = len(self.journal)
         self._charge(leaf, quota_type, milli, work.form.fixed)
 
@@ -157,7 +157,7 @@ class Cluster:
         self.unseat_all({work: seats}, why, for_job)
 
     def unseat_all(self, leaving: Mapping[Work, Sequence[Seat]], why: Reason, for_job: str | None) -> None:
-        """The same of many jobs: what leaves a node, and what a leaf is charged, is given back in one step."""
+        """Take workers from many jobs: what leaves a node, and what a leaf is charged, is given back in one step."""
         stood, fresh, charges = list[Seat](), list[Seat](), Counter[tuple[int, int, bool]]()
         for work, seats in leaving.items():
             self._remember(work)
@@ -174,7 +174,7 @@ class Cluster:
             else:
                 gone, milli = set(seats), sum(seat.milli for seat in seats)
                 work.seats = tuple(seat for seat in work.seats if seat not in gone)
-                work.look_for_gaps()
+                work.note_degraded()
             work.milli -= milli
             if not work.seats and first:
                 if not work.evicted:

@@ -327,7 +327,7 @@ class Fleet:
             self._change(view, node, mask & view.free[node], -cpus, -memory)
 
     def take_gpus(self, node: int, mask: int, cpus: int, memory: int) -> None:
-        """The same of whole GPUs of one node, for any number of seats."""
+        """Hold whole GPUs of one node in both views, for any number of seats."""
         for view in self.views():
             self._change(view, node, mask & view.free[node], -cpus, -memory)
 

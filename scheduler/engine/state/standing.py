@@ -1,4 +1,4 @@
-"""Who stands below each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
+"""Who is charged to each leaf of the tree, and what follows from that whatever the time: it goes on from plan to plan, job by job."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -13,7 +13,7 @@ Level = tuple[int, int]
 
 
 class Lowest(NamedTuple):
-    """What preemptible work of a leaf holds: its lowest class and number, and the sum."""
+    """What preemptible work of a leaf holds: its lowest class and number, and the sum of all of it."""
 
     level: Level
     milli: int
@@ -79,12 +79,12 @@ class Standing:
         self._read = len(journal)
 
     def below(self, leaf: int) -> Collection[Work]:
-        """Who stands below a leaf."""
+        """Who is charged to a leaf."""
         self._follow()
         return self._below[leaf].keys()
 
     def lowest(self, leaf: int) -> Lowest | None:
-        """What could be taken inside a leaf at the very most; None where nothing of it is ever preemptible."""
+        """What could be taken inside a leaf at the very most, and from which level on; None where nothing of it is ever preemptible."""
         return self._sums_of(leaf).lowest
 
     def freeable_below(self, leaf: int, quota_type: int, level: Level) -> int:

@@ -396,10 +396,10 @@ class Tree(Layout):
         promised = division.guaranteed[place]
         base = division.counts_on[place]
         with_job = used + milli
-        if base > 0:
+        if base > 0:  # exact as long as the product of two bases is below 2^64
             ratio_with, ratio = (with_job << 64) // base, (used << 64) // base
         else:
-            # x/0 is above every number, whatever x is, so age and name decide between two of them.
+            # For x > 0, x/0 is above every number, so age and name decide between two of them; 0/0 is 0.
             ratio_with, ratio = (INFINITE if with_job else 0), (INFINITE if used else 0)
         return (
             used > division.fair[place],

@@ -121,7 +121,7 @@ class Waiting:
         return known
 
     def by_leaf(self) -> ByLeaf:
-        """The same of every leaf in which anybody waits."""
+        """The queue of every leaf in which anybody waits."""
         self._ask_again()
         self._follow()
         if self._all is None:

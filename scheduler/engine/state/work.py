@@ -50,7 +50,7 @@ class Work:
             return
         self.milli = sum([seat.milli for seat in seats])
         self.quota_type = type_of[next((seat.node for seat in seats if seat.milli), seats[0].node)]
-        self.look_for_gaps()
+        self.note_degraded()
 
     def trust(self, among: str) -> str:
         """The domain inside which it may share a GPU, where that may be done `among` jobs of their own kind: job, quota or any."""
@@ -172,8 +172,8 @@ class Work:
         self.firm = False
         self.sequence = 0
 
-    def look_for_gaps(self) -> None:
-        """Whether it runs below the minimum of a role."""
+    def note_degraded(self) -> None:
+        """It is degraded where it runs below the minimum of a role."""
         self.degraded = bool(self.seats) and not self._is_whole(self.seats)
 
     def _is_whole(self, seats: Sequence[Seat]) -> bool:

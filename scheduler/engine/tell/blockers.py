@@ -218,7 +218,7 @@ def _safe_for(seconds: int, who: str) -> str:
 
 
 def _with_safe(found: Reason, seconds: int) -> Reason:
-    """The same reason, and how long lower work of the own queue is safe."""
+    """A reason that says as well how long lower work of the own queue is safe."""
     return reason("victims", f"{found.detail}{_safe_for(seconds, OWN)}", **dict(found.facts), **_safe_fact(seconds))
 
 

@@ -37,7 +37,7 @@ def conclude(cycle: Cycle) -> Plan:
 
 
 def carry_on(cycle: Cycle, before: int | None) -> Course:
-    """The same without all that is only told to somebody, and without a moment to look again that comes later than that."""
+    """The decisions without all that is only told to somebody, and without a moment to look again that comes later than that."""
     check(cycle)
     return Course(tuple(decisions_of(cycle)), next_wake(cycle, before), fragmented(cycle))
 
