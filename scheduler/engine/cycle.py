@@ -6,13 +6,13 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
+from .begin_anew import has_to_begin_anew
 from .model.plan import Course, Plan
 from .model.values import Scenario
 from .passes import allocate, consolidate, grow, preempt, reclaim, repartition, shrink, stale
-from .restart import has_to_begin_anew
 from .rules.claims import charge_claims
-from .rules.displaced import TakenBack, TakenInVain
 from .rules.invariants import prepare
+from .rules.taken_back import TakenBack, TakenInVain
 from .state.kept import Kept
 from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
 from .tell.outcome import carry_on, conclude

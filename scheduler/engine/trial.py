@@ -15,7 +15,6 @@ from .cycle import settled
 from .model.plan import Decision, Stand
 from .model.reasons import Reason
 from .model.values import Job, Scenario, Settings
-from .rules.allowance import Allowances
 from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
@@ -28,6 +27,7 @@ from .state.work import Work
 from .tell.blockers import Blockers
 from .tell.decisions import decisions_of
 from .tell.forecast import Forecast, Outlook, serving
+from .tell.openings import Allowances
 
 NAME = "this job"
 COPY_EVERY = 128  # reservations from one copy of the look-ahead to the next, or more where these would be more than

@@ -12,8 +12,8 @@ import numpy as np
 from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Role
-from ..place.capacity import Capacity
 from ..place.placement import Placer
+from ..place.slots import Capacity
 from ..reading.checkers import thousandths
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View

@@ -12,7 +12,7 @@ from ..reading.checkers import spell_instant
 from ..state.grid import Grid, span_bits
 from ..state.tree import NEVER, Layout
 from ..state.work import Work
-from .regions import Region, Span, regions_around
+from .window_regions import Region, Span, regions_around
 
 if TYPE_CHECKING:
     from ..state.cluster import Cluster

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..model.reasons import Reason
 from ..model.values import Scenario
-from ..place.blocks import Blocks
 from ..place.gradient import Gradient, demand_of
+from ..place.unbroken import Blocks
 from .fleet import Seat
 from .kept import Kept
 from .tree import WINDOW_MARK

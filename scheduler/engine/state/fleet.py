@@ -17,8 +17,8 @@ from ..model.mig import Instance, board_of, layout_faults
 from .grid import Grid, Ints, bit_set, ints
 
 if TYPE_CHECKING:
-    from ..place.capacity import Capacity
     from ..place.gradient import Columns
+    from ..place.slots import Capacity
 
 
 MOST_NOTES = 10_000  # about changes of nodes, before all of them are looked at anew

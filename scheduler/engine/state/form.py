@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from ..model.mig import fitting_profiles
 from ..model.values import Kind, Preemptible, Role, Scenario
-from ..place.blocks import breakable
+from ..place.unbroken import breakable
 from .grid import Eligible, Grid
 
 Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place

@@ -5,12 +5,12 @@ from typing import Any
 from weakref import proxy
 
 from ..model.values import Scenario
-from ..place.blocks import Blocks
-from ..place.capacity import Capacity
+from ..place.slots import Capacity
+from ..place.unbroken import Blocks
 from ..rules.claims import charge_claims
-from ..rules.displaced import Displaced
 from ..rules.gates import HeldShares
 from ..rules.order import QueueOrder
+from ..rules.taken_back import Displaced
 from ..search.movables import Movables
 from ..search.reservations import Book
 from ..search.units import Units

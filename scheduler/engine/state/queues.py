@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..model.reasons import Reason, reason
-from ..place.blocks import Block, largest
+from ..place.unbroken import Block, largest
 from ..reading.checkers import spell_instant
 from ..rules.order import JobOrder
 from .form import Form

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 from ..model.mig import board_of
 from ..model.values import QUEUED, Job, Placed, Scenario
-from ..place.blocks import Block, largest, usual_blocks
+from ..place.unbroken import Block, largest, usual_blocks
 from ..rules.claims import claims
 from ..rules.windows import Windows
-from .difference import Difference, compared
 from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, by_node, new_seat
 from .form import Forms
+from .job_lists import Difference, compared
 from .queues import Queues
 from .tree import Tree
 from .work import Work

@@ -6,7 +6,6 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from ..rules.allowance import Allowances, Taken
 from ..rules.times import backoff, backoff_until
 from ..rules.windows import NEVER
 from ..search.entries import Date, seats_of
@@ -17,6 +16,7 @@ from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
 from .advice import Advisor
+from .openings import Allowances, Taken
 
 
 def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:

@@ -13,8 +13,8 @@ from scheduler.engine.cycle import RUNS, settled
 from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.displaced import TakenBack, TakenInVain
 from scheduler.engine.rules.order import QueueOrder
+from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import Found, Rights, category, search

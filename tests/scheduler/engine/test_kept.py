@@ -16,15 +16,15 @@ from scheduler.benchmarks import cases
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.model.plan import Course, Plan
 from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
-from scheduler.engine.place.capacity import Capacity
 from scheduler.engine.place.gradient import Columns
+from scheduler.engine.place.slots import Capacity
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.lookahead import Lookahead
 from scheduler.engine.search.reservations import Book
 from scheduler.engine.state.cluster import Cluster
-from scheduler.engine.state.difference import alike_at_both_ends
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Grid
+from scheduler.engine.state.job_lists import alike_at_both_ends
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.simulation.applying import carried_out

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.place.capacity import Capacity
 from scheduler.engine.place.seating import fit
+from scheduler.engine.place.slots import Capacity
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.form import Form

@@ -11,11 +11,11 @@ from scheduler.engine.cycle import RUNS, make_plan
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import Role
 from scheduler.engine.passes import reclaim as reclaim_module
-from scheduler.engine.place.capacity import Capacity
 from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
+from scheduler.engine.place.slots import Capacity
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.displaced import TakenBack, TakenInVain
+from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
 from scheduler.engine.search.evicting import place_in, release, room_without
 from scheduler.engine.search.victims import fewest

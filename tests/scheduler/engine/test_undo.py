@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.cycle import RUNS
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.displaced import TakenBack, TakenInVain
+from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from ..rules.gates import Gate, Hold, Rule, gates_ahead, uses_of
+from ..rules.times import ends_at
+from ..rules.windows import NEVER
 from ..search.lookahead import FOREVER
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
-from .gates import Gate, Hold, Rule, gates_ahead, uses_of
-from .times import ends_at
-from .windows import NEVER
 
 Key = tuple[int, int]  # a node of the tree, and the quota type that the limit is about
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.rules.allowance import Allowance
 from scheduler.engine.search.lookahead import FOREVER
+from scheduler.engine.tell.openings import Allowance
 
 from .scenes import at, job, node, plan_of, quota, running, scene
 
