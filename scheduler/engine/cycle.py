@@ -115,7 +115,7 @@ def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
         except TakenBack:
             continue
         # Who was put out may find another place, and that comes before anyone's growth.
-        if cycle.placed != before or cycle.displaced.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
+        if cycle.placed != before or cycle.takers.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
             continue
         if cycle.turn != FAIR and "grow" in cycle.settings.passes:
             grow.run(cycle)

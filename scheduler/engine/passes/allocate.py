@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
 from ..rules.gates import closed_gate, hold_of, used_before
-from ..rules.times import overdue
+from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..state.fleet import Seat
@@ -19,7 +19,7 @@ from ..state.planning import FAIR, Cycle
 from ..state.tree import NEVER, Division
 from ..state.work import Work
 from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
-from .walk import TAKEN_AGAIN, in_turn, may_evict
+from .walk import TAKEN_AGAIN, in_turn
 
 
 def run(cycle: Cycle) -> None:
@@ -90,7 +90,7 @@ class Walk:
             self.shapes = cycle.waiting.shapes()
         for shape, form in [*self.shapes.items()]:
             if fits.get(shape, True):
-                if form is None or cycle.capacity(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
+                if form is None or cycle.slots(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
                     return False
                 fits[shape] = False
             del self.shapes[shape]  # nothing is freed in this pass
@@ -127,7 +127,7 @@ class Walk:
         known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
         fits = known.get(shape, True) and known.get(alike)  # until placing it fails
         if fits is None:
-            fits = self.cycle.capacity(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            fits = self.cycle.slots(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
             if not fits:
                 alike = shape  # whoever may share with whom
             elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
@@ -190,14 +190,14 @@ class Look(NamedTuple):
 def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     """Start (or repair) a job where it fits: on what is idle or, as a whole, on what is being freed."""
     before, repairs = cycle.cluster.mark(), bool(work.seats)
-    if repairs and cycle.displaced.holds_back(work):
+    if repairs and cycle.takers.holds_back(work):
         found = Look(REFUSED, TAKEN_AGAIN)
     else:
         found = _look(cycle, work, quota_type)
     if found.outcome == STARTED:
         _seat(cycle, work, quota_type, found)
         if repairs:
-            cycle.displaced.repaired(work, before)
+            cycle.takers.repaired(work, before)
         return STARTED
     cycle.cluster.undo(before)
     if found.why is not None:
@@ -313,7 +313,7 @@ def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = 
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if work not in cycle.waiting or not may_evict(cycle, work):
+        if work not in cycle.waiting or not may_cause_evictions(cycle, work):
             return
         if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
             return

@@ -52,7 +52,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
 
 def _alike(cycle: Cycle, work: Work, quota_type: int) -> tuple[object, ...]:
     """Jobs of one shape that stay equally long are in the way of the same windows and reservations."""
-    return ("consolidate", work.form.shape, quota_type, cycle.book.length(work), *cycle.stay(work))
+    return ("consolidate", work.form.shape, quota_type, cycle.book.length(work), *cycle.window_key(work))
 
 
 def _moves_for(cycle: Cycle, work: Work) -> int:
@@ -126,7 +126,7 @@ def _counted(cycle: Cycle, work: Work, quota_type: int) -> list[Moves]:
     most, form, grid = _moves_for(cycle, work), work.form, cycle.grid
     eligible = form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
     several = form.width >= 0 and len(grid.levels[form.width]) > 1
-    room = cycle.capacity(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
+    room = cycle.slots(cycle.fleet.soon).sums(form.kind.roles[0], eligible, form.width if several else -1).tolist()
     sets = []
     for target, slots in zip(targets(cycle, work, quota_type), room, strict=True):
         if slots >= target.count:
@@ -189,7 +189,7 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
         cluster.undo(before)
         return False
     cycle.changed()
-    cycle.displaced.moved(work, before, moved)
+    cycle.takers.moved(work, before, moved)
     return True
 
 

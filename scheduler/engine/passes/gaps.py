@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
-from ..rules.times import overdue
+from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import take_units
 from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
@@ -16,7 +16,6 @@ from ..search.victims import Found, Rights
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
-from .walk import may_evict
 
 NOBODY: tuple[bool, tuple[Work, ...]] = (False, ())
 
@@ -88,7 +87,7 @@ def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_h
 
 def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
     """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
-    if not cycle.book.has_backfilled or not may_evict(cycle, work) or cycle.displaced.holds_back(work):
+    if not cycle.book.has_backfilled or not may_cause_evictions(cycle, work) or cycle.takers.holds_back(work):
         return NOBODY
     if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return NOBODY  # mostly it asks for more, wherever that is

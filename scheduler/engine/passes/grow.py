@@ -13,15 +13,15 @@ from ..place.seating import fit
 from ..rules.gates import closed_gate, held_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
+from ..rules.times import may_cause_evictions
 from ..search.evicting import release, some_of
 from ..search.units import Unit
-from ..search.victims import Found, Target, least_sets, no_larger
+from ..search.victims import Found, Target, least_sets, no_larger, usual_size
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle
 from ..state.tree import Division
 from ..state.work import Work
-from .walk import may_evict
 
 Step = tuple[int, tuple[int, ...]]
 
@@ -159,7 +159,7 @@ class Growth:
         """Take the surplus of other queues; the leaf stays within its fair share."""
         cycle, work, division = self.cycle, self.work, self.division
         within = self.milli and self.leaf == work.charged_leaf and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
-        if not within or "reclaim" not in cycle.settings.passes or not may_evict(cycle, work):
+        if not within or "reclaim" not in cycle.settings.passes or not may_cause_evictions(cycle, work):
             return False
         if not cycle.units().any_surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):
             return False  # who waits above it in its queue would put it out with what it got, and has no right to that himself
@@ -169,7 +169,7 @@ class Growth:
         if not work.stood_before:
             cycle.continues = True  # in the next plan: so it can be told what was for what
             return False
-        large = max(8000, 2 * self.milli)
+        large = usual_size(self.milli)
         ranked = rules.units(ANY_SIZE, surplus_only=True)
         small = no_larger(ranked, large)
         target = Target(0, cycle.grid.size, fits=self._fits, growth=True)
@@ -234,7 +234,7 @@ class Growth:
                 continue
             asked.add(key)
             milli, leaves = work.missing_milli(quota_type), cycle.cluster.leaves_of(work, quota_type)
-            if not work.seats and not cycle.capacity(soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+            if not work.seats and not cycle.slots(soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
                 continue
             if any(closed_gate(cycle, work, leaf, quota_type, milli) is None for leaf in leaves):
                 with cycle.cluster.attempt():

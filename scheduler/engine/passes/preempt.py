@@ -1,11 +1,11 @@
-"""Inside one leaf: strictly lower work gives way to higher."""
+"""Inside one leaf: strictly lower work gives way to higher. `Preempt` in legality.py says which may."""
 
 from functools import partial
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import Inside
+from ..rules.legality import Preempt
 from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger
+from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
 from .walk import walk
@@ -51,8 +51,8 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if known is not None:
         return known
     milli = work.missing_milli(quota_type)
-    large = max(8000, 2 * milli)
-    rules = Inside(cycle, work, quota_type, leaf, milli)
+    large = usual_size(milli)
+    rules = Preempt(cycle, work, quota_type, leaf, milli)
     ranked = rules.units(large)
     alike = ("preempt", leaf, work.form.level, work.form.shape, quota_type)
     name = work.job.name

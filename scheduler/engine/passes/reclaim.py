@@ -5,14 +5,14 @@ from functools import partial
 from ..model.reasons import Reason, counted, reason
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
-from ..search.victims import Found, Ranked, has_fresh, no_larger
+from ..search.victims import Found, Ranked, has_fresh, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
 from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
-    walk(cycle, may_reclaim, reclaim, partial(small_enough, cycle, None if cycle.displaced.holds_any else beyond_lines(cycle)))
+    walk(cycle, may_reclaim, reclaim, partial(small_enough, cycle, None if cycle.takers.holds_any else beyond_lines(cycle)))
 
 
 def beyond_lines(cycle: Cycle) -> dict[int, list[int]]:
@@ -61,7 +61,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     rules = Reclaim(cycle, work, quota_type, leaf, milli)
     if not rules.sources:
         return False
-    key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
+    key = ("reclaim", rules.signature, work.form.shape, *cycle.window_key(work))
     return bool(work.seats) or key not in cycle.refused
 
 
@@ -83,10 +83,10 @@ def reclaim(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
 
 def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reason | None:
     milli, leaf = rules.milli, rules.leaf
-    key = ("reclaim", rules.signature, work.form.shape, *cycle.stay(work))
+    key = ("reclaim", rules.signature, work.form.shape, *cycle.window_key(work))
     if not work.seats and key in cycle.refused:
         return NOTHING
-    large = max(8000, 2 * milli)
+    large = usual_size(milli)
     name = work.job.name
 
     def why(found: Found) -> Reason:

@@ -12,10 +12,10 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import HOUR_MS
 from ..place.seating import fit
 from ..reading.checkers import spell_instant
-from ..rules.legality import Inside, Reclaim
+from ..rules.legality import Preempt, Reclaim
 from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger
+from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger, usual_size
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
@@ -108,7 +108,7 @@ class Anew:
         self.quota_type = quota_type
         self.budget = budget
         self.milli = work.missing_milli(quota_type)
-        self.large = max(8000, 2 * self.milli)
+        self.large = usual_size(self.milli)
         self.claim: int | None = None  # the leaf in whose name it takes from others
         grid = cycle.grid
         self.allowed = any(budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True))
@@ -139,11 +139,11 @@ class Anew:
         """By the rules by which running work may be taken for the job: from those that are not large, else from all."""
         cycle, work = self.cycle, self.work
         leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
-        rules: list[Reclaim | Inside] = []
+        rules: list[Reclaim | Preempt] = []
         if leaf is not None:
             rules += Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
         if "preempt" in cycle.settings.passes:
-            rules.append(Inside(cycle, work, self.quota_type, work.leaf, self.milli))
+            rules.append(Preempt(cycle, work, self.quota_type, work.leaf, self.milli))
         for rights in rules:
             ranked, self.claim = rights.units(self.large), rights.leaf
             for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
@@ -153,7 +153,7 @@ class Anew:
                         return None
         return NO_SPLIT
 
-    def _take(self, ranked: Ranked, rights: Reclaim | Inside) -> bool:
+    def _take(self, ranked: Ranked, rights: Reclaim | Preempt) -> bool:
         """Evict the least that makes room together with instances split anew."""
         cycle = self.cycle
         found: list[Found] = []
@@ -171,7 +171,7 @@ class Anew:
 
         return replace(target, fits=fits, lacking=0)  # GPUs that are joined come free as well
 
-    def _carry_out(self, found: Found, rights: Reclaim | Inside) -> bool:
+    def _carry_out(self, found: Found, rights: Reclaim | Preempt) -> bool:
         cycle, name = self.cycle, self.work.job.name
         gone = {unit.work.job.name for unit in found.units}
         before = cycle.cluster.mark()
@@ -187,7 +187,7 @@ class Anew:
             cycle.cluster.seat(self.work, seats, self.quota_type, leaf, told)
             attempt.keep()
         cycle.changed()
-        cycle.displaced.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
+        cycle.takers.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
         return True
 
     # Placing

@@ -1,17 +1,18 @@
-"""Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum."""
+"""Everyone's minimum before anyone's surplus: elastic jobs give workers back for a waiting minimum. Whose: `own_surplus` in legality.py."""
 
 from collections.abc import Sequence
 from functools import partial
 
 from ..model.reasons import Reason, reason
-from ..rules.legality import ANY_SIZE, Inside, Reclaim, own_surplus, rank_and_cost
+from ..rules.legality import ANY_SIZE, Preempt, Reclaim, own_surplus, rank_and_cost
+from ..rules.times import may_cause_evictions
 from ..search.evicting import NOTHING, beside_others, given_back, place_in, take_units
 from ..search.units import Unit
 from ..search.victims import Rights
 from ..state.planning import Cycle
 from ..state.work import Work
 from .reclaim import claimant
-from .walk import may_evict, walk
+from .walk import walk
 
 
 def run(cycle: Cycle) -> None:
@@ -44,7 +45,7 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     leaf = work.leaf
     rights: Rights
     if claim is None:
-        rights, ranked = Inside(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
+        rights, ranked = Preempt(cycle, work, quota_type, leaf, milli), [*own_surplus(cycle, work, quota_type, leaf)]
     else:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
         ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
@@ -57,7 +58,7 @@ def give_own(cycle: Cycle) -> None:
 
     One gang in a plan, as the last thing that is done: nobody else takes the room that it makes.
     """
-    lacking = [work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting and may_evict(cycle, work)]
+    lacking = [work for work in cycle.waiting.queues.open if work.degraded and work in cycle.waiting and may_cause_evictions(cycle, work)]
     for work in sorted(lacking, key=cycle.waiting.order.rank):
         units = [] if work.gave_back or work.grown() else [unit for unit in cycle.units().units_of(work.order) if unit.surplus]
         units.sort(key=lambda unit: unit.key)

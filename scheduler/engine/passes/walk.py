@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..model.reasons import Reason, reason
 from ..rules.order import QueueOrder
+from ..rules.times import may_cause_evictions
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
 from ..state.work import Work
@@ -57,10 +58,10 @@ class Test:
 
     def of(self, work: Work) -> bool:
         cycle = self.cycle
-        if cycle.displaced.holds_back(work, inside=self.inside):
+        if cycle.takers.holds_back(work, inside=self.inside):
             cycle.waiting.note(work, TAKEN_AGAIN)
             return False
-        if work.kind.preemption_delay_ms and not may_evict(cycle, work):
+        if work.kind.preemption_delay_ms and not may_cause_evictions(cycle, work):
             return False
         if work.seats or work.evicted or self.by_job:
             return self._tried(work)
@@ -85,8 +86,3 @@ class Test:
         while at < len(queue) and not self.of(queue[at]):
             at += 1
         return at
-
-
-def may_evict(cycle: Cycle, work: Work) -> bool:
-    """Before its delay is over a job causes no eviction, move or shrink."""
-    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now

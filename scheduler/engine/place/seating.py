@@ -17,7 +17,7 @@ def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0
         return fit_one(cycle, work, quota_type, view, banned)
     wants = work.missing()
     repairing = bool(work.seats)
-    if not repairing and not cycle.capacity(view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+    if not repairing and not cycle.slots(view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
         return None
     for spare in (False, True)[: 1 + repairing]:
         placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, spare=spare, budget=budget)

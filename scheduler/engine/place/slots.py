@@ -21,7 +21,7 @@ class Slots:
         self.sums: dict[int, Ints] = {}  # by level
 
 
-class Capacity:
+class SlotCounts:
     """Slots per node and per domain in one view. What is known by node is kept up to date, the rest forgotten when the view has changed."""
 
     def __init__(self, grid: Grid, view: View) -> None:

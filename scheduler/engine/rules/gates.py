@@ -12,7 +12,7 @@ from ..model.values import CLASS_RANK, Preemptible
 from ..reading.checkers import spell_instant
 from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
-from .times import backoff, duration, ends_at, overdue
+from .times import backoff, duration, ends_at, overdue, protected_for
 from .windows import NEVER
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ def hold_of(cycle: "Cycle", work: Work, quota_type: int, milli: int, *, within: 
         gates.append(share)
     if not gates:
         return None
-    settings = cycle.settings
-    safe = tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms) if "preempt" in settings.passes else NEVER
+    safe = protected_for(cycle, leaf, "preempt") if "preempt" in cycle.settings.passes else NEVER
     hold = Hold(work, leaf, quota_type, milli, tuple(gates), 0, tree.within_guarantee(leaf, quota_type, milli), safe)
     hold = hold._replace(opens=_opens(cycle, hold))
     # Whoever leaves, or with those gone who are evicted for it, it has to stay within its share then.

@@ -13,7 +13,7 @@ from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Role
 from ..place.placement import Placer
-from ..place.slots import Capacity
+from ..place.slots import SlotCounts
 from ..reading.checkers import thousandths
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View
@@ -71,7 +71,7 @@ class Verdicts:
         key, fits = (work.form.shape, quota_type), self.cluster.forms.fits_empty
         if key not in fits:
             bare, kind = _bare(work), work.kind
-            could = self.capacity.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
+            could = self.slots.could_fit(work.form, quota_type, suspect=kind.tolerates_suspect)
             fits[key] = could and (work.form.plain or self.finds_places(bare, quota_type, bare.missing()))
         return fits[key]
 
@@ -87,9 +87,9 @@ class Verdicts:
             cluster.fleet = real
 
     @cached_property
-    def capacity(self) -> Capacity:
+    def slots(self) -> SlotCounts:
         """Of the fleet were nothing there."""
-        return Capacity(self.cluster.grid, View(self.cluster.grid))
+        return SlotCounts(self.cluster.grid, View(self.cluster.grid))
 
 
 def _bare(work: Work) -> Work:
@@ -141,7 +141,7 @@ class NeverFits:
     def _bind(self, role: Role, quota_type: int) -> Bind:
         own = role.placing.required if role.placing is not None else None
         level = self.width if own is None else max(self.width, self.grid.level_index[own])
-        most = role.least if role.parted else self.verdicts.capacity.most(role, self._eligible(role, quota_type), level)
+        most = role.least if role.parted else self.verdicts.slots.most(role, self._eligible(role, quota_type), level)
         return Bind(most, role, level, quota_type)
 
     def _together(self, quota_type: int) -> Reason:

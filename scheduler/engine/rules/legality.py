@@ -11,7 +11,7 @@ from ..search.victims import Found, Ranked, Rights, as_if_running, category, in_
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
-from .times import waited_long
+from .times import protected_for, waited_long
 
 Signature = tuple[object, ...]
 Pair = tuple[tuple[int, ...], Unit]
@@ -127,9 +127,9 @@ class Reclaim(Asked):
 
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order."""
-        units, quota_type, spared = self.cycle.units(), self.quota_type, self.cycle.settings.reclaim_min_runtime_ms
+        units, quota_type = self.cycle.units(), self.quota_type
         # What began after this instant is protected by its minimum run time.
-        until = max(self.cycle.now - self.tree.nearest(place, "reclaim_min_runtime_ms", spared), self.since - 1)
+        until = max(self.cycle.now - protected_for(self.cycle, place, "reclaim"), self.since - 1)
         outside = units.borrowed(place, self.division)
         asked = [
             unit
@@ -304,7 +304,7 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
 
 
-class Inside(Asked):
+class Preempt(Asked):
     """The rules inside one leaf: strictly lower work that is not protected gives way to higher, and surplus that is no higher to a minimum."""
 
     code = "preempt"
@@ -312,7 +312,7 @@ class Inside(Asked):
     def units(self, large: int) -> Ranked:
         """Everything that may be taken, in the order in which it is tried."""
         cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
-        until = cycle.now - cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+        until = cycle.now - protected_for(cycle, leaf, "preempt")
         lower = [
             unit
             for unit in units.of_leaf(leaf)

@@ -28,7 +28,7 @@ class TakenInVain(Exception):
     """One queue took back what this plan had started in another."""
 
 
-class Displaced:
+class Takers:
     def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
         self._before: dict[int, Mark] = {}  # the state before a job was served

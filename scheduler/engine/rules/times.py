@@ -1,6 +1,6 @@
-"""What follows from how long a job has run and waited, and from when it was last evicted."""
+"""What follows from how long a job has run and waited, and from when it was last evicted: protection, delays, `max_wait_s`, backoff."""
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
@@ -41,6 +41,21 @@ def ends_at(cycle: "Clocked", work: Work) -> int:
             length *= 2
     end = started + length
     return end if end > now else now
+
+
+def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"]) -> int:
+    """For how long after its start work below a node may not be taken: the minimum run time stated nearest, going up from the node.
+
+    For preempt the node is the leaf; for reclaim that of the victim just below where the two paths meet.
+    """
+    if by == "preempt":
+        return cycle.tree.nearest(place, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+    return cycle.tree.nearest(place, "reclaim_min_runtime_ms", cycle.settings.reclaim_min_runtime_ms)
+
+
+def may_cause_evictions(cycle: "Clocked", work: Work) -> bool:
+    """Before its delay is over a job causes no eviction, move or shrink."""
+    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
 
 
 def overdue(cycle: "Clocked", work: Work) -> bool:

@@ -23,7 +23,7 @@ Key = tuple[object, ...]
 
 def told_before(cycle: Cycle, key: Key, work: Work) -> Reason | None:
     """What a job like this one was told in this state. Who was held back by a reservation says nothing about those that stay less long."""
-    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.stay(work)))
+    known: tuple[Reason, int] | None = None if work.seats or work.backoff_matters else cycle.memo((*key, *cycle.window_key(work)))
     return None if known is None or cycle.book.length(work) < known[1] else known[0]
 
 
@@ -31,7 +31,7 @@ def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
     if is_backed_off(cycle, work):
         return  # others that ask for the same may do more
     length = cycle.book.length(work) if refused.code == "reservation" else 0
-    cycle.remember((*key, *cycle.stay(work)), (refused, length))
+    cycle.remember((*key, *cycle.window_key(work)), (refused, length))
 
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
@@ -151,7 +151,7 @@ def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
             return place_in(cycle, work, quota_type, 0, grid.size) is not None
     role = form.kind.roles[0]
     eligible = form.eligible(0, quota_type, suspect=form.kind.tolerates_suspect, spare=False)
-    return cycle.capacity(cycle.fleet.soon).most(role, eligible, form.width) >= role.least
+    return cycle.slots(cycle.fleet.soon).most(role, eligible, form.width) >= role.least
 
 
 def hopeful_domains(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, off: int = 0) -> list[int] | None:
@@ -198,7 +198,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
             domain = 0 if level is None else level.domain_of(node)
             # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
-    sums = cycle.capacity(soon).sums(role, eligible, width if level is not None else -1)
+    sums = cycle.slots(soon).sums(role, eligible, width if level is not None else -1)
     if off:
         slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * outside(off, grid.size)
         sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
@@ -282,9 +282,9 @@ def take_cheaply(
     Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
     what setting it back would come to as well.
     """
-    if not cycle.displaced.any_dear:
+    if not cycle.takers.any_dear:
         return False
-    dear = cycle.displaced.dear
+    dear = cycle.takers.dear
     others = [pair for pair in ranked if not dear(pair[1].work)]
     if len(others) == len(ranked):
         return False
@@ -432,7 +432,7 @@ def try_set(
     cycle.changed()
     if in_vain:
         raise TakenInVain
-    cycle.displaced.served(work, before, victims, code.code, upset=upset)
+    cycle.takers.served(work, before, victims, code.code, upset=upset)
     return None
 
 

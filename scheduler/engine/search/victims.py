@@ -161,6 +161,11 @@ def in_categories(units: Iterable[Unit], outside: Collection[Unit], large: int) 
     return [pair for rank in sorted(here) for pair in here[rank]]
 
 
+def usual_size(milli: int) -> int:
+    """For a job that asks for so much, units larger than this are taken only where no set of others suffices."""
+    return max(8000, 2 * milli)
+
+
 def no_larger(ranked: Ranked, most: int) -> Ranked:
     """Those of the units that are not larger."""
     return [pair for pair in ranked if pair[1].milli <= most] if any(unit.milli > most for _, unit in ranked) else ranked

@@ -18,7 +18,7 @@ from .grid import Grid, Ints, bit_set, ints
 
 if TYPE_CHECKING:
     from ..place.gradient import Columns
-    from ..place.slots import Capacity
+    from ..place.slots import SlotCounts
 
 
 MOST_NOTES = 10_000  # about changes of nodes, before all of them are looked at anew
@@ -129,7 +129,7 @@ class View:
         """Begin anew to note which nodes change. What others have made of the view up to then is of no use to them any more."""
         self.notes: list[int] = []
         self.columns: Columns | None = None
-        self.capacity: Capacity | None = None
+        self.slot_counts: SlotCounts | None = None
 
     def changed_since(self, read: int) -> list[int]:
         """The nodes that have changed since so many notes were taken up; -1: all of them."""

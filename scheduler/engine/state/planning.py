@@ -5,12 +5,12 @@ from typing import Any
 from weakref import proxy
 
 from ..model.values import Scenario
-from ..place.slots import Capacity
+from ..place.slots import SlotCounts
 from ..place.unbroken import Blocks
 from ..rules.claims import charge_claims
 from ..rules.gates import HeldShares
 from ..rules.order import QueueOrder
-from ..rules.taken_back import Displaced
+from ..rules.taken_back import Takers
 from ..search.movables import Movables
 from ..search.reservations import Book
 from ..search.units import Units
@@ -45,7 +45,7 @@ class Cycle:
         self._units: Units | None = None
         self.waiting = Waiting(self.cluster)
         self.book = Book(self)
-        self.displaced = Displaced(self)
+        self.takers = Takers(self)
         self.held_shares = HeldShares()
         self._go_on()
         self.cluster.blocks = Blocks(self.grid, self.waiting.queues.blocks(), self.cluster.state.usual_blocks)
@@ -80,11 +80,11 @@ class Cycle:
         tree = self.tree
         return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
 
-    def capacity(self, view: View) -> Capacity:
-        if view.capacity is None:
+    def slots(self, view: View) -> SlotCounts:
+        if view.slot_counts is None:
             # Else a view that nobody has any more would stay, with its nodes, until the garbage collector comes by.
-            view.capacity = Capacity(self.grid, proxy(view))
-        return view.capacity
+            view.slot_counts = SlotCounts(self.grid, proxy(view))
+        return view.slot_counts
 
     @property
     def standing(self) -> Standing:
@@ -125,7 +125,7 @@ class Cycle:
         """Take back all that was decided, and what was still to be worked out of that state."""
         self.book.clear()
         self.cluster.undo((0, 0))
-        self.displaced.forget()
+        self.takers.forget()
         self.gave_way.clear()
         self.held_shares = HeldShares()
         self._units = None
@@ -148,7 +148,7 @@ class Cycle:
         """Something computed about this state of the cluster, or None."""
         return self._memo.get(key)
 
-    def stay(self, work: Work) -> tuple[object, ...]:
+    def window_key(self, work: Work) -> tuple[object, ...]:
         """What the windows to come ask about a job beside its shape: where there are any, two jobs of one shape may differ."""
         return (work.home, work.form, work.job.limit_ms) if self.cluster.windows.upcoming else ()
 

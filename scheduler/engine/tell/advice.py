@@ -7,8 +7,7 @@ from typing import Any
 
 from ..model.values import Kind, Placed, Preemptible, Run
 from ..passes.allocate import could_start
-from ..passes.walk import may_evict
-from ..rules.times import backoff_until, duration
+from ..rules.times import backoff_until, duration, may_cause_evictions, protected_for
 from ..rules.windows import NEVER, Windows
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -80,7 +79,7 @@ class Advisor:
     def _room(self, work: Work, quota_type: int, level: int) -> int:
         role = work.kind.roles[0]
         eligible = work.form.eligible(0, quota_type, suspect=work.kind.tolerates_suspect, spare=False)
-        return self.cycle.capacity(self.cycle.fleet.soon).most(role, eligible, level)
+        return self.cycle.slots(self.cycle.fleet.soon).most(role, eligible, level)
 
     def _is_open(self, work: Work, quota_type: int, workers: int) -> bool:
         """Whether limits and guarantees leave room for so many workers."""
@@ -148,7 +147,7 @@ class Advisor:
             return False
         division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
         room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
-        spared = cycle.tree.nearest(leaf, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
+        spared = protected_for(cycle, leaf, "preempt")
         mine = work.form.least_milli(quota_type)
         if "grow" in cycle.settings.passes:
             mine = max(mine, min(work.form.most_milli(quota_type), cycle.idle_milli(quota_type)))
@@ -157,7 +156,7 @@ class Advisor:
             kept = cycle.waiting.notes.get(one.order, {}).get("reservation")
             if kept is not None and dict(kept.facts).get("holder") == work.job.name:
                 return True  # it waits for nothing but the place that is kept for the job, and ranks higher on any other
-            if quota_type not in one.open_types or not may_evict(cycle, one):
+            if quota_type not in one.open_types or not may_cause_evictions(cycle, one):
                 continue
             asked = one.missing_milli(quota_type)
             lower = cycle.standing.freeable_below(leaf, quota_type, one.form.level)

@@ -1,6 +1,7 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from ..model.plan import names
 from ..model.reasons import Reason, gpus, reason
@@ -9,7 +10,7 @@ from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
 from ..rules.legality import Reclaim
-from ..rules.times import overdue
+from ..rules.times import overdue, protected_for
 from ..search.evicting import NOTHING
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
@@ -84,7 +85,7 @@ class Blockers:
     def _with_own(self, work: Work, group: Reasons, own: dict[str, Reason], late: bool) -> Reasons:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
-        safe = self._safe([work.home], "preempt_min_runtime_ms") if self._ranks_above(work) else 0
+        safe = self._safe([work.home], "preempt") if self._ranks_above(work) else 0
         if safe:
             extra = [_with_safe(found, safe) if found.code == "victims" else found for found in extra]
         if late:
@@ -163,23 +164,22 @@ class Blockers:
             return (reason("share", detail, quota=name, **facts),)
         places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
         above = [tree.names[over] for over in places]
-        own = self._safe([leaf], "preempt_min_runtime_ms") if self._ranks_above(work) else 0
+        own = self._safe([leaf], "preempt") if self._ranks_above(work) else 0
         if not above:
             detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
             return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
         rules = Reclaim(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
-        safe = max(own, self._safe(places, "reclaim_min_runtime_ms"))
+        safe = max(own, self._safe(places, "reclaim"))
         detail = f"above their share{_of(tree, division)}: {names(above)}"
         detail += f"; their jobs do not free enough GPUs in one place{_safe_for(safe, 'work is')}"
         victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division), **_safe_fact(safe))
         return (victims,) if rules.even is None else (victims, rules.even)
 
-    def _safe(self, places: Sequence[int], field: str) -> int:
+    def _safe(self, places: Sequence[int], by: Literal["preempt", "reclaim"]) -> int:
         """How long work below these nodes is safe after its start, in seconds."""
-        default = getattr(self.cycle.settings, field)
-        return max(self.cycle.tree.nearest(place, field, default) for place in places) // 1000
+        return max(protected_for(self.cycle, place, by) for place in places) // 1000
 
     def _above_line(self, division: Division, parent: int) -> list[int]:
         """The nodes below another one that use more than they may count on."""

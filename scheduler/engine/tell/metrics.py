@@ -46,7 +46,7 @@ def fragmented(cycle: Cycle) -> int:
         for work in works:
             counts.setdefault((work.form.shape, work.types[0]), [work.form, 0])[1] += sign
     total = weight = 0
-    room = cycle.capacity(cycle.fleet.soon)
+    room = cycle.slots(cycle.fleet.soon)
     for (_, quota_type), (form, count) in counts.items():
         if count and form.largest is not None:
             weight += count

@@ -46,7 +46,7 @@ class Rooms:
         self.cycle = cycle
         self.foresees = foresees
         self.view = cycle.fleet.soon
-        self.capacity = cycle.capacity(self.view)
+        self.slots = cycle.slots(self.view)
         self.told: dict[Key, tuple[Reason | None, Work]] = {}  # None: there is room; and of whom that was asked
 
     def of(self, work: Work, quota_type: int) -> Reason | None:
@@ -86,9 +86,9 @@ class Rooms:
                 allowed |= eligible.array
             level, domain = self._pinned(work, place) if work.seats else (work.form.width, None)
             if domain is None:
-                most = self.capacity.most(role, eligible, level)
+                most = self.slots.most(role, eligible, level)
             else:
-                most = int(self.capacity.sums(role, eligible, level)[domain])
+                most = int(self.slots.sums(role, eligible, level)[domain])
             if most < len(ranks) and (worst is None or most * worst.missing < worst.most * len(ranks)):
                 worst = Narrow(role, eligible, level, domain, most, len(ranks))
         if worst is not None and worst.domain is not None and worst.level > 0:
@@ -144,7 +144,7 @@ class Rooms:
             near = {} if facts else self._nearest(role, eligible.array)
             return reason("fragmentation", detail, free=idle, room=most, needed=count, type=type_name, each=role.gpus, **near, **facts)
         name = cycle.grid.level_names[level]
-        domain = int(self.capacity.sums(role, eligible, level).argmax()) if pinned is None else pinned
+        domain = int(self.slots.sums(role, eligible, level).argmax()) if pinned is None else pinned
         where = cycle.grid.nodes[domain].name if level == len(cycle.grid.levels) - 1 else cycle.grid.levels[level].names[domain]
         facts |= {"level": name, "domain": where, "room": most, "needed": count, "type": type_name, "each": role.gpus}
         if pinned is None:

@@ -5,7 +5,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from ..model.values import HOUR_MS, QUEUED
-from ..rules.times import backoff_until, ends_at
+from ..rules.times import backoff_until, ends_at, protected_for
 from ..rules.windows import NEVER
 from ..state.planning import Cycle
 from ..state.standing import most_freed
@@ -120,10 +120,8 @@ class Wakes:
     def _spans(self, cycle: Cycle, leaf: int) -> Iterable[int]:
         """For how long something may protect what stands in a leaf: within it, and on each level on which another queue may take from it."""
         if leaf not in self._protections:
-            tree, settings = cycle.tree, cycle.settings
-            found = {tree.nearest(place, "reclaim_min_runtime_ms", settings.reclaim_min_runtime_ms) for place in tree.path[leaf]}
-            found.add(tree.nearest(leaf, "preempt_min_runtime_ms", settings.preempt_min_runtime_ms))
-            self._protections[leaf] = found - {0}
+            found = {protected_for(cycle, place, "reclaim") for place in cycle.tree.path[leaf]}
+            self._protections[leaf] = (found | {protected_for(cycle, leaf, "preempt")}) - {0}
         return self._protections[leaf]
 
     def freed_before(self, instant: int, cycle: Cycle, touched: Collection[Work]) -> int:

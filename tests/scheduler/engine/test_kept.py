@@ -17,7 +17,7 @@ from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.model.plan import Course, Plan
 from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
 from scheduler.engine.place.gradient import Columns
-from scheduler.engine.place.slots import Capacity
+from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.lookahead import Lookahead
 from scheduler.engine.search.reservations import Book
@@ -351,14 +351,14 @@ def test_a_plan_leaves_nothing_of_the_one_before(changed: Callable[[Scenario], S
         alive = [type(each).__name__ for each in states() if id(each) not in others]
     finally:
         gc.enable()
-    assert sorted(set(alive) - {"Capacity", "Columns"}) == ["Cluster", "Grid", "Lookahead", "View"]
+    assert sorted(set(alive) - {"SlotCounts", "Columns"}) == ["Cluster", "Grid", "Lookahead", "View"]
     assert alive.count("View") == views
     assert max(Counter(alive).values()) <= views
 
 
 def states() -> list[object]:
     # By their types alone: `isinstance` would wake whatever lazy object another test has left behind.
-    return [each for each in gc.get_objects() if type(each) in (Capacity, Cluster, Columns, Cycle, Grid, Lookahead, View)]
+    return [each for each in gc.get_objects() if type(each) in (SlotCounts, Cluster, Columns, Cycle, Grid, Lookahead, View)]
 
 
 @pytest.mark.parametrize(("started", "due_s"), [(-50, 550), (-900, 300)], ids=["as estimated", "beyond its estimate"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.place.seating import fit
-from scheduler.engine.place.slots import Capacity
+from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.form import Form
@@ -83,7 +83,7 @@ def test_units_of_some_leaves_are_those_of_all(seed: int, size: str):
         assert all(unit in some.of_leaf(unit.leaf) for unit in known)
 
 
-def same_room(known: Capacity, anew: Capacity, form: Form, quota_type: int) -> None:
+def same_room(known: SlotCounts, anew: SlotCounts, form: Form, quota_type: int) -> None:
     suspect = form.kind.tolerates_suspect
     assert known.could_fit(form, quota_type, suspect=suspect) == anew.could_fit(form, quota_type, suspect=suspect)
     if form.largest is not None:
@@ -105,7 +105,7 @@ def test_room_that_is_kept_up_to_date_is_that_of_the_view_as_it_is(seed: int, si
         for view in cycle.fleet.views():
             for form in cluster.forms.values():
                 for quota_type in form.types if chance.random() < 0.7 else ():
-                    same_room(cycle.capacity(view), Capacity(cycle.grid, view.copy()), form, quota_type)
+                    same_room(cycle.slots(view), SlotCounts(cycle.grid, view.copy()), form, quota_type)
         mark = cluster.mark()
         for work in [work for work in cluster.works if not work.seats and not work.evicted][:3]:
             if work.types and (seats := fit(cycle, work, work.types[0], cycle.fleet.views()[-1])) is not None:

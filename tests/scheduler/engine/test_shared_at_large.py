@@ -13,7 +13,7 @@ from scheduler.engine.model.values import Role
 from scheduler.engine.passes import reclaim as reclaim_module
 from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
-from scheduler.engine.place.slots import Capacity
+from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
@@ -109,7 +109,7 @@ def at_every_node(parts: Parts, role: Role, bits: int, size: int):
 def test_who_is_refused_room_finds_it_on_no_node(seed: int, passes: int, asked: list[tuple[int, int, int]]):
     cycle = after_some_passes(seed, passes, cpus=48, host_memory_gb=256)
     for view in cycle.fleet.views():
-        capacity = Capacity(cycle.grid, view)
+        capacity = SlotCounts(cycle.grid, view)
         for work in list(cycle.waiting)[:4]:
             first = work.kind.roles[0]
             others = [
