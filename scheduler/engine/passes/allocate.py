@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
-from ..rules.gates import closed_gate, hold_of, used_before
+from ..rules.held_gates import closed_gate, hold_of, used_before
 from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
-from ..rules.gates import closed_gate, held_gate
+from ..rules.held_gates import closed_gate, held_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
 from ..rules.times import may_cause_evictions

@@ -7,7 +7,7 @@ from ..model.reasons import Reason, reason
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
-from ..rules.gates import open_leaf
+from ..rules.held_gates import open_leaf
 from ..rules.taken_back import TakenInVain
 from ..rules.times import backoff_until
 from ..state.fleet import Seat

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..model.reasons import Reason, reason
 from ..model.values import Preemptible
 from ..reading.checkers import spell_instant
-from ..rules.gates import Hold
+from ..rules.held_gates import Hold
 from ..rules.times import overdue
 from ..state.fleet import Seat
 from ..state.standing import most_freed

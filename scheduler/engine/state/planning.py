@@ -8,7 +8,7 @@ from ..model.values import Scenario
 from ..place.slots import SlotCounts
 from ..place.unbroken import Blocks
 from ..rules.claims import charge_claims
-from ..rules.gates import HeldShares
+from ..rules.held_gates import HeldShares
 from ..rules.order import QueueOrder
 from ..rules.taken_back import Takers
 from ..search.movables import Movables

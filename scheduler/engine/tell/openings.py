@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from ..rules.gates import Gate, Hold, Rule, gates_ahead, uses_of
+from ..rules.held_gates import Gate, Hold, Rule, gates_ahead, uses_of
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
 from ..search.lookahead import FOREVER
