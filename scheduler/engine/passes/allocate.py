@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
-from ..rules.held_gates import closed_gate, hold_of, used_before
+from ..rules.gates import closed_gate, open_leaf
+from ..rules.held_gates import hold_of, used_before
 from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
@@ -214,11 +215,13 @@ def could_start(cycle: Cycle, work: Work, quota_type: int) -> bool:
 def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
     """Where a job may stand now, with its places taken."""
     book, windows, milli, banned = cycle.book, cycle.cluster.windows, work.missing_milli(quota_type), 0
-    leaf, refused = _charged_leaf(cycle, work, quota_type, milli)
-    if refused is None and windows.upcoming:
+    leaf, closed = open_leaf(cycle, work, quota_type, milli)
+    if closed:
+        return Look(REFUSED, closed[0])
+    if windows.upcoming:
         refused, banned = windows.gate(cycle.cluster, work, quota_type, milli)
-    if refused is not None:
-        return Look(REFUSED, refused)
+        if refused is not None:
+            return Look(REFUSED, refused)
     kept = bool(book.entries)
     seats = _clear_of_reservations(cycle, work, quota_type, milli, banned) if kept or banned else fit_any(cycle, work, quota_type, 0)
     if seats is not None:
@@ -232,17 +235,6 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
     if banned and fit_any(cycle, work, quota_type, 0) is not None:
         return Look(REFUSED, windows.block_reason(cycle.cluster, work, quota_type, milli))
     return Look(REFUSED if banned or work.evicted else NO_ROOM)
-
-
-def _charged_leaf(cycle: Cycle, work: Work, quota_type: int, milli: int) -> tuple[int, Reason | None]:
-    """The first leaf that may be charged with a job; or its own, and what refuses it in the first."""
-    first: Reason | None = None
-    for leaf in cycle.cluster.leaves_of(work, quota_type):
-        refused = closed_gate(cycle, work, leaf, quota_type, milli)
-        if refused is None:
-            return leaf, None
-        first = first or refused
-    return work.home, first
 
 
 def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Seat, ...] | None:

@@ -10,7 +10,7 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
-from ..rules.held_gates import closed_gate
+from ..rules.gates import closed_gate
 from ..rules.times import overdue
 from ..search.clearable import Cost, Need, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets

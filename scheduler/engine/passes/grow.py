@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
-from ..rules.held_gates import closed_gate, held_gate
+from ..rules.gates import closed_gate, limit_gate
+from ..rules.held_gates import held_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
 from ..rules.times import may_cause_evictions
@@ -113,7 +114,7 @@ class Growth:
         self.quota_type = work.quota_type
         self.division = cycle.tree.divisions[cycle.tree.division_of[work.quota_type]]
         self.milli = self.asked = work.form.wants_milli(self.wants, work.quota_type)
-        if work.charged_leaf != work.home and cycle.tree.limit_gate(self.leaf, self.quota_type, self.milli) is not None:
+        if work.charged_leaf != work.home and limit_gate(cycle.tree, self.leaf, self.quota_type, self.milli) is not None:
             # Beyond the window of its class all of it is charged to its own leaf.
             self.leaf, self.asked = work.home, work.milli + self.milli
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 from ..model.reasons import Reason, reason
+from ..rules.gates import fixed_gate
 from ..rules.legality import Preempt
 from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
@@ -36,7 +37,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
         lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level == work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
-    if work.form.fixed and cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
+    if work.form.fixed and fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False  # whoever gives way is preemptible, and makes no room among what is not
     if lower >= milli:
         return True

@@ -3,6 +3,7 @@
 from functools import partial
 
 from ..model.reasons import Reason, counted, reason
+from ..rules.gates import fixed_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger, usual_size
@@ -56,7 +57,7 @@ def may_reclaim(cycle: Cycle, work: Work, quota_type: int) -> bool:
     if leaf is None:
         return False
     milli = work.missing_milli(quota_type)
-    if work.form.fixed and cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
+    if work.form.fixed and fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False
     rules = Reclaim(cycle, work, quota_type, leaf, milli)
     if not rules.sources:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ..model.values import Window
 from ..state.tree import WINDOW_MARK
 from ..state.work import Work
+from .gates import limit_gate
 from .windows import here_since
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def charge_claims(cycle: "Cycle") -> None:
     before, claimed = len(cluster.journal), claims(cluster)
     for work in cluster.works:
         leaf = claimed.get(work, work.home)
-        if work.seats and work.charged_leaf != leaf and (leaf != work.home or tree.limit_gate(leaf, work.quota_type, work.milli) is None):
+        if work.seats and work.charged_leaf != leaf and (leaf != work.home or limit_gate(tree, leaf, work.quota_type, work.milli) is None):
             cluster.charge_elsewhere(work, leaf)
     if len(cluster.journal) > before:
         cycle.changed()

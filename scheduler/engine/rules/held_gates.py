@@ -12,7 +12,7 @@ from ..model.values import CLASS_RANK, Preemptible
 from ..reading.checkers import spell_instant
 from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
-from .times import backoff, duration, ends_at, overdue, protected_for
+from .times import duration, ends_at, overdue, protected_for
 from .windows import NEVER
 
 if TYPE_CHECKING:
@@ -167,26 +167,6 @@ def _safe_for(hold: Hold, work: Work, leaf: int) -> int:
     """For how long after its start the holder may not preempt a job of a leaf."""
     lower = leaf == hold.leaf and work.form.level < hold.work.form.level and work.kind.preemptible is Preemptible.ALWAYS
     return hold.safe if lower else NEVER
-
-
-def open_leaf(cycle: "Cycle", work: Work, quota_type: int, milli: int, claim: int | None) -> tuple[int, Reason | None]:
-    """The first leaf, from the one of the claim on, that may be charged with a job; or the last one, and what refuses it there."""
-    leaf, refused = work.home, None
-    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
-        refused = closed_gate(cycle, work, leaf, quota_type, milli)
-        if refused is None:
-            break
-    return leaf, refused
-
-
-def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
-    """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
-    return (
-        cycle.tree.limit_gate(leaf, quota_type, milli)
-        or (cycle.tree.fixed_gate(leaf, quota_type, milli, cycle.cluster.windows.ends(work)) if work.form.fixed else None)
-        or backoff(cycle, work, leaf, quota_type, milli)
-        or (held_gate(cycle, work, leaf, quota_type, milli) if cycle.book.holds and not work.seats else None)
-    )
 
 
 def held_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:

@@ -20,6 +20,7 @@ from ..state.fleet import Fleet, View
 from ..state.form import Wants
 from ..state.grid import Eligible, Grid, Ints
 from ..state.work import Work
+from .gates import limit_gate
 
 Verdict = tuple[tuple[Reason, ...], tuple[int, ...]]  # why jobs count in no request, or the types that they can have
 
@@ -49,7 +50,7 @@ class Verdicts:
             return (NeverFits(self, work).reason(),), ()
         within = tuple([quota_type for quota_type in fitting if self._within_limits(work, quota_type)])
         if not within:
-            refused = self.cluster.tree.limit_gate(work.home, fitting[0], work.form.least_milli(fitting[0]))
+            refused = limit_gate(self.cluster.tree, work.home, fitting[0], work.form.least_milli(fitting[0]))
             return (refused or reason("limit", "the job alone is larger than a limit above it"),), ()
         return (), within
 

@@ -7,7 +7,7 @@ from ..model.reasons import Reason, reason
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
-from ..rules.held_gates import open_leaf
+from ..rules.gates import open_leaf
 from ..rules.taken_back import TakenInVain
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
@@ -239,10 +239,10 @@ def beside_others(
     cycle: Cycle, work: Work, quota_type: int, milli: int, claim: int | None, place: Callable[[int], tuple[Seat, ...] | None], none: Reason
 ) -> tuple[tuple[Seat, ...], int] | Reason:
     """Take places that `place` finds off the banned nodes, if gates, windows and reservations agree; they, and which leaf is charged, or why not."""
-    leaf, refused = open_leaf(cycle, work, quota_type, milli, claim)
-    banned = 0
-    if refused is None:
-        refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+    leaf, closed = open_leaf(cycle, work, quota_type, milli, claim)
+    if closed:
+        return closed[-1]
+    refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
     if refused is not None:
         return refused
     seats = place(banned)

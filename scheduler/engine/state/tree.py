@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import compress
 from operator import ne
 
-from ..model.reasons import Reason, counted, gpus, reason
+from ..model.reasons import counted, gpus
 from ..model.values import ANY_TYPE, Quota, Scenario, Window
 from ..rules.fairshare import Siblings, divide, siblings
 
@@ -313,46 +313,6 @@ class Tree(Layout):
         return known
 
     # Gates
-
-    def limit_gate(self, leaf: int, quota_type: int, milli: int) -> Reason | None:
-        """Why the path's limits refuse so much more, if they do: the first one."""
-        return next(self.limits_refusing(leaf, quota_type, milli), None) if self.limited else None
-
-    def limits_refusing(self, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
-        """All limits on the path that refuse so much more."""
-        for place, of_type, most in self.limits(leaf, quota_type):
-            used = self.used_of(place, of_type)
-            if used + milli > most:
-                yield self._limit_reason(place, used, most, milli, None if of_type == EVERY_TYPE else self.types[of_type])
-        if self.quotas[leaf] is None:  # a window of a class
-            division = self.divisions[self.division_of[quota_type]]
-            used, most = division.used[leaf], division.limit[leaf] or 0
-            if used + milli > most:
-                yield self._limit_reason(leaf, used, most, milli)
-
-    def _limit_reason(self, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
-        name = self.names[place]
-        most = counted(limit) if what is None else f"{gpus(limit)} {what}"
-        detail = f"{name} uses {gpus(used)} of its limit of {most}; {gpus(milli)} more would exceed it"
-        of_type = {} if what is None else {"type": what}
-        return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000, **of_type)
-
-    def fixed_gate(self, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
-        """Why non-preemptible work does not fit inside the guarantees on its path, if it does not: the first one."""
-        return next(self.guarantees_refusing(leaf, quota_type, milli, ends), None)
-
-    def guarantees_refusing(self, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
-        """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
-        division = self.divisions[self.division_of[quota_type]]
-        for place, promised in self.promised_to_fixed(leaf, division, ends):
-            if division.fixed[place] + milli > promised:
-                name = self.names[place]
-                detail = (
-                    f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {self.amount(division, promised)}; "
-                    f"{gpus(milli)} more would exceed it"
-                )
-                facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
-                yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
 
     def promised_to_fixed(self, leaf: int, division: Division, ends: int) -> Iterator[tuple[int, int]]:
         """The guarantees on a leaf's way up, as non-preemptible work that ends at an instant may count them."""

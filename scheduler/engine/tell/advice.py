@@ -7,6 +7,7 @@ from typing import Any
 
 from ..model.values import Kind, Placed, Preemptible, Run
 from ..passes.allocate import could_start
+from ..rules.gates import fixed_gate, limit_gate
 from ..rules.times import backoff_until, duration, may_cause_evictions, protected_for
 from ..rules.windows import NEVER, Windows
 from ..state.planning import Cycle
@@ -84,9 +85,9 @@ class Advisor:
     def _is_open(self, work: Work, quota_type: int, workers: int) -> bool:
         """Whether limits and guarantees leave room for so many workers."""
         tree, milli = self.cycle.tree, workers * work.form.worker_milli(0, quota_type)
-        if tree.limit_gate(work.home, quota_type, milli) is not None:
+        if limit_gate(tree, work.home, quota_type, milli) is not None:
             return False
-        return not work.form.fixed or tree.fixed_gate(work.home, quota_type, milli, NEVER) is None
+        return not work.form.fixed or fixed_gate(tree, work.home, quota_type, milli, NEVER) is None
 
     # Whether it would start, and stay
 

@@ -9,6 +9,7 @@ from ..model.values import ANY_TYPE, Preemptible
 from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
+from ..rules.gates import guarantees_refusing, limits_refusing
 from ..rules.legality import Reclaim
 from ..rules.times import overdue, protected_for
 from ..search.evicting import NOTHING
@@ -120,9 +121,9 @@ class Blockers:
         cycle = self.cycle
         milli = work.missing_milli(quota_type)
         leaf = work.leaf
-        found = list(cycle.tree.limits_refusing(leaf, quota_type, milli)) if cycle.tree.limited else []
+        found = list(limits_refusing(cycle.tree, leaf, quota_type, milli)) if cycle.tree.limited else []
         if work.form.fixed:
-            found.extend(cycle.tree.guarantees_refusing(leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
+            found.extend(guarantees_refusing(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)))
         room = self.rooms.of(work, quota_type)
         if room is not None:
             found.append(room)

@@ -6,6 +6,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
+from ..rules.gates import fixed_gate
 from ..rules.times import backoff, backoff_until
 from ..rules.windows import NEVER
 from ..search.entries import Date, seats_of
@@ -74,7 +75,7 @@ class Outlook(NamedTuple):
     def _earliest_in(self, work: Work, quota_type: int, due: int, tree: Tree) -> Foreseen | None:
         cycle, ahead, allowances = self.cycle, self.ahead, self.allowances
         milli, length = work.missing_milli(quota_type), cycle.book.length(work)
-        if work.form.fixed and cycle.tree.fixed_gate(work.home, quota_type, milli, NEVER) is not None:
+        if work.form.fixed and fixed_gate(cycle.tree, work.home, quota_type, milli, NEVER) is not None:
             return None  # nothing that ends by itself is sure to make room inside a guarantee
         if allowances.binds and not allowances.may_open(work, quota_type, milli, length, tree):
             return None

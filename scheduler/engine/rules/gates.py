@@ -1,0 +1,83 @@
+"""What lets a job in: A + r <= L at its leaf and at every node above it; non-preemptible work also N + r <= D there.
+
+A job is refused as well by its backoff (times.py) and by what jobs ahead of it hold (held_gates.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ..model.reasons import Reason, counted, gpus, reason
+from ..model.values import ANY_TYPE
+from ..state.tree import EVERY_TYPE, Tree
+from ..state.work import Work
+from .held_gates import held_gate
+from .times import backoff
+
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
+
+
+def open_leaf(cycle: "Cycle", work: Work, quota_type: int, milli: int, claim: int | None = None) -> tuple[int, Sequence[Reason]]:
+    """The first leaf, from that of the claim on, that may be charged with a job; or its own, and what refuses it in each."""
+    refused = []
+    for leaf in cycle.cluster.leaves_of(work, quota_type, since=claim):
+        closed = closed_gate(cycle, work, leaf, quota_type, milli)
+        if closed is None:
+            return leaf, ()
+        refused.append(closed)
+    return work.home, refused
+
+
+def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
+    """What refuses a job that asks for so much: a limit, the guarantees where it can't be evicted, its backoff, or what is held for others."""
+    return (
+        limit_gate(cycle.tree, leaf, quota_type, milli)
+        or (fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) if work.form.fixed else None)
+        or backoff(cycle, work, leaf, quota_type, milli)
+        or (held_gate(cycle, work, leaf, quota_type, milli) if cycle.book.holds and not work.seats else None)
+    )
+
+
+def limit_gate(tree: Tree, leaf: int, quota_type: int, milli: int) -> Reason | None:
+    """Why the path's limits refuse so much more, if they do: the first one."""
+    return next(limits_refusing(tree, leaf, quota_type, milli), None) if tree.limited else None
+
+
+def limits_refusing(tree: Tree, leaf: int, quota_type: int, milli: int) -> Iterator[Reason]:
+    """All limits on the path that refuse so much more."""
+    for place, of_type, most in tree.limits(leaf, quota_type):
+        used = tree.used_of(place, of_type)
+        if used + milli > most:
+            yield _limit_reason(tree, place, used, most, milli, None if of_type == EVERY_TYPE else tree.types[of_type])
+    if tree.quotas[leaf] is None:  # a window of a class
+        division = tree.divisions[tree.division_of[quota_type]]
+        used, most = division.used[leaf], division.limit[leaf] or 0
+        if used + milli > most:
+            yield _limit_reason(tree, leaf, used, most, milli)
+
+
+def _limit_reason(tree: Tree, place: int, used: int, limit: int, milli: int, what: str | None = None) -> Reason:
+    name = tree.names[place]
+    most = counted(limit) if what is None else f"{gpus(limit)} {what}"
+    detail = f"{name} uses {gpus(used)} of its limit of {most}; {gpus(milli)} more would exceed it"
+    of_type = {} if what is None else {"type": what}
+    return reason("limit", detail, quota=name, used=used / 1000, limit=limit / 1000, needed=milli / 1000, **of_type)
+
+
+def fixed_gate(tree: Tree, leaf: int, quota_type: int, milli: int, ends: int) -> Reason | None:
+    """Why non-preemptible work does not fit inside the guarantees on its path, if it does not: the first one."""
+    return next(guarantees_refusing(tree, leaf, quota_type, milli, ends), None)
+
+
+def guarantees_refusing(tree: Tree, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
+    """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
+    division = tree.divisions[tree.division_of[quota_type]]
+    for place, promised in tree.promised_to_fixed(leaf, division, ends):
+        if division.fixed[place] + milli > promised:
+            name = tree.names[place]
+            detail = (
+                f"non-preemptible work of {name} holds {gpus(division.fixed[place])} of its guarantee of {tree.amount(division, promised)}; "
+                f"{gpus(milli)} more would exceed it"
+            )
+            facts = {"used": division.fixed[place] / 1000, "guaranteed": promised / 1000, "needed": milli / 1000}
+            yield reason("guarantee", detail, quota=name, **facts, **({} if division.name == ANY_TYPE else {"type": division.name}))
