@@ -9,7 +9,7 @@ from typing import TypeVar
 from .begin_anew import has_to_begin_anew
 from .model.plan import Course, Plan
 from .model.values import Scenario
-from .passes import allocate, consolidate, grow, preempt, reclaim, repartition, shrink, stale
+from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .rules.claims import charge_claims
 from .rules.invariants import prepare
 from .rules.taken_back import TakenBack, TakenInVain
@@ -23,7 +23,7 @@ Run = Callable[[Cycle], None]
 RUNS: dict[str, Run] = {
     "stale": stale.run,
     "allocate": allocate.run,
-    "backfill": allocate.backfill,
+    "backfill": backfill.run,
     "shrink": shrink.run,
     "consolidate": consolidate.run,
     "reclaim": reclaim.run,

@@ -1,17 +1,15 @@
 """Start what fits, in the order of queues, without anyone having to give way.
 
-With backfill on, the first blocked jobs get a place kept, and what comes behind them starts only where it delays none.
+With backfill on (backfill.py), places are kept for blocked jobs, and what comes behind them starts only where it delays none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
-from ..rules.gates import closed_gate, open_leaf
-from ..rules.held_gates import hold_of, used_before
-from ..rules.times import may_cause_evictions, overdue
+from ..rules.gates import open_leaf
 from ..search.evicting import delaying_none
 from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..state.fleet import Seat
@@ -19,33 +17,27 @@ from ..state.form import Form
 from ..state.planning import FAIR, Cycle
 from ..state.tree import NEVER, Division
 from ..state.work import Work
-from .gaps import due, in_gaps, leaves_in_time, lenders, not_bound
+from .gaps import leaves_in_time
 from .walk import TAKEN_AGAIN, in_turn
+
+Keep = Callable[[Cycle, Work, tuple[int, ...]], None]
 
 
 def run(cycle: Cycle) -> None:
-    """Alone, everything that fits starts; with backfill on, that pass serves the queue and keeps places."""
-    if "backfill" not in cycle.settings.passes:
-        serve(cycle, keep=False, free_start=True)
+    """Alone, everything that fits starts; with backfill on, that pass serves the queue instead: nothing must run into what it keeps."""
+    if "backfill" not in cycle.settings.passes and begin(cycle):
+        serve(cycle, keep=None, free_start=True)
 
 
-def backfill(cycle: Cycle) -> None:
-    """Takes the place of a plain allocate: a job behind a blocked one must not run into the place kept for that one."""
-    serve(cycle, keep=cycle.settings.backfill_depth > 0, free_start="allocate" in cycle.settings.passes)
-
-
-def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
-    """One walk over the queue. `keep`: blocked jobs get reservations; `free_start`: jobs ahead of any reservation may start."""
+def begin(cycle: Cycle) -> bool:
+    """Reservations are made anew; whether anybody waits."""
     cycle.book.clear()
     cycle.forget()
-    if not cycle.waiting.anybody():
-        return
-    # Who has waited as long as his class may heads the reservations.
-    heads = [work for work in cycle.waiting if overdue(cycle, work)] if keep and cycle.settings.waits_end else []
-    for work in sorted(heads, key=lambda work: work.order):
-        types = work.open_types
-        if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
-            _blocked(cycle, work, types, heads=True)
+    return cycle.waiting.anybody()
+
+
+def serve(cycle: Cycle, *, keep: Keep | None, free_start: bool) -> None:
+    """One walk over the queue. `keep`: what is kept for a blocked job; `free_start`: jobs ahead of any reservation may start."""
     for choice, division in cycle.waiting.rounds():
         Walk(cycle, choice, division, keep=keep, free_start=free_start).run()
 
@@ -53,7 +45,7 @@ def serve(cycle: Cycle, *, keep: bool, free_start: bool) -> None:
 class Walk:
     """One pass over the queues of one division."""
 
-    def __init__(self, cycle: Cycle, choice: int, division: Division, *, keep: bool, free_start: bool) -> None:
+    def __init__(self, cycle: Cycle, choice: int, division: Division, *, keep: Keep | None, free_start: bool) -> None:
         self.cycle = cycle
         self.choice = choice
         self.division = division
@@ -76,7 +68,7 @@ class Walk:
         for work in in_turn(cycle, order):
             types = cycle.waiting.tried_types(work, self.choice)
             if not self._serve(work, types) and self.keep:
-                _blocked(cycle, work, types)
+                self.keep(cycle, work, types)
             if self._over():
                 return
 
@@ -281,79 +273,3 @@ def _seat(cycle: Cycle, work: Work, quota_type: int, found: Look) -> None:
     work.backfilled = found.backfilled or (work.job.run.backfilled and bool(work.first_seats) and not work.evicted)
     cycle.book.has_backfilled |= work.backfilled
     cycle.changed()
-
-
-def _blocked(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
-    """Keep the earliest place and the gates for a blocked job, and let backfilled work give way to it if its time has come."""
-    book = cycle.book
-    if book.asks(work):
-        return
-    hopeful = [quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)]
-    if not hopeful:
-        return
-    types = tuple(hopeful)
-    if len(types) == 1 and not work.evicted:
-        may_be, staying = in_gaps(cycle, work, types[0])
-        if not may_be:
-            if staying:
-                book.stay(work, staying)
-            book.add_later(work, types[0])
-            return
-    if work.evicted:
-        _may_stand_at_once(cycle, work, types)
-        return
-    entry = book.add(work, types)
-    while entry is not None and not entry.at:
-        due(cycle, work, entry.quota_type)
-        if work not in cycle.waiting or not may_cause_evictions(cycle, work):
-            return
-        if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
-            return
-        book.withdraw(entry)  # nobody gives way to it, so its time has not come
-        entry = book.add(work, types)
-
-
-def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:
-    """Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
-
-    Nor for others whom it puts out, so what is free in one type may be somebody's from then on, and each type is asked about.
-    """
-    book = cycle.book
-    for quota_type in types:
-        entry = book.add(work, (quota_type,), only_now=True)
-        if entry is None:
-            continue
-        due(cycle, work, quota_type)
-        if work.seats:
-            return
-        book.withdraw(entry)
-
-
-def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
-    """Within the fair share, or no job within it waits for that type; and past the gates.
-
-    What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
-    """
-    book, tree = cycle.book, cycle.tree
-    milli = work.missing_milli(quota_type)
-    leaf = work.leaf
-    division = tree.divisions[tree.division_of[quota_type]]
-    stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
-    # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
-    within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
-    if behind and not within:
-        return False
-    refused = closed_gate(cycle, work, leaf, quota_type, milli)
-    if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
-        return False
-    hold = None if work.evicted else hold_of(cycle, work, quota_type, milli, within=within)
-    if refused is not None and hold is not None:
-        if hold.opens is not None:
-            book.add_from(work, quota_type, hold.opens)
-        elif not heads:
-            return False
-    if hold is not None:
-        book.holds.append(hold)
-    if stays or (within and not work.evicted):
-        book.blocked_within.add(quota_type)
-    return refused is None

@@ -1,0 +1,102 @@
+"""Keep the earliest place and the gates for the first blocked jobs, so that what comes behind them starts only where it delays none.
+
+At most `backfill_depth` of a quota type, those within their fair share before others; who has waited `max_wait_s` heads them. What may start
+before a place that is kept: `_look` in allocate.py, by `delays` and `yields` of reservations.py; who gives way to its holder: gaps.py.
+"""
+
+from ..rules.gates import closed_gate
+from ..rules.held_gates import hold_of, used_before
+from ..rules.times import may_cause_evictions, overdue
+from ..state.planning import Cycle
+from ..state.work import Work
+from .allocate import STARTED, begin, serve, try_start
+from .gaps import due, in_gaps, lenders, not_bound
+
+
+def run(cycle: Cycle) -> None:
+    """Takes the place of a plain allocate: a job behind a blocked one must not run into the place kept for that one."""
+    if not begin(cycle):
+        return
+    free_start, keeps = "allocate" in cycle.settings.passes, cycle.settings.backfill_depth > 0
+    heads = [work for work in cycle.waiting if overdue(cycle, work)] if keeps and cycle.settings.waits_end else []
+    for work in sorted(heads, key=lambda work: work.order):
+        types = work.open_types
+        if not (free_start and any(try_start(cycle, work, quota_type) == STARTED for quota_type in types)):
+            keep(cycle, work, types, heads=True)
+    serve(cycle, keep=keep if keeps else None, free_start=free_start)
+
+
+def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = False) -> None:
+    """Keep the earliest place and the gates for a blocked job, and let backfilled work give way to it if its time has come."""
+    book = cycle.book
+    if book.asks(work):
+        return
+    hopeful = [quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)]
+    if not hopeful:
+        return
+    types = tuple(hopeful)
+    if len(types) == 1 and not work.evicted:
+        may_be, staying = in_gaps(cycle, work, types[0])
+        if not may_be:
+            if staying:
+                book.stay(work, staying)
+            book.add_later(work, types[0])
+            return
+    if work.evicted:
+        _may_stand_at_once(cycle, work, types)
+        return
+    entry = book.add(work, types)
+    while entry is not None and not entry.at:
+        due(cycle, work, entry.quota_type)
+        if work not in cycle.waiting or not may_cause_evictions(cycle, work):
+            return
+        if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
+            return
+        book.withdraw(entry)  # nobody gives way to it, so its time has not come
+        entry = book.add(work, types)
+
+
+def _may_stand_at_once(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:
+    """Whoever this plan puts out has not left yet: he may stand elsewhere at once, but no date is kept for him before the next plan.
+
+    Nor for others whom it puts out, so what is free in one type may be somebody's from then on, and each type is asked about.
+    """
+    book = cycle.book
+    for quota_type in types:
+        entry = book.add(work, (quota_type,), only_now=True)
+        if entry is None:
+            continue
+        due(cycle, work, quota_type)
+        if work.seats:
+            return
+        book.withdraw(entry)
+
+
+def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) -> bool:
+    """Within the fair share, or no job within it waits for that type; and past the gates.
+
+    What later work of its own leaf uses is not counted. Of a job that its gates refuse, they are kept, and a place from when they let it in.
+    """
+    book, tree = cycle.book, cycle.tree
+    milli = work.missing_milli(quota_type)
+    leaf = work.leaf
+    division = tree.divisions[tree.division_of[quota_type]]
+    stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
+    # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
+    within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
+    if behind and not within:
+        return False
+    refused = closed_gate(cycle, work, leaf, quota_type, milli)
+    if refused is not None and (work.evicted or refused.code not in ("limit", "guarantee")):
+        return False
+    hold = None if work.evicted else hold_of(cycle, work, quota_type, milli, within=within)
+    if refused is not None and hold is not None:
+        if hold.opens is not None:
+            book.add_from(work, quota_type, hold.opens)
+        elif not heads:
+            return False
+    if hold is not None:
+        book.holds.append(hold)
+    if stays or (within and not work.evicted):
+        book.blocked_within.add(quota_type)
+    return refused is None
