@@ -10,14 +10,14 @@ import numpy as np
 
 from ..model.values import Kind, Placing, Role
 from ..state.cluster import Cluster
-from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
+from ..state.fleet import NO_PARTS, Seat, View, new_seat
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Level, bits_of_large, flags_of, span_bits
+from ..state.grid import Eligible, Grid, Level, Slice, bits_of_large, common, flags_of, span_bits
 from ..state.work import Work
 from .gradient import ask_of
+from .islands import Groups, gpus_on
 from .parts import Parts
 
-Slice = tuple[int, int]
 Seats = tuple[Seat, ...]
 
 
@@ -155,13 +155,13 @@ class Placer:
         return None if placing.required is not None else self._fill(place, role, ranks, low, high, placing.tp_group)
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
-        if role.parted:
-            return self.parts.fill(place, role, ranks, self.eligible(place).bits & ~self.banned & span_bits(low, high))
-        if 0 < role.gpus < tp_group:
-            return self._fill_groups(place, role, ranks, low, high, tp_group)
         bits = self.eligible(place).bits & ~self.banned
         if low or high < self.grid.size:
             bits &= span_bits(low, high)
+        if role.parted:
+            return self.parts.fill(place, role, ranks, bits)
+        if 0 < role.gpus < tp_group:
+            return Groups(self.cluster, self.work, self.view, bits, place).fill(ranks, (low, high), tp_group)
         chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
         if chosen is None:
             return None
@@ -178,100 +178,13 @@ class Placer:
             node = best_node(self.cluster, self.view, role, bits, steep=group <= 1, first=not chosen)
             if node is None:
                 return None
-            worker_mask = self._gpus_on(node, role.gpus, group)
+            worker_mask = gpus_on(self.grid, self.view, node, role.gpus, group)
             if role.gpus and not worker_mask:
                 bits &= ~(1 << node)
                 continue
             take(node, worker_mask, cpus, memory)
             chosen.append((node, worker_mask))
         return chosen
-
-    def _gpus_on(self, node: int, count: int, group: int) -> int:
-        """Which idle GPUs of a node one worker gets: whole islands stay whole where they can."""
-        free = self.view.free[node]
-        if node not in self.grid.narrow_islands:
-            return lowest(free, count)
-        parts = sorted((free & island for island in self.grid.nodes[node].islands), key=lambda mask: (mask.bit_count(), mask))
-        for part in parts:
-            if part.bit_count() >= count:
-                return lowest(part, count)
-        result = 0
-        for part in reversed(parts):  # the roomiest first, so that few islands are broken into
-            wanted = count - result.bit_count()
-            usable = part.bit_count() // group * group
-            result |= lowest(part, min(usable, wanted))
-        return result if result.bit_count() == count else 0
-
-    # Groups of several workers that need NVLink
-
-    def _fill_groups(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
-        size = max(1, tp_group // role.gpus)
-        groups: dict[int, list[int]] = {}
-        for rank in ranks:
-            groups.setdefault(rank // size, []).append(rank)
-        pinned: dict[int, Seat] = {seat.rank // size: seat for seat in self.work.seats if seat.role == place}
-        seats: list[Seat] = []
-        blocks: list[list[Seat]] = []
-        for number, members in sorted(groups.items()):
-            block = self._place_group(place, role, members, low, high, pinned.get(number))
-            if block is None:
-                return None
-            if number in pinned or len(members) < size:
-                seats.extend(block)
-            else:
-                blocks.append(block)
-        whole_ranks = [seat.rank for block in blocks for seat in block]
-        blocks.sort(key=lambda block: min(seat.node for seat in block))
-        in_order = [seat for block in blocks for seat in sorted(block, key=lambda seat: (seat.node, seat.mask))]
-        seats.extend(seat._replace(rank=rank) for seat, rank in zip(in_order, whole_ranks, strict=True))
-        return seats
-
-    def _place_group(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, pin: Seat | None) -> list[Seat] | None:
-        """Consecutive ranks inside one island: the tightest island that holds them."""
-        islands = self.grid.islands
-        if pin is not None:
-            # An island may reach beyond the domain in which the gang stands.
-            low, high = common((low, high), islands.slice_of(islands.domain_of(pin.node)))
-        bits = self.eligible(place).bits & ~self.banned & span_bits(low, high)
-        found: list[tuple[int, int, int, list[int]]] = []
-        for domain in range(islands.domain_of(low), islands.domain_of(max(low, high - 1)) + 1):
-            start, stop = common(islands.slice_of(domain), (low, high))
-            nodes = [node for node in range(start, stop) if bits >> node & 1]
-            for part in self._parts_of(nodes, pin):
-                if sum(self._room(node, part, role) for node in nodes) >= len(ranks):
-                    free = sum((self.view.free[node] & part).bit_count() for node in nodes)
-                    found.append((-free if self.spread else free, start, max(part, 0), nodes))
-        if not found:
-            return None
-        _, _, part, nodes = min(found)
-        return self._seat_group(place, role, ranks, nodes, part or -1)
-
-    def _parts_of(self, nodes: list[int], pin: Seat | None) -> Iterable[int]:
-        """Masks of the islands inside a node, or one that covers all."""
-        if len(nodes) == 1 and nodes[0] in self.grid.narrow_islands:
-            parts = self.grid.nodes[nodes[0]].islands
-            return [part for part in parts if pin is None or part & pin.mask]
-        return [-1]
-
-    def _room(self, node: int, part: int, role: Role) -> int:
-        room = (self.view.free[node] & part).bit_count() // role.gpus
-        return min(room, self.view.room_on(node, role.gpus, role.cpu_milli, role.host_memory_mib))
-
-    def _seat_group(self, place: int, role: Role, ranks: Sequence[int], nodes: list[int], part: int) -> list[Seat]:
-        seats: list[Seat] = []
-        left = list(ranks)
-        for node in sorted(nodes, key=lambda node: (-self._room(node, part, role), node)):
-            while left and self._room(node, part, role):
-                mask = lowest(self.view.free[node] & part, role.gpus)
-                seat = Seat(place, left.pop(0), node, mask, role.cpu_milli, role.host_memory_mib, role.gpus * 1000)
-                self.fleet.take(seat)
-                seats.append(seat)
-        return seats
-
-
-def common(one: Slice, other: Slice) -> Slice:
-    """The nodes that are in both."""
-    return max(one[0], other[0]), min(one[1], other[1])
 
 
 def best_node(cluster: Cluster, view: View, role: Role, bits: int, *, steep: bool = True, first: bool = True) -> int | None:

@@ -225,6 +225,14 @@ def bit_set(flags: npt.NDArray[np.bool_]) -> int:
     return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
 
 
+Slice = tuple[int, int]  # the nodes from one position to another
+
+
+def common(one: Slice, other: Slice) -> Slice:
+    """The nodes that are in both."""
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
 def span_bits(low: int, high: int) -> int:
     return ((1 << (high - low)) - 1) << low
 
