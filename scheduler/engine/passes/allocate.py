@@ -222,7 +222,7 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
         crowded = delays(book, work, quota_type, milli, seats)
         # What runs of a gang that is made whole was not lent to it.
         if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
-            return Look(REFUSED, held_back(book, crowded))
+            return Look(REFUSED, held_back(book, work, quota_type, milli, crowded[0]))
         return Look(STARTED, None, seats, leaf, backfilled=True)
     if banned and fit_any(cycle, work, quota_type, 0) is not None:
         return Look(REFUSED, windows.block_reason(cycle.cluster, work, quota_type, milli))

@@ -249,7 +249,7 @@ def beside_others(
     if seats is None or cycle.cluster.in_a_circle(work, seats):
         return none
     crowded = delays(cycle.book, work, quota_type, milli, seats)
-    return held_back(cycle.book, crowded) if crowded else (seats, leaf)
+    return held_back(cycle.book, work, quota_type, milli, crowded[0]) if crowded else (seats, leaf)
 
 
 def delaying_none(
@@ -359,7 +359,7 @@ def _take_least(
             return None, False
         if not kept:
             refused = again
-    return held_back(cycle.book, [next(ascending(kept))]) if refused is NOTHING and kept else refused, others
+    return held_back(cycle.book, work, quota_type, milli, next(ascending(kept))) if refused is NOTHING and kept else refused, others
 
 
 def _known_sets(

@@ -318,9 +318,9 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
 
 def _short_of_host(book: Book, seats: tuple[Seat, ...], until: int, inside: bool, work: Work) -> list[int]:
     """Nodes on which the seats leave too few processors, or too little memory, for those who will start there meanwhile."""
-    own, rehearsal, short = book._asked_at.get(work.order, len(book._entries)), book.rehearsal(book.ahead), []
+    rehearsal, short = book.rehearsal(book.ahead), []
     for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
-        kept = [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
+        kept = _binding(book, node, until, inside, work)
         here = [seat for seat in seats if seat.node == node]
         cpus, memory = sum(seat.cpus for seat in here), sum(seat.memory for seat in here)
         if not all(rehearsal.host_suffices(cpus, memory, node, entry.at, 1) for entry in kept):
@@ -344,9 +344,16 @@ def _taken(book: Book, seats: tuple[Seat, ...]) -> dict[int, list[int]]:
     return taken
 
 
-def held_back(book: Book, nodes: list[int]) -> Reason:
-    """Whose reservation stands in the way on the nodes."""
-    entry = book._by_node[nodes[0]][0]
+def _binding(book: Book, node: int, until: int, inside: bool, work: Work) -> list[Entry]:
+    """What is kept on a node before an instant and binds a job."""
+    own = book._asked_at.get(work.order, len(book._entries))
+    return [entry for entry in book._by_node[node] if not entry.served and entry.at < until and _binds(book, entry, own, inside, work)]
+
+
+def held_back(book: Book, work: Work, quota_type: int, milli: int, node: int) -> Reason:
+    """Whose reservation on a node stands in the way of a job: the first that binds it."""
+    binding = _binding(book, node, *_span(book, work, quota_type, milli), work)
+    entry = (binding or book._by_node[node])[0]  # of one that was served meanwhile, too, the job may have been held off
     at = spell_instant(book.cycle.now + entry.at)
     holder = entry.work.job.name
     detail = f"would still run at {at}, when {holder} has {len(entry.places)} node{'s' * (len(entry.places) != 1)} reserved"

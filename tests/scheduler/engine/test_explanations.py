@@ -379,6 +379,18 @@ def test_who_is_only_held_back_by_a_reservation_is_told_neither_of_moves_nor_of_
     assert reasons(plan_of(scene([node("n0"), node("n1")], [quota("q", 16), quota("b")], jobs)), "short") == {"reservation"}
 
 
+def test_who_is_held_back_is_told_of_the_reservation_that_binds_it() -> None:
+    """Not of the first on the node, whose time comes only after it has ended."""
+    held = [
+        running("a", [at("n0", 0, 1, 2, 3)], limit_s=3600, started=0, priority=9),
+        running("b", [at("n0", 4, 5)], limit_s=10800, started=0, priority=9),
+    ]
+    whole, between = job("whole", gpus=8, submitted=-300), job("between", gpus=5, submitted=-200, limit_s=3600)
+    scenario = scene([node("n0")], [quota("q", 8)], [*held, whole, between, job("late", gpus=2, limit_s=5400, grace_s=600)])
+
+    assert told(scenario, "late", "reservation") == "would still run at 2026-11-20T10:00:00Z, when between has 1 node reserved"
+
+
 def test_who_is_only_held_back_by_a_window_is_not_told_of_moves() -> None:
     window = {"name": "w", "quota": "a", "gpus": 4, "gpu_type": H100, "start": 1000, "end": 5000, "notice_s": 600}
     waits = job("waits", "b", 8, grace_s=700, limit_s=1001)
