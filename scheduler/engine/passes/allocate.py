@@ -25,15 +25,8 @@ Keep = Callable[[Cycle, Work, tuple[int, ...]], None]
 
 def run(cycle: Cycle) -> None:
     """Alone, everything that fits starts; with backfill on, that pass serves the queue instead: nothing must run into what it keeps."""
-    if "backfill" not in cycle.settings.passes and begin(cycle):
+    if "backfill" not in cycle.settings.passes and cycle.begin_walk():
         serve(cycle, keep=None, free_start=True)
-
-
-def begin(cycle: Cycle) -> bool:
-    """Reservations are made anew; whether anybody waits."""
-    cycle.book.clear()
-    cycle.forget()
-    return cycle.waiting.anybody()
 
 
 def serve(cycle: Cycle, *, keep: Keep | None, free_start: bool) -> None:

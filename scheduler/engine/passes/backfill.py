@@ -9,13 +9,13 @@ from ..rules.held_gates import hold_of, used_before
 from ..rules.times import may_cause_evictions, overdue
 from ..state.planning import Cycle
 from ..state.work import Work
-from .allocate import STARTED, begin, serve, try_start
+from .allocate import STARTED, serve, try_start
 from .gaps import due, in_gaps, lenders, not_bound
 
 
 def run(cycle: Cycle) -> None:
     """Takes the place of a plain allocate: a job behind a blocked one must not run into the place kept for that one."""
-    if not begin(cycle):
+    if not cycle.begin_walk():
         return
     free_start, keeps = "allocate" in cycle.settings.passes, cycle.settings.backfill_depth > 0
     heads = [work for work in cycle.waiting if overdue(cycle, work)] if keeps and cycle.settings.waits_end else []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
-from ..rules.gates import closed_gate, limit_gate
+from ..rules.gates import closed_gate, limit_gate, open_leaf
 from ..rules.held_gates import held_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
@@ -138,9 +138,7 @@ class Growth:
     def _place(self, view: View) -> tuple[Seat, ...] | None:
         """Take places for the step where gates and windows allow it, off the places that are kept for a minimum."""
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
-        if closed_gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None:
-            return None
-        if cycle.book.holds and held_gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None:
+        if any(gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None for gate in (closed_gate, held_gate)):
             return None
         kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
         if kept_clear is not None:
@@ -234,10 +232,9 @@ class Growth:
             if quota_type not in work.open_types or (key in asked and not work.seats):
                 continue
             asked.add(key)
-            milli, leaves = work.missing_milli(quota_type), cycle.cluster.leaves_of(work, quota_type)
             if not work.seats and not cycle.slots(soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
                 continue
-            if any(closed_gate(cycle, work, leaf, quota_type, milli) is None for leaf in leaves):
+            if not open_leaf(cycle, work, quota_type, work.missing_milli(quota_type))[1]:
                 with cycle.cluster.attempt():
                     if fit(cycle, work, quota_type, soon) is not None:
                         return True

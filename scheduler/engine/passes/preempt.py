@@ -34,7 +34,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
     milli = work.missing_milli(quota_type)
     lower = cycle.standing.freeable_below(leaf, quota_type, work.form.level)
     if lower and cycle.cluster.forms.elastic:
-        lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.level == work.form.level)
+        lower += sum(unit.milli for unit in cycle.units().of_leaf(leaf) if unit.surplus and unit.form.level == work.form.level)
     if not lower or lower + cycle.idle_milli(quota_type) < milli:
         return False
     if work.form.fixed and fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
@@ -59,7 +59,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     name = work.job.name
 
     def why(found: Found) -> Reason:
-        equal = any(unit.level == work.form.level for unit in found.units)
+        equal = any(unit.form.level == work.form.level for unit in found.units)
         also = ", and surplus of its equals goes to its minimum" if equal else ""
         return reason("preempt", f"{name} has a higher class or number in the same queue{also}")
 

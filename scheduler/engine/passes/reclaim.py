@@ -42,11 +42,8 @@ def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
     division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
     milli = work.missing_milli(quota_type)
-    if not cycle.cluster.windows.lasting:
-        leaf = work.leaf
-        return leaf if milli and division.used[leaf] + milli <= division.fair[leaf] else None
-    for leaf in cycle.cluster.leaves_of(work, quota_type):
-        if division.used[leaf] + milli <= division.fair[leaf] and milli:
+    for leaf in cycle.cluster.leaves_of(work, quota_type) if cycle.cluster.windows.lasting else (work.leaf,):
+        if milli and division.used[leaf] + milli <= division.fair[leaf]:
             return leaf
     return None
 

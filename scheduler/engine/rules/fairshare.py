@@ -1,7 +1,4 @@
-"""Dividing a pool of GPUs among the siblings of a quota tree. Pure arithmetic on whole numbers.
-
-Past usage is taken as it is stated; whom a new one spares until the end of a step of fairness is decided in legality.py.
-"""
+"""Dividing a pool of GPUs among the siblings of a quota tree: whole numbers only. Whom a new usage spares within a step: legality.py."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -298,7 +298,7 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     given = [
         unit
         for unit in (units.of_leaf(leaf) if cycle.cluster.forms.elastic else ())
-        if unit.surplus and unit.level <= work.form.level and unit.work is not work and unit.quota_type == quota_type
+        if unit.surplus and unit.form.level <= work.form.level and unit.work is not work and unit.quota_type == quota_type
     ]
     borrowed = units.borrowed(leaf, cycle.tree.divisions[cycle.tree.division_of[quota_type]]) if given else ()
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
@@ -312,12 +312,12 @@ class Preempt(Asked):
     def units(self, large: int) -> Ranked:
         """Everything that may be taken, in the order in which it is tried."""
         cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
-        until = cycle.now - protected_for(cycle, leaf, "preempt")
+        until, shrinks = cycle.now - protected_for(cycle, leaf, "preempt"), "shrink" in cycle.settings.passes
         lower = [
             unit
             for unit in units.of_leaf(leaf)
             if unit.quota_type == quota_type
-            and (unit.level < level or (unit.surplus and unit.level == level and unit.work is not self.work and "shrink" in cycle.settings.passes))
+            and (unit.form.level < level or (shrinks and unit.surplus and unit.form.level == level and unit.work is not self.work))
             and (unit.surplus or unit.fresh or unit.began <= until)
         ]
         return in_categories(lower, units.borrowed(leaf, self.division), large)

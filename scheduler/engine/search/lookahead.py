@@ -22,7 +22,7 @@ class Lookahead:
     def __init__(self, grid: Grid, now: int, idle: list[int], releases: Iterable[tuple[int, int, int]]) -> None:
         """`releases` are (instant, node, GPUs) of everything that is held now and ends at all."""
         self.grid = grid
-        self.now = now
+        self.now = now  # who looks on from a later moment sets it
         self._idle = idle
         self._ends: list[dict[int, int]] = [{} for _ in idle]  # by node and instant the GPUs that come free
         for at, node, count in releases:
@@ -174,10 +174,6 @@ class Lookahead:
         if opened >= 0:
             gaps.append((opened, END))
         return gaps
-
-    def pass_time(self, now: int) -> None:
-        """Count from a later moment on."""
-        self.now = now
 
     def least_free(self, node: int, first: int, until: int, besides: Sequence[tuple[int, int, int]] = ()) -> int:
         """The fewest GPUs free on a node from one moment to another; `besides` lists (from, to, GPUs) that are not held against it."""

@@ -114,7 +114,7 @@ class Prospects(ABC):
         changed = known.changed | dict.fromkeys(journal[self._read :], True)
         known.changed, self._read = {}, len(journal)
         if now != ahead.now:
-            ahead.pass_time(now)
+            ahead.now = now
             changed = dict.fromkeys(known.stays.out_of_date(now), True) | changed
         self._take_up(ahead, known.stays, [(work, self._held_by(work) if there else NOWHERE) for work, there in changed.items()])
         for entry in self._entries:

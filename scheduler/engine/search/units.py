@@ -46,11 +46,7 @@ class Unit:
     @property
     def key(self) -> tuple[bool, bool, tuple[int, int], Cost]:
         """How any two units compare."""
-        return not self.fresh, not self.surplus, self.level, self.cost
-
-    @property
-    def level(self) -> tuple[int, int]:
-        return self.form.level
+        return not self.fresh, not self.surplus, self.form.level, self.cost
 
 
 def stands_by_plan(work: Work) -> bool:

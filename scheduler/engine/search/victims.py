@@ -5,6 +5,7 @@ fits and gives back, last taken first, what is not needed. Of several sets the o
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -486,14 +487,7 @@ def _shortest(taken: list[Unit], fits: Callable[[Sequence[Unit]], bool]) -> list
     """The fewest units from the front that make room. More room never hurts, so they can be found by halving."""
     if not taken or not fits(taken):
         return None
-    least, most = 1, len(taken)
-    while least < most:
-        middle = (least + most) // 2
-        if fits(taken[:middle]):
-            most = middle
-        else:
-            least = middle + 1
-    return taken[:least]
+    return taken[: 1 + bisect_left(range(1, len(taken)), True, key=lambda most: fits(taken[:most]))]
 
 
 def _collect_on_one_node(units: Ranked, rights: Rights, target: Target) -> list[Unit] | None:

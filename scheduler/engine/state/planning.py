@@ -139,10 +139,12 @@ class Cycle:
         leaf = work.leaf
         return division.used[leaf] + milli <= division.fair[leaf]
 
-    def forget(self) -> None:
-        """Reservations are made anew: what was refused because of the old ones may be possible, and is said anew."""
+    def begin_walk(self) -> bool:
+        """Whether anybody waits. Reservations are made anew: what was refused because of the old ones may be possible, and is said anew."""
+        self.book.clear()
         self._memo.clear()
         self.waiting.notes.clear()
+        return self.waiting.anybody()
 
     def memo(self, key: tuple[Any, ...]) -> Any:
         """Something computed about this state of the cluster, or None."""

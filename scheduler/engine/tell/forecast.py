@@ -187,7 +187,7 @@ class Forecast:
                 continue
             since = due - cycle.now
             counted = book.only_gpus_count(work.form) and not cycle.cluster.windows.upcoming
-            later.pass_time(due)
+            later.now = due
             foreseen = (by_count if counted else outlook).earliest(work, types, since)
             if foreseen is None:
                 continue

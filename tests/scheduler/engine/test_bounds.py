@@ -140,7 +140,7 @@ def lowest_of(units: list[Unit]) -> Lowest | None:
     if not preemptible:
         return None
     milli = sum(unit.milli + sum(1000 * len(seat.parts) for seat in unit.seats) for unit in preemptible)
-    return Lowest(min(unit.level for unit in preemptible), milli)
+    return Lowest(min(unit.form.level for unit in preemptible), milli)
 
 
 @pytest.mark.parametrize("seed", range(2))

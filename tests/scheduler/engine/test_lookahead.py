@@ -110,7 +110,7 @@ def test_a_later_look_finds_what_a_new_one_would() -> None:
         for gpus, workers, length in asked:
             ahead.earliest(gpus, workers, length, everywhere, grid.levels[1])
         now = rng.randint(1, 18)
-        ahead.pass_time(now)
+        ahead.now = now
         for gpus, workers, length in asked:
             found = ahead.earliest(gpus, workers, length, everywhere, grid.levels[1])
             domains = [range(*grid.levels[1].slice_of(domain)) for domain in range(len(grid.levels[1]))]
