@@ -24,7 +24,7 @@ class Refusing(Walk):
     """The engine's own walk, on which nobody gets anything and nobody is passed over."""
 
     def __init__(self, cycle: Cycle, choice: int, division: Any) -> None:
-        super().__init__(cycle, choice, division, keep=False, free_start=True)
+        super().__init__(cycle, choice, division, keep=None, free_start=True)
         self.asked: list[str] = []
 
     def _serve(self, work: Work, types: tuple[int, ...]) -> bool:
