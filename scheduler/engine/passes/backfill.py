@@ -1,7 +1,6 @@
-"""Keep the earliest place and the gates for the first blocked jobs, so that what comes behind them starts only where it delays none.
+"""Keep the earliest place and the gates for the first blocked jobs of each quota type; those that have waited `max_wait_s` head them.
 
-At most `backfill_depth` of a quota type, those within their fair share before others; who has waited `max_wait_s` heads them. What may start
-before a place that is kept: `_look` in allocate.py, by `delays` and `yields` of reservations.py; who gives way to its holder: gaps.py.
+What may start before such a place: `_look` in allocate.py, by `delays` and `yields` of reservations.py. What gives way to its holder: gaps.py.
 """
 
 from ..rules.gates import closed_gate

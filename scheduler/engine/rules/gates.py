@@ -1,7 +1,4 @@
-"""What lets a job in: A + r <= L at its leaf and at every node above it; non-preemptible work also N + r <= D there.
-
-A job is refused as well by its backoff (times.py) and by what jobs ahead of it hold (held_gates.py).
-"""
+"""Gates at a leaf and every node above it: A + r <= L, for non-preemptible work N + r <= D; and its backoff, and what held_gates.py says."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

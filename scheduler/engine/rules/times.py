@@ -44,10 +44,7 @@ def ends_at(cycle: "Clocked", work: Work) -> int:
 
 
 def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"]) -> int:
-    """For how long after its start work below a node may not be taken: the minimum run time stated nearest, going up from the node.
-
-    For preempt the node is the leaf; for reclaim that of the victim just below where the two paths meet.
-    """
+    """The minimum run time stated nearest, going up from a node: for preempt the leaf, for reclaim that of the victim just below the fork."""
     if by == "preempt":
         return cycle.tree.nearest(place, "preempt_min_runtime_ms", cycle.settings.preempt_min_runtime_ms)
     return cycle.tree.nearest(place, "reclaim_min_runtime_ms", cycle.settings.reclaim_min_runtime_ms)
