@@ -2,33 +2,33 @@
 
 How long jobs take is drawn from how earlier ones took, of their team as far as there are enough and of everyone besides; what runs has already
 lasted so long. Each team submits again what it, or now and then another team, submitted at that time of the day on one of the last days. A future
-is then played by the order of queues, the shares, limits and guarantees of the engine's own tree, on counts of free GPUs by node: reservations,
-moves and reclaims are followed in a coarser way, and domains, parts of GPUs and windows not at all. It is the spread of starts over futures that is
-asked for, not a plan.
+is then played by the engine itself, on a clock that is the coarser the further it looks ahead (`future`). It is the spread of starts over futures
+that is asked for, not a plan.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import merge
-from itertools import count
 from math import exp, log
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from random import Random
 from statistics import NormalDist
 from typing import NamedTuple
 
-from scheduler.engine.model.values import Job, Preemptible, Scenario
-from scheduler.engine.state.grid import Grid
-from scheduler.engine.state.tree import Tree
+from scheduler.engine.model.values import QUEUED, Job, Scenario
+from scheduler.engine.rules.invariants import InvariantBroken
 
-from .one import Demand, One
-from .playing import Playing
+from .future import Future
 
+logger = logging.getLogger(__name__)
 FUTURES = 16
-# Events that all futures together may take, some seconds of a processor; so many jobs that are set up cost as much as one. Thousands of waiting jobs
-# are not played to their end.
-MOST_EVENTS = 20_000
-JOBS_AN_EVENT = 50
+# Plans of a future: from one minute to half a day ahead, or nearly. A plan costs by the jobs that it looks at, so that many of them are played for
+# fewer plans, and more than that not at all; setting a future up, and telling what it was not played for, costs as much as some.
+MOST_PLANS = 48
+MOST_LOOKS = 5_400_000  # of plans at jobs, in all futures together: a minute of a processor at most
+SET_UP = 2
 # So many of a team's own run times weigh as much as those of everyone.
 SHRINK = 20
 # Before anything has ended: run times lie around their estimates by a lognormal factor.
@@ -42,7 +42,6 @@ DAY = 86_400_000
 LEAST_KNOWN = 2 * 3_600_000  # of submissions, from which on they are expected to go on so
 BLOCK = 6 * 3_600_000  # what was submitted within so long comes again together
 AHEAD = 14 * DAY
-LATER = 1 << 40  # behind all that wait now
 
 
 Lasted = tuple[str, int, int]  # quota, what a job had said, and how long it took or has lasted by now
@@ -103,104 +102,38 @@ class Stage:
 
     def __init__(self, scenario: Scenario, past: Past | None = None) -> None:
         self.scenario, self.past = scenario, past or Past()
-        self.grid = Grid(scenario)
-        self.tree = Tree(scenario, self.grid.types, self.grid.capacity, [])
-        self._kinds: dict[int, tuple[Demand, tuple[int, ...], int]] = {}
-        self._shared: set[tuple[int, int]] = set()
-        self.stands: list[tuple[One, Job, list[tuple[int, int]]]] = []
-        self.waits: list[tuple[One, Job]] = []
+        self.stands = [job for job in scenario.jobs if job.run.workers or job.run.leaving]
+        self.waits = [job for job in scenario.jobs if job.run.state == "queued" and not (job.run.workers or job.run.leaving)]
         first = min((jobs[0].submitted for jobs in self.past.submitted.values()), default=scenario.now)
+        # What a job was drawn to take counts, and not what the scenario knows of it.
+        bare = tuple(job if job.work_ms is None else replace(job, work_ms=None) for job in scenario.jobs)
+        self.bare = replace(scenario, jobs=bare, settings=replace(scenario.settings, forecast="none"))
+        self.quotas = {quota.name for quota in scenario.quotas}
         self.known = scenario.now - first  # for how long submissions are known
-        for order, job in enumerate(scenario.jobs):
-            if job.run.workers or job.run.leaving:
-                self.stands.append((self.one(order, job), job, self._seats(job)))
-            elif job.run.state == "queued" and self._kind(job)[1]:
-                self.waits.append((self.one(order, job), job))
 
-    def _seats(self, job: Job) -> list[tuple[int, int]]:
-        """The GPUs it has by node; one that several share counts for the first of them."""
-        found: dict[int, int] = {}
-        for worker in (*job.run.workers, *job.run.leaving):
-            node = self.grid.index[worker.node]
-            for gpu in range(worker.gpus.bit_length()):
-                if worker.gpus >> gpu & 1 and (node, gpu) not in self._shared:
-                    self._shared.add((node, gpu))
-                    found[node] = found.get(node, 0) + 1
-        return list(found.items())
-
-    def _kind(self, job: Job) -> tuple[Demand, tuple[int, ...], int]:
-        """Request, the largest workers first; of which types it can be; and its milli-GPU. No type: it is not played."""
-        known = self._kinds.get(id(job.kind))
-        if known is None:
-            roles = job.kind.roles
-            demand = tuple(sorted(((role.gpus, role.least) for role in roles if role.least and role.gpus), reverse=True))
-            types = [
-                place
-                for place, name in enumerate(self.grid.types)
-                if all(not role.gpu_types or name in role.gpu_types for role in roles) and job.kind.speed(name)
-            ]
-            if not demand or any(role.parted for role in roles):
-                types = []
-            types.sort(key=lambda place: -job.kind.speed(self.grid.types[place]))
-            known = self._kinds[id(job.kind)] = demand, tuple(types), 1000 * sum(gpus * count for gpus, count in demand)
-        return known
-
-    def one(self, order: int, job: Job) -> One:
-        demand, types, milli = self._kind(job)
-        kind = job.kind
-        saved = job.checkpoint
-        return One(
-            name=job.name,
-            leaf=self.tree.position[job.quota],
-            demand=demand,
-            types=types,
-            milli=milli,
-            order=(-kind.class_rank, -kind.priority, order),
-            stated=stated_length(job),
-            gives_way=kind.preemptible is Preemptible.ALWAYS,
-            fixed=kind.preemptible is Preemptible.NEVER,
-            saves=(None, 0) if saved is None else (saved.interval_ms, saved.save_ms + saved.restore_ms),
-        )
-
-    def played(self, chance: Random, asked: Collection[str], most_events: int, parts: Iterable[float] = ()) -> dict[str, int]:
+    def played(self, chance: Random, asked: Collection[str], most_plans: int, parts: Iterable[float] = ()) -> dict[str, int]:
         """One future: by name of those asked for how long each waits.
 
         `parts`: of what stands and then of what waits, which part of known run times is shorter than the one that is taken; drawn if none is said.
         """
         said = iter(parts)
-        scenario, now = self.scenario, self.scenario.now
-        tree = Tree(scenario, self.grid.types, self.grid.capacity, [])
-        playing = Playing(self.grid, tree, scenario.settings, now)
-        for one, job, seats in self.stands:
-            one.rest()
-            started = job.run.started if job.run.started is not None else now
-            until = now + self._left(chance, job, now - started, next(said, None))
-            if job.run.state == "stopping":
-                until = job.run.until or now
-            playing.stand(one, seats, started, until)
-        for one, job in self.waits:
-            one.rest()
-            one.takes = self._left(chance, job, 0, next(said, None))
-            one.asked = job.name in asked
-        playing.wait_all([one for one, _ in self.waits])
-        playing.come(self.coming(chance))
-        playing.run(most_events)
-        return {name: at - now for name, at in playing.starts.items()}
+        left = {job.name: self._left(chance, job, self._gone(job), next(said, None)) for job in (*self.stands, *self.waits)}
+        wanted = {job.name for job in self.waits if job.name in asked}
+        return Future(self.bare, left, self.coming(chance), wanted, most_plans).waits()
 
-    def coming(self, chance: Random) -> Iterator[tuple[int, One]]:
+    def coming(self, chance: Random) -> Iterator[tuple[Job, int]]:
         """Who will be submitted: each team does again what it did at this time of the day on one of the last days, drawn anew for every few hours.
 
         The fewer days are known, the more often it is what another team did.
         """
-        days, teams = self.known // DAY, [quota for quota in self.past.submitted if quota in self.tree.position]
+        days, teams = self.known // DAY, [quota for quota in self.past.submitted if quota in self.quotas]
         if self.known < LEAST_KNOWN:
             return iter(())
-        number = count(LATER)
-        return merge(*(self._again(chance.random(), quota, teams, days, number) for quota in teams), key=itemgetter(0))
+        return merge(*(self._again(chance.random(), quota, teams, days) for quota in teams), key=_submitted)
 
-    def _again(self, seed: float, quota: str, teams: Sequence[str], days: int, number: Iterator[int]) -> Iterator[tuple[int, One]]:
+    def _again(self, seed: float, quota: str, teams: Sequence[str], days: int) -> Iterator[tuple[Job, int]]:
         chance = Random(seed)  # noqa: S311 (no secret): its own, as others are asked in turns with it
-        now, leaf = self.scenario.now, self.tree.position[quota]
+        now = self.scenario.now
         length = BLOCK if days else self.known
         for begin in range(0, AHEAD, length):
             back = DAY * (1 + begin // DAY + int(chance.random() * days)) if days else self.known + begin
@@ -210,11 +143,12 @@ class Stage:
             for job in jobs[first:]:
                 if job.submitted + back > now + begin + length:
                     break
-                if self._kind(job)[1]:
-                    one = self.one(next(number), job)
-                    one.leaf = leaf
-                    one.takes = self._left(chance, job, 0)
-                    yield job.submitted + back, one
+                at = job.submitted + back
+                yield replace(job, quota=quota, submitted=at, not_before=None, deadline=None, work_ms=None, run=QUEUED), self._left(chance, job, 0)
+
+    def _gone(self, job: Job) -> int:
+        """For how long it has run by now."""
+        return self.scenario.now - job.run.started if job.run.workers and job.run.started is not None else 0
 
     def _left(self, chance: Random, job: Job, gone: int, part: float | None = None) -> int:
         """How much longer a job runs that has run so long."""
@@ -233,6 +167,10 @@ class Stage:
         return max(SHORTEST, round(left))
 
 
+def _submitted(one: tuple[Job, int]) -> int:
+    return one[0].submitted
+
+
 class Waits(NamedTuple):
     """Over the futures, in milliseconds from now: the start is sooner than `low` in a tenth, later than `high` in a tenth, mostly about `middle`."""
 
@@ -241,19 +179,20 @@ class Waits(NamedTuple):
     high: int
 
 
-def events_each(jobs: int, *, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> int:
-    """How many events of each future may be played where so many jobs are to be set up for it. None: setting them up is too much already."""
-    return max(0, most_events // futures - jobs // JOBS_AN_EVENT)
+def plans_each(jobs: int, *, futures: int = FUTURES, most_looks: int = MOST_LOOKS) -> int | None:
+    """For how many plans each future is played where there are so many jobs. None: setting them up is too much already."""
+    plans = most_looks // futures // max(1, jobs) - SET_UP
+    return min(plans, MOST_PLANS) if plans > 0 else None
 
 
-def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_events: int = MOST_EVENTS) -> dict[str, Waits]:
+def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: int = FUTURES, most_looks: int = MOST_LOOKS) -> dict[str, Waits]:
     """By name; who starts in fewer than four fifths of the futures is left out.
 
     Over the futures each job is once among the shortest sixteenth of what it may take, once among the next, and so on: so few futures then lie around
     their middle as very many would (Latin hypercube sampling).
     """
-    each = events_each(len(stage.waits) + len(stage.stands), futures=futures, most_events=most_events)
-    if not asked or not each:
+    each = plans_each(len(stage.waits) + len(stage.stands), futures=futures, most_looks=most_looks)
+    if not asked or each is None:
         return {}
     found: dict[str, list[int]] = {name: [] for name in asked}
     mixed = Random(seed)  # noqa: S311 (no secret)
@@ -261,9 +200,14 @@ def waits_foreseen(stage: Stage, asked: Collection[str], *, seed: int, futures: 
     for number in range(futures):
         chance = Random(seed * futures + number)  # noqa: S311 (no secret)
         parts = [(turn[number] + chance.random()) / futures for turn in turns]
-        for name, wait in stage.played(chance, asked, each, parts).items():
+        try:
+            waits = stage.played(chance, asked, each, parts)
+        except InvariantBroken:
+            logger.exception("A future was given up: the engine has broken one of its own rules there")
+            continue
+        for name, wait in waits.items():
             found[name].append(wait)
-    return {name: _waits(sorted(waits)) for name, waits in found.items() if waits and 5 * len(waits) >= 4 * futures}
+    return {name: _waits(sorted(those)) for name, those in found.items() if those and 5 * len(those) >= 4 * futures}
 
 
 def _waits(ordered: Sequence[int]) -> Waits:

@@ -5,7 +5,7 @@ The engine plans at every distinct event time, on the same scenario values as in
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
@@ -22,6 +22,7 @@ from .progress import MILLION, Progress, gang_rate
 
 NEVER = 1 << 62
 MOST_IDLE = 1000  # moments at which the engine asks to be asked again while nothing runs and nobody comes
+Timer = tuple[int, int, str, str, int]  # when, in which order, what, to whom, and of which form of it
 Policy = Callable[[Scenario], Plan | Course]
 
 
@@ -68,7 +69,7 @@ class World:
         self.capacity = sum(node.gpus - node.unhealthy.bit_count() for node in scenario.nodes if node.health in ("healthy", "suspect"))
         self.lives: dict[str, Life] = {}
         self.active: dict[str, Job] = {}  # arrived and not ended, by name
-        self.timers: list[tuple[int, int, str, str, int]] = []
+        self.timers: list[Timer] = []
         self.totals = Totals()
         self._serial = 0
         self._last = scenario.now
@@ -87,21 +88,29 @@ class World:
         self._crowding = 0  # GPUs that were asked for and held, in thousandths of the fleet, times milliseconds
         self._past = PastUsage(scenario, self._capacity_by_type()) if scenario.settings.fairness.usage_weight_millionths else None
         works = works or {}
-        coming: list[tuple[int, int, str, str, int]] = []
-        leasts: dict[int, int] = {}  # by the identity of a kind
+        coming: list[Timer] = []
+        self._leasts: dict[int, int] = {}  # by the identity of a kind
         for job in scenario.jobs:
             work = job.work_ms if job.work_ms is not None else works.get(job.name, job.estimate_ms or 3_600_000)
-            least = leasts.get(id(job.kind))
-            if least is None:
-                least = leasts[id(job.kind)] = sum(role.least * self._worker_milli(role) for role in job.kind.roles)
-            self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), job.submitted, least)
+            self._know(job, work)
             if job.run is not QUEUED and job.run.workers:
                 self._already_there(job)
             else:
                 self._serial += 1
                 coming.append((max(scenario.now, job.submitted), self._serial, "arrive", job.name, 0))
-        self._coming = iter(sorted(coming))
+        self._coming = self._arrivals(sorted(coming))
         self._expect_next()
+
+    def _know(self, job: Job, work: int) -> None:
+        """A job that is there or will come, with as many milliseconds of work."""
+        least = self._leasts.get(id(job.kind))
+        if least is None:
+            least = self._leasts[id(job.kind)] = sum(role.least * self._worker_milli(role) for role in job.kind.roles)
+        self.lives[job.name] = Life(job, work * MILLION, Progress(work * MILLION), job.submitted, least)
+
+    def _arrivals(self, known: Sequence[Timer]) -> Iterator[Timer]:
+        """Who comes, in order."""
+        return iter(known)
 
     def _capacity_by_type(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -362,13 +371,7 @@ class World:
             return
         self._save()
         jobs = tuple(self._jobs)
-        if self._split:
-            self.template = replace(self.template, nodes=tuple(self.nodes[node.name] for node in self.template.nodes))
-            self._split = False
-        template = self.template
-        places = template.topology, template.nodes
-        scenario = new_scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
-        plan = self.policy(scenario)
+        plan = self.policy(self._scenario(jobs))
         self.totals.plans += 1
         self.totals.fragmented += plan.fragmented
         gone: dict[str, int] = {}
@@ -378,6 +381,14 @@ class World:
         until = self._told_until
         if until is not None and (self._wake is None or self._wake > until) and (self._next_timer() or NEVER) > until:
             self._wake = until  # what was to happen then does not, by this very plan
+
+    def _scenario(self, jobs: tuple[Job, ...]) -> Scenario:
+        if self._split:
+            self.template = replace(self.template, nodes=tuple(self.nodes[node.name] for node in self.template.nodes))
+            self._split = False
+        template = self.template
+        places = template.topology, template.nodes
+        return new_scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
 
     def _course(self, kept: Kept, scenario: Scenario) -> Course:
         self._told_until = self._next_timer()

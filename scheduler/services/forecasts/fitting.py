@@ -46,7 +46,7 @@ from scheduler.services.forecasts.proposals import Change, changes_found, moment
 from scheduler.services.jobs.submission import Checked, submissions_check
 from scheduler.services.loop.lease import TICK
 from scheduler.simulation.applying import changed as changed_by
-from scheduler.simulation.futures import Stage, events_each, waits_foreseen
+from scheduler.simulation.futures import Stage, plans_each, waits_foreseen
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds
 
@@ -63,7 +63,7 @@ LONG_PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
-MOST_EVENTS = 1_200  # of futures, while somebody waits for the answer
+MOST_LOOKS = 40_000  # of plans at jobs in all futures, while somebody waits for the answer: about a second
 ANY = ""  # a type that stands for all
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."
@@ -300,11 +300,11 @@ class Grounds:
             if side is None or side.ground is None or side.past is None:
                 return ruled(estimated(wait))
             jobs = side.ground.scenario.jobs
-            if not events_each(len(jobs) + 1, most_events=MOST_EVENTS):
+            if plans_each(len(jobs) + 1, most_looks=MOST_LOOKS) is None:
                 return side.foresight.foreseen(estimated(wait))
             job = make(side)
             stage = Stage(replace(side.ground.scenario, jobs=(*jobs, job)), side.past.past)
-            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_events=MOST_EVENTS)
+            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_looks=MOST_LOOKS)
             return side.foresight.foreseen(played.get(job.name) or estimated(wait))
 
     def read(self, now: datetime) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from scheduler.engine.model.values import Checkpoint, Placed, Scenario
 from scheduler.engine.reading.scenario import parse
-from scheduler.simulation.futures import FUTURES, JOBS_AN_EVENT, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
+from scheduler.simulation import future
+from scheduler.simulation.futures import FUTURES, SET_UP, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
 from scheduler.simulation.world import World
 
 HOUR = 3_600_000
@@ -35,7 +36,7 @@ def fleet(jobs: list[dict[str, Any]], *, nodes: int = 1, quotas: list[dict[str, 
 
 def job(name: str, gpus: int, hours: float, *, quota: str = "a", workers: int = 1, at: int = 0) -> dict[str, Any]:
     role = {"name": "worker", "min": workers, "gpus": gpus}
-    return {"name": name, "quota": quota, "submitted": at, "roles": [role], "estimate_s": round(3600 * hours), "work_s": round(3600 * hours)}
+    return {"name": name, "quota": quota, "submitted": at - 10_000, "roles": [role], "estimate_s": round(3600 * hours), "work_s": round(3600 * hours)}
 
 
 def alone(scenario: Scenario, past: Past = EXACT) -> dict[str, int]:
@@ -50,11 +51,9 @@ def test_who_finds_room_starts_and_others_follow_in_order() -> None:
 
 
 def test_a_small_job_slips_in_before_one_that_is_blocked_only_where_it_ends_in_time() -> None:
-    jobs = [job("runs", 4, 2), job("large", 8, 1, at=1), job("short", 4, 1, at=2), job("long", 4, 3, at=3)]
+    jobs = [job("runs", 4, 2), job("large", 8, 1, at=1), job("short", 4, 1, at=2), job("long", 4, 3, at=3) | {"preemptible": False}]
 
     assert alone(fleet(jobs, quotas=[{"name": "a", "guaranteed": 16}])) == {"runs": 0, "large": 2 * HOUR, "short": 0, "long": 3 * HOUR}
-    above = alone(fleet(jobs))
-    assert above["long"] == HOUR, "what stays within its guarantee is not held back by what would be above it"
 
 
 def test_a_limit_holds_a_team_back_and_not_others() -> None:
@@ -79,21 +78,20 @@ def test_who_is_within_his_share_takes_back_what_others_borrow() -> None:
 
 
 def test_those_who_share_a_gpu_with_others_stand_in_nobodys_way() -> None:
-    """They are not played beyond the GPU that the first of them holds; a queue is put out from as if they were not there."""
     quotas = [{"name": "a", "guaranteed": 4}, {"name": "b", "guaranteed": 4}]
     part = {"quota": "a", "submitted": 1, "sharing": "mps", "limit_s": 7200, "roles": [{"name": "worker", "min": 1, "max": 1, "gpu_share": 0.5}]}
     scenario = fleet([job("one", 4, 5), job("borrows", 3, 5, at=1), {"name": "half", **part}, {"name": "rest", **part}], quotas=quotas)
     seated = [
-        replace(each, run=replace(each.run, state="running", started=scenario.now - HOUR, workers=_on(scenario, gpus)))
-        for each, gpus in zip(scenario.jobs, (0b1111, 0b1110000, 1 << 7, 1 << 7), strict=True)
+        replace(each, run=replace(each.run, state="running", started=scenario.now - HOUR, workers=_on(scenario, gpus, share)))
+        for each, gpus, share in zip(scenario.jobs, (0b1111, 0b1110000, 1 << 7, 1 << 7), (None, None, 500, 500), strict=True)
     ]
     coming = fleet([job("comes", 3, 1, quota="b", at=2)], quotas=quotas).jobs
 
     assert alone(replace(scenario, jobs=(*seated, *coming))) == {"comes": 0}
 
 
-def _on(scenario: Scenario, gpus: int) -> Any:
-    return (Placed(0, 0, scenario.nodes[0].name, gpus),)
+def _on(scenario: Scenario, gpus: int, share: int | None = None) -> Any:
+    return (Placed(0, 0, scenario.nodes[0].name, gpus, share),)
 
 
 def test_what_runs_has_lasted_so_long_already() -> None:
@@ -138,7 +136,7 @@ def test_what_is_submitted_at_that_time_comes_on_every_day_ahead(seed: int) -> N
     """Also beyond as many days as are known."""
     scenario = fleet([], quotas=[{"name": name, "guaranteed": 4} for name in "ab"])
     past = Past(submitted={"a": submissions(3, "a")})
-    found = [at - scenario.now for at, _ in Stage(scenario, past).coming(Random(seed))]
+    found = [each.submitted - scenario.now for each, _ in Stage(scenario, past).coming(Random(seed))]
 
     assert [at for at in found if at % (24 * HOUR) == HOUR] == [day * 24 * HOUR + HOUR for day in range(14)]
 
@@ -151,9 +149,8 @@ def test_of_whom_little_is_known_may_do_what_another_team_did() -> None:
         scenario = fleet([], quotas=quotas)
         busy = submissions(days, "a")
         stage = Stage(scenario, Past(submitted={"a": busy, "b": busy[:1]}))
-        own = stage.tree.position["a"]
-        leaves = [one.leaf for seed in range(20) for _, one in stage.coming(Random(seed))]
-        return sum(leaf != own for leaf in leaves) / len(leaves)
+        teams = [each.quota for seed in range(20) for each, _ in stage.coming(Random(seed))]
+        return sum(team != "a" for team in teams) / len(teams)
 
     assert 0.1 < part(1) < 0.6
     assert part(7) < part(1) / 2
@@ -196,13 +193,13 @@ def test_the_middle_of_few_futures_is_hardly_by_chance() -> None:
     def drawn(seed: int) -> float:
         return median(stage.played(Random(100 * seed + number), {"j11"}, 100)["j11"] for number in range(FUTURES))
 
-    middles = [waits_foreseen(stage, {"j11"}, seed=seed)["j11"] for seed in range(30)]
-    assert pstdev(waits.middle for waits in middles) < 0.5 * pstdev(drawn(seed) for seed in range(30))
+    middles = [waits_foreseen(stage, {"j11"}, seed=seed)["j11"] for seed in range(15)]
+    assert pstdev(waits.middle for waits in middles) < 0.5 * pstdev(drawn(seed) for seed in range(15))
     law = pstdev(UNKNOWN) * HOUR * 11**0.5
     assert 0.7 < mean(waits.high - waits.low for waits in middles) / (2.56 * law) < 1.3, "and they spread as far as drawn ones"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(jobs_drawn, st.integers(0, 1000))
 def test_quantiles_are_in_order_and_the_same_seed_says_the_same(drawn: list[tuple[int, int, str, int]], seed: int) -> None:
     quotas = [{"name": "a", "guaranteed": 8, "limit": 16}, {"name": "b", "guaranteed": 8}]
@@ -218,16 +215,11 @@ def test_quantiles_are_in_order_and_the_same_seed_says_the_same(drawn: list[tupl
     assert all(0 <= waits.low <= waits.middle <= waits.high for waits in found.values())
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 8)), min_size=1, max_size=12))
-def test_where_run_times_are_known_a_future_is_what_the_engine_does(drawn: list[tuple[int, int]]) -> None:
-    """One team, no reservations: then nothing is left to chance."""
-    scenario = fleet([job(f"j{n:02d}", gpus, hours) for n, (gpus, hours) in enumerate(drawn)], passes=["allocate"])
+def played_by_the_engine(scenario: Scenario) -> dict[str, int]:
+    """When those who wait start first, in the world that replays have."""
     world = World(scenario)
     world.run()
-
-    starts = {name: (life.first_start or 0) - scenario.now for name, life in world.lives.items()}
-    assert alone(scenario) == starts
+    return {each.name: (world.lives[each.name].first_start or 0) - scenario.now for each in scenario.jobs if not each.run.workers}
 
 
 def crowded(seed: int) -> Scenario:
@@ -253,24 +245,27 @@ def crowded(seed: int) -> Scenario:
     return replace(scenario, jobs=tuple(jobs))
 
 
-def test_who_gives_way_for_whom_is_mostly_what_the_engine_decides() -> None:
-    """A future is coarser than plans are, but where teams take back what is theirs most starts are the engine's to the minute or two.
+@pytest.mark.parametrize("seed", range(20))
+def test_with_a_fine_clock_a_future_is_what_the_engine_does(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Where run times are known and nobody comes, nothing is left to chance: teams take back what is theirs, wait and follow."""
+    monkeypatch.setattr(future, "FINEST", 0)
+    monkeypatch.setattr(future, "COARSE", 1 << 60)
+    scenario = crowded(seed)
 
-    It keeps no fair share free for a blocked job, as reservations do."""
-    alike = count = 0
-    for seed in range(40):
+    assert alone(scenario) == played_by_the_engine(scenario)
+
+
+def test_with_the_clock_that_futures_have_most_starts_are_the_engine_s_nearly() -> None:
+    near = count = 0
+    for seed in range(20):
         scenario = crowded(seed)
-        world = World(scenario)
-        world.run()
         found = alone(scenario)
-        for each in scenario.jobs:
-            start = world.lives[each.name].first_start
-            if not each.run.workers and start is not None:
-                count += 1
-                alike += abs(found[each.name] - (start - scenario.now)) <= 120_000
+        for name, wait in played_by_the_engine(scenario).items():
+            count += 1
+            near += abs(found[name] - wait) <= max(60_000, wait / 5)
 
-    assert count > 600
-    assert alike > 0.55 * count
+    assert count > 300
+    assert near > 0.85 * count
 
 
 def test_who_wants_a_whole_node_has_one_cleared() -> None:
@@ -310,30 +305,38 @@ def test_who_has_outlived_his_estimate_is_expected_to_go_on() -> None:
     assert waits["long"] > waits["large"]
 
 
-def test_no_more_events_are_taken_than_may_be() -> None:
-    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(2 * JOBS_AN_EVENT)])
+def test_where_too_many_jobs_are_there_nothing_is_played() -> None:
+    scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40)])
     stage = Stage(scenario)
 
-    assert "j39" in waits_foreseen(stage, {"j39"}, seed=1)
-    assert waits_foreseen(stage, {"j39"}, seed=1, most_events=FUTURES * 2) == {}
+    assert "j39" in waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * 40 * (SET_UP + 1))
+    assert waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * 40 * (SET_UP + 1) - 1) == {}
     assert waits_foreseen(stage, set(), seed=1) == {}
 
 
+def test_a_future_in_which_the_engine_breaks_a_rule_is_given_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    scenario = fleet([job("one", 4, 5), job("two", 4, 5, at=1), job("waits", 8, 1, at=2)])
+    *twice, waits = scenario.jobs
+    seated = [replace(each, run=replace(each.run, state="running", started=scenario.now, workers=_on(scenario, 15))) for each in twice]
+
+    assert waits_foreseen(Stage(replace(scenario, jobs=(*seated, waits))), {"waits"}, seed=1, futures=2) == {}
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-@pytest.mark.parametrize("most_events", [1, 3, 10, 39])
-def test_who_is_beyond_the_events_waits_for_the_work_before_him(most_events: int, nodes: int) -> None:
-    """At the pace at which his queue was served until then: with run times that are known, as if it had been played to the end."""
+@pytest.mark.parametrize("most_plans", [1, 3, 10])
+def test_who_is_beyond_the_plans_waits_for_those_before_him(most_plans: int, nodes: int) -> None:
+    """The engine tells his start of run times that are known, as if it had been played to the end."""
     scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40 * nodes)], nodes=nodes)
     asked = {each.name for each in scenario.jobs}
     stage = Stage(scenario, EXACT)
-    whole, begun = (stage.played(Random(1), asked, events) for events in (10_000, most_events))
+    whole, begun = (stage.played(Random(1), asked, events) for events in (10_000, most_plans))
 
-    assert begun.keys() == whole.keys()
-    assert all(abs(begun[name] - whole[name]) <= HOUR for name in asked)
+    assert begun == whole
 
 
-def test_a_queue_that_nobody_serves_is_not_reckoned() -> None:
-    """Whose limit lets nobody start is told nothing, however few events may be taken."""
+def test_a_queue_that_nobody_serves_is_told_nothing() -> None:
+    """Its limit lets nobody start, however few plans are made."""
     quotas = [{"name": "a", "guaranteed": 0, "limit": 0}, {"name": "b", "guaranteed": 8}]
     scenario = fleet([job("never", 8, 1), *(job(f"b{number}", 8, 1, quota="b", at=number) for number in range(9))], quotas=quotas)
 
@@ -341,8 +344,8 @@ def test_a_queue_that_nobody_serves_is_not_reckoned() -> None:
     assert Stage(scenario, EXACT).played(Random(1), {"never", "b8"}, 2).keys() == {"b8"}
 
 
-@pytest.mark.parametrize("most_events", [2, 4])
-def test_who_is_beyond_the_events_starts_no_sooner_than_limits_above_him_allow(most_events: int) -> None:
+@pytest.mark.parametrize("most_plans", [2, 4])
+def test_who_is_beyond_the_plans_starts_no_sooner_than_limits_above_him_allow(most_plans: int) -> None:
     """Nobody is ahead of the gang in its queue, but a job of a sibling holds what their limit leaves it no room beside, inside its guarantee."""
     quotas = [
         {"name": "t", "guaranteed": 16, "limit": 24},
@@ -352,13 +355,13 @@ def test_who_is_beyond_the_events_starts_no_sooner_than_limits_above_him_allow(m
     others = [job(f"c{number:02d}", 8, 0.5, quota="c", at=number) for number in range(20)]
     works = [job("holds", 8, 10, quota="t/a"), job("small", 1, 0.25, quota="t/b"), job("gang", 8, 1, quota="t/b", workers=3, at=1), *others]
     stage = Stage(fleet(works, quotas=quotas, nodes=6), EXACT)
-    whole, begun = (stage.played(Random(1), {"gang"}, events)["gang"] for events in (10_000, most_events))
+    whole, begun = (stage.played(Random(1), {"gang"}, events)["gang"] for events in (10_000, most_plans))
 
     assert whole == 10 * HOUR
     assert begun == whole
 
 
-def test_whose_own_size_is_beyond_the_limit_is_not_reckoned_and_nobody_waits_for_him() -> None:
+def test_whose_own_size_is_beyond_the_limit_is_told_nothing_and_nobody_waits_for_him() -> None:
     quotas = [{"name": "a", "guaranteed": 0, "limit": 8}]
     works = [job(f"j{number}", 8, 1, at=number) for number in range(9)]
     asked = {"never", *(each["name"] for each in works)}
