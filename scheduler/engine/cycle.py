@@ -15,6 +15,7 @@ from .rules.invariants import prepare
 from .rules.taken_back import TakenBack, TakenInVain
 from .state.kept import Kept
 from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
+from .tell.forecast import Forecast
 from .tell.outcome import carry_on, conclude
 
 T = TypeVar("T")
@@ -47,6 +48,15 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
     Who plans again at an instant anyway has no need to know what comes to pass later.
     """
     return _planned(scenario, kept, partial(carry_on, before=before))
+
+
+def starts_foretold(scenario: Scenario) -> dict[str, int]:
+    """When waiting jobs will probably start, by name: what a plan tells of it, without all else that it tells."""
+    cycle = settled(scenario)
+    works = cycle.cluster.works
+    found = {works[order].job.name: at for order, at in Forecast(cycle).predicted.items()}
+    vars(cycle).clear()
+    return found
 
 
 def _without_later(scenario: Scenario) -> Scenario:

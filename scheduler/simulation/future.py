@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from heapq import heappop, heappush, merge
 
-from scheduler.engine.cycle import make_plan
+from scheduler.engine.cycle import starts_foretold
 from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.values import Job, Scenario
 
@@ -41,8 +41,8 @@ class Future(World):
         """When the others would start from here on, as the engine tells it of jobs that take as long as these do."""
         jobs = tuple(replace(job, estimate_ms=self.lives[job.name].work // MILLION, limit_ms=None) for job in self._jobs)
         scenario = self._scenario(jobs)
-        plan = make_plan(replace(scenario, settings=replace(scenario.settings, forecast="all")))
-        return {one.job: one.predicted_start for one in plan.waiting if one.predicted_start is not None and one.job in self._open}
+        foretold = starts_foretold(replace(scenario, settings=replace(scenario.settings, forecast="all")))
+        return {name: at for name, at in foretold.items() if name in self._open}
 
     # The clock
 

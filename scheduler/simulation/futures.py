@@ -24,11 +24,13 @@ from .future import Future
 
 logger = logging.getLogger(__name__)
 FUTURES = 16
-# Plans of a future: from one minute to half a day ahead, or nearly. A plan costs by the jobs that it looks at, so that many of them are played for
-# fewer plans, and more than that not at all; setting a future up, and telling what it was not played for, costs as much as some.
+# Plans of a future: from one minute to half a day ahead, or nearly. A plan costs by the jobs that it looks at, and as much as some for itself;
+# setting a future up, and telling what it was not played for, costs as much as a plan. So where there are many jobs each future is played for fewer
+# plans, or not at all.
 MOST_PLANS = 48
 MOST_LOOKS = 5_400_000  # of plans at jobs, in all futures together: a minute of a processor at most
-SET_UP = 2
+A_PLAN = 500
+SET_UP = 1
 # So many of a team's own run times weigh as much as those of everyone.
 SHRINK = 20
 # Before anything has ended: run times lie around their estimates by a lognormal factor.
@@ -181,7 +183,7 @@ class Waits(NamedTuple):
 
 def plans_each(jobs: int, *, futures: int = FUTURES, most_looks: int = MOST_LOOKS) -> int | None:
     """For how many plans each future is played where there are so many jobs. None: setting them up is too much already."""
-    plans = most_looks // futures // max(1, jobs) - SET_UP
+    plans = most_looks // futures // (jobs + A_PLAN) - SET_UP
     return min(plans, MOST_PLANS) if plans > 0 else None
 
 

@@ -63,7 +63,7 @@ LONG_PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 1
 # What was typed is remembered by what is kept from ground to ground; after so much of it all is begun anew.
 MOST_KINDS = 2000
-MOST_LOOKS = 40_000  # of plans at jobs in all futures, while somebody waits for the answer: about a second
+MOST_LOOKS = 40_000  # of plans at jobs in all futures, while somebody waits for the answer: half a second, or one
 ANY = ""  # a type that stands for all
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PAUSED = "The scheduler is paused: it starts nothing until an operator resumes it."

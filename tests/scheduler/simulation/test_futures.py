@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.engine.model.values import Checkpoint, Placed, Scenario
 from scheduler.engine.reading.scenario import parse
 from scheduler.simulation import future
-from scheduler.simulation.futures import FUTURES, SET_UP, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
+from scheduler.simulation.futures import A_PLAN, FUTURES, SET_UP, UNKNOWN, Past, Stage, past_of, quantile, run_times, waits_foreseen
 from scheduler.simulation.world import World
 
 HOUR = 3_600_000
@@ -309,8 +309,8 @@ def test_where_too_many_jobs_are_there_nothing_is_played() -> None:
     scenario = fleet([job(f"j{number:02d}", 8, 1, at=number) for number in range(40)])
     stage = Stage(scenario)
 
-    assert "j39" in waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * 40 * (SET_UP + 1))
-    assert waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * 40 * (SET_UP + 1) - 1) == {}
+    assert "j39" in waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * (40 + A_PLAN) * (SET_UP + 1))
+    assert waits_foreseen(stage, {"j39"}, seed=1, most_looks=FUTURES * (40 + A_PLAN) * (SET_UP + 1) - 1) == {}
     assert waits_foreseen(stage, set(), seed=1) == {}
 
 
