@@ -11,8 +11,8 @@ from scheduler.engine.model.values import Job, Scenario
 from .progress import MILLION
 from .world import Timer, World
 
-FINEST = 1000  # milliseconds
-COARSE = 8  # what happens within such a part of what it lies ahead happens at once
+FINEST = 60_000  # milliseconds
+COARSE = 4  # what happens within such a part of what it lies ahead happens at once
 LATER = 1 << 40  # behind all that are there now
 
 
@@ -47,14 +47,17 @@ class Future(World):
     # The clock
 
     def _next_moment(self) -> int | None:
-        """When something happens next. All that happens within a part of what that lies ahead happens at its mean."""
+        """When something happens next. But for now, all within a part of what that lies ahead happens at its mean."""
         first = super()._next_moment() if self._open and self._plans_left > 0 else None
         if first is None:
             return None
-        timers, until = self.timers, first + max(FINEST, (first - self.begin) // COARSE)
+        ahead = first - self.begin
+        timers, until = self.timers, first + max(FINEST, ahead // COARSE) * (ahead > 0)
         near = []
         while (at := self._next_timer()) is not None and at <= until:
             near.append(heappop(timers))
+            if near[-1][2] == "arrive":
+                self._expect_next()
         moment = max(first, sum(timer[0] for timer in near) // len(near)) if near else first
         for _, serial, what, name, version in near:
             heappush(timers, (moment, serial, what, name, version))
@@ -69,7 +72,7 @@ class Future(World):
         for number, (job, takes) in enumerate(self._submitted):
             name = f"{job.name} {number}"
             self._know(replace(job, name=name), takes)
-            yield max(job.submitted, self.now), LATER + number, "arrive", name, 0
+            yield job.submitted, LATER + number, "arrive", name, 0
 
     def _goes_on(self, job: Job, started: int) -> None:
         life, rate = self.lives[job.name], self._rate(job)[0]
@@ -79,10 +82,12 @@ class Future(World):
         self._form(job.name, started)
 
     def _happen(self, what: str, name: str, version: int) -> bool:
+        if what != "arrive":
+            return super()._happen(what, name, version)
         life = self.lives[name]
-        if what == "arrive" and life.job.submitted > self.now:
-            life.job = replace(life.job, submitted=self.now)
-        return super()._happen(what, name, version)
+        life.job = replace(life.job, submitted=min(life.job.submitted, self.now))
+        self._come(life.job.with_run(life.job.run.as_it_waits()))
+        return True
 
     def _plan(self) -> None:
         super()._plan()

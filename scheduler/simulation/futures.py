@@ -24,10 +24,10 @@ from .future import Future
 
 logger = logging.getLogger(__name__)
 FUTURES = 16
-# Plans of a future: from one minute to half a day ahead, or nearly. A plan costs by the jobs that it looks at, and as much as some for itself;
-# setting a future up, and telling what it was not played for, costs as much as a plan. So where there are many jobs each future is played for fewer
-# plans, or not at all.
-MOST_PLANS = 48
+# Plans of a future: for an hour ahead where much happens, for days where little does. A plan costs by the jobs that it looks at, and as much as
+# some for itself; setting a future up, and telling what it was not played for, costs as much as a plan. So where there are many jobs each future
+# is played for fewer plans, or not at all.
+MOST_PLANS = 24
 MOST_LOOKS = 5_400_000  # of plans at jobs, in all futures together: a minute of a processor at most
 A_PLAN = 500
 SET_UP = 1

@@ -220,7 +220,7 @@ class World:
             self._pass_time(time)
             self._wake = None
             happened = 0
-            while timers and timers[0][0] == time:
+            while timers and timers[0][0] <= time:
                 _, _, what, name, version = heappop(timers)
                 happened += self._happen(what, name, version)
             self.totals.events += max(1, happened)  # nothing else: the engine has asked to be asked again

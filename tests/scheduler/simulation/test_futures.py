@@ -323,6 +323,25 @@ def test_a_future_in_which_the_engine_breaks_a_rule_is_given_up_and_logged(caplo
     assert [record.exc_info is not None for record in caplog.records] == [True, True]
 
 
+def test_time_goes_on_and_who_comes_within_a_minute_is_planned_for_at_once() -> None:
+    moments: list[int] = []
+
+    class Watched(future.Future):
+        def _plan(self) -> None:
+            moments.append(self.now - self.begin)
+            super()._plan()
+
+    scenario = fleet([job("runs", 8, 5), job("waits", 8, 1, at=1)])
+    (again,) = fleet([job("again", 8, 1)]).jobs
+    seconds = [5, 20, 21, 22, 58, 600, 601, 7000]
+    coming = [(replace(again, submitted=scenario.now + 1000 * at), HOUR) for at in seconds]
+    found = Watched(scenario, {"runs": 5 * HOUR, "waits": HOUR}, iter(coming), {"waits"}, 100).waits()
+
+    assert moments == sorted(moments)
+    assert len(moments) <= 6
+    assert found["waits"] == 5 * HOUR
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 @pytest.mark.parametrize("most_plans", [1, 3, 10])
 def test_who_is_beyond_the_plans_waits_for_those_before_him(most_plans: int, nodes: int) -> None:
