@@ -341,7 +341,7 @@ def test_an_hour_of_the_large_fleet() -> None:
 
 
 def test_whoever_waits_is_told_when_he_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(waits_foreseen.__kwdefaults__, "futures", 4)  # of sixteen: how good they are is told elsewhere
+    monkeypatch.setitem(waits_foreseen.__kwdefaults__, "futures", 2)  # of sixteen: how good they are is told elsewhere
     console = seeded(1, hours=1)
     console.steps(12)
     soon = NOON + 26 * STEP
