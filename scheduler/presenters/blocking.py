@@ -14,7 +14,7 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.templatetags.shell import THIN, duration, plural
 from quotas.permissions import Access
 from scheduler.engine.model.reasons import gpus
-from scheduler.engine.state.turns import Turn
+from scheduler.engine.tell.turns import Turn
 from scheduler.models import ENDED, Job, JobEvent, Outlook
 from scheduler.presenters.jobs import sentence
 from scheduler.selectors.blocking import Holders, OutOfService, beyond, block_holders, out_of_service

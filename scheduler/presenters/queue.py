@@ -7,7 +7,7 @@ from datetime import datetime
 from gpufleet.core.templatetags.shell import gpus_tenths, gpus_tenths_told
 from quotas.permissions import Access
 from scheduler.engine.model.values import CLASSES, Job
-from scheduler.engine.state.turns import Side, Turn
+from scheduler.engine.tell.turns import Side, Turn
 from scheduler.models import Job as JobRecord
 from scheduler.presenters.jobs import Line, line_of
 from scheduler.selectors.discretion import Discretion

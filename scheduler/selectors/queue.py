@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest
 
 from quotas.permissions import Access, Can, is_within
-from scheduler.engine.state.turns import Turn
+from scheduler.engine.tell.turns import Turn
 from scheduler.models import Job, WaitKind
 from scheduler.selectors.jobs import WAITING, JobRow, job_rows, jobs_listed
 

@@ -15,7 +15,7 @@ from gpufleet.core.live.feed import feed_revision
 from gpufleet.core.tables import EVERYTHING, Page
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.engine.state.turns import Turn
+from scheduler.engine.tell.turns import Turn
 from scheduler.jobs.lists import QUEUE
 from scheduler.presenters.bulk import CHOICES
 from scheduler.presenters.queue import QueueLine, queue_lines

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.engine.model.values import Job as EngineJob
-from scheduler.engine.state.turns import OF_JOBS, OF_NODES, Side, Turn
+from scheduler.engine.tell.turns import OF_JOBS, OF_NODES, Side, Turn
 from scheduler.models import Job
 from scheduler.presenters.queue import _OF_JOBS, _OF_NODES, ordinal, why_there
 from scheduler.services.forecasts import fitting

@@ -30,7 +30,7 @@ def ends_at(cycle: "Clocked", work: Work) -> int:
     """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
     job, now = work.job, cycle.now
     started = job.run.started
-    if started is None or work.evicted or work.moved or not work.first_seats:
+    if started is None or not work.stayed:
         started = now
     limit = job.limit_ms
     length = duration(cycle, work) if limit is None else limit

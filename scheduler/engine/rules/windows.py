@@ -52,8 +52,7 @@ def _came(job: Job) -> int:
 
 def here_since(work: Work, now: int) -> int:
     """When it came to its place, as the next plan will see it."""
-    stands = work.first_seats and not work.evicted and not work.moved
-    return (work.job.run.started or now) if stands else now
+    return (work.job.run.started or now) if work.stayed else now
 
 
 class Windows:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..rules.lost_work import lost_later, lost_work
 from ..state.fleet import View
 from ..state.grid import Flags, Ints, ints
 from ..state.work import Work
-from .units import lost_since, lost_work
 
 if TYPE_CHECKING:
     from .movables import Movables
@@ -35,7 +35,7 @@ class Weight(NamedTuple):
 
 def weight_of(work: Work, now: int) -> Weight:
     """Who starts in this plan loses nothing yet; he is weighed as the next plan would see him, so that it finds nothing left to move."""
-    lost = lost_since(work.job, work.milli, now, now) if work.fresh else lost_work(work, work.milli, now)
+    lost = (lost_later if work.fresh else lost_work)(work, work.milli, now)
     return Weight(lost, -work.job.submitted, work.job.name)
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from ..model.values import Job
+from ..rules.lost_work import begin_of, lost_later, lost_work
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.standing import Standing
@@ -32,15 +32,10 @@ class Unit:
         self.index = index  # of its highest worker: a lower one is kept longest
         self.leaf, self.form, self.quota_type = work.charged_leaf, work.form, work.quota_type
         job, role = work.job, seats[0].role if seats else 0
-        started = job.run.started
-        self.fresh = False
-        if work.moved:
-            self.lost, self.began = lost_since(job, milli, now, now), now  # as the next plan would see it
-        elif work.evicted or not work.first_seats:
-            self.fresh = not work.firm  # nobody has begun to work here, and nothing says that it is to stay
-            self.lost, self.began = 0, now if work.firm else begin_of(job, now)
-        else:
-            self.lost, self.began = lost_since(job, milli, now, started), begin_of(job, now) if started is None else started
+        stayed = work.stayed
+        self.fresh = not stayed and stands_by_plan(work)
+        self.lost = lost_later(work, milli, now) if work.moved else lost_work(work, milli, now)
+        self.began = begin_of(job, now) if stayed or self.fresh else now
         self.cost: Cost = (self.lost, -self.began, -job.submitted, job.name, -index, role)  # how units of one kind compare
 
     @property
@@ -51,35 +46,7 @@ class Unit:
 
 def stands_by_plan(work: Work) -> bool:
     """Whether nobody has begun to work where it stands, and nothing says that it is to stay there."""
-    return (work.evicted or not work.first_seats) and not work.firm and not work.moved
-
-
-def lost_work(work: Work, milli: int, now: int) -> int:
-    """GPU-milliseconds lost by an eviction now: since the last complete checkpoint or the start, plus saving and restoring."""
-    if work.fresh or work.evicted:
-        return 0
-    return lost_since(work.job, milli, now, work.job.run.started)
-
-
-def begin_of(job: Job, now: int) -> int:
-    """Since when it runs. Who was only promised places, or is starting in them, begins now."""
-    run = job.run
-    if run.started is None:
-        return run.since if run.since is not None and run.state == "running" else now
-    return run.started
-
-
-def lost_since(job: Job, milli: int, now: int, since: int | None) -> int:
-    """GPU-milliseconds that a job loses which began its work at an instant, or never did (None)."""
-    if since is None:
-        return 0
-    checkpoint = job.checkpoint
-    if checkpoint is None:
-        return milli * (now - since) // 1000 if now > since else 0
-    last = checkpoint.last
-    if last is not None and last > since:
-        since = last
-    return milli * ((now - since if now > since else 0) + checkpoint.save_ms + checkpoint.restore_ms) // 1000
+    return not (work.stayed or work.firm or work.moved)
 
 
 _cost = attrgetter("cost")

@@ -89,6 +89,11 @@ class Work:
         return not self.first_seats
 
     @property
+    def stayed(self) -> bool:
+        """Whether it stood before this plan and was neither put out nor moved by it."""
+        return bool(self.first_seats) and not self.evicted and not self.moved
+
+    @property
     def stood_before(self) -> bool:
         """Whether its minimum ran before this plan."""
         return self._is_whole(self.first_seats)

@@ -29,8 +29,8 @@ from scheduler.engine.model.plan import Decision, Stand
 from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.rules.invariants import check
 from scheduler.engine.state.kept import Kept
-from scheduler.engine.state.turns import Turn, turns
 from scheduler.engine.tell.decisions import decisions_of
+from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on

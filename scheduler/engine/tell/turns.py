@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from ..model.values import Job, Scenario
 from ..rules.invariants import check
-from .kept import Kept
-from .planning import Cycle
-from .tree import Division
-from .work import Work
+from ..state.kept import Kept
+from ..state.planning import Cycle
+from ..state.tree import Division
+from ..state.work import Work
 
 FIRST = "first"  # nobody is asked before it
 ROUND = "round"  # others have a GPU type higher up among those they accept, or one that is asked for before
