@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from .ahead.entries import Date
+from .ahead.lookahead import Lookahead
 from .cycle import settled
 from .model.plan import Decision, Stand
 from .model.reasons import Reason
@@ -18,8 +20,6 @@ from .model.values import Job, Scenario, Settings
 from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
-from .search.entries import Date
-from .search.lookahead import Lookahead
 from .state.kept import Kept
 from .state.planning import Cycle
 from .state.tree import Division

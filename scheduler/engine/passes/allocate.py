@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from ..ahead.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
 from ..rules.gates import open_leaf
 from ..search.evicting import delaying_none
-from ..search.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle

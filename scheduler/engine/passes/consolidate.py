@@ -6,6 +6,7 @@ from itertools import combinations
 from math import comb
 from operator import itemgetter
 
+from ..ahead.reservations import delays
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
 from ..place.placement import Placer
@@ -14,7 +15,6 @@ from ..rules.gates import closed_gate
 from ..rules.times import overdue
 from ..search.clearable import Cost, Need, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets
-from ..search.reservations import delays
 from ..state.fleet import Seat, View
 from ..state.form import Wants
 from ..state.planning import Cycle

@@ -6,11 +6,11 @@ But not to whom he would take the place back from again at once: a plan has to c
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 
+from ..ahead.reservations import places_of_overdue, suffice_without
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import take_units
-from ..search.reservations import places_of_overdue, suffice_without
 from ..search.units import Unit
 from ..search.victims import Found, Rights
 from ..state.planning import Cycle

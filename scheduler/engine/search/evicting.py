@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
 
+from ..ahead.reservations import delays, held_back, off_limits
 from ..model.reasons import Reason, reason
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
@@ -14,7 +15,6 @@ from ..state.fleet import Seat
 from ..state.grid import Ints, ascending, ints, span_bits
 from ..state.planning import IN_ORDER, Cycle
 from ..state.work import Work
-from .reservations import delays, held_back, off_limits
 from .units import Unit
 from .victims import Found, Ranked, Rights, Target, least_sets, most_freed_by
 

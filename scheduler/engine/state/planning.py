@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Any
 from weakref import proxy
 
+from ..ahead.reservations import Book
 from ..model.values import Scenario
 from ..place.slots import SlotCounts
 from ..place.unbroken import Blocks
@@ -12,7 +13,6 @@ from ..rules.held_gates import HeldShares
 from ..rules.order import QueueOrder
 from ..rules.taken_back import Takers
 from ..search.movables import Movables
-from ..search.reservations import Book
 from ..search.units import Units
 from .cluster import Cluster
 from .fleet import View

@@ -34,9 +34,9 @@ from .tree import Tree
 from .work import Work
 
 if TYPE_CHECKING:
+    from ..ahead.entries import Prospect
     from ..place.gradient import Gradient
     from ..rules.invariants import First
-    from ..search.entries import Prospect
     from ..tell.told import Told
     from ..tell.waking import Wakes
     from .standing import Standing

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 
+from ..ahead.entries import Entry, counted_on
 from ..model.mig import Instance
 from ..model.plan import Decision, Stand
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
-from ..search.entries import Entry, counted_on
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.grid import Grid

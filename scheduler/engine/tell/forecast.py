@@ -6,12 +6,12 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
+from ..ahead.entries import Date, seats_of
+from ..ahead.lookahead import Lookahead
+from ..ahead.rehearsal import Rehearsal, newly_shared
 from ..rules.gates import fixed_gate
 from ..rules.times import backoff, backoff_until
 from ..rules.windows import NEVER
-from ..search.entries import Date, seats_of
-from ..search.lookahead import Lookahead
-from ..search.rehearsal import Rehearsal, newly_shared
 from ..state.fleet import Seat
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree

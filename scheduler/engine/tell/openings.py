@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from ..ahead.lookahead import FOREVER
 from ..rules.held_gates import Gate, Hold, Rule, gates_ahead, uses_of
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
-from ..search.lookahead import FOREVER
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work

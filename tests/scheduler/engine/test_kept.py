@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
+from scheduler.engine.ahead.lookahead import Lookahead
+from scheduler.engine.ahead.reservations import Book
 from scheduler.engine.cycle import make_course, make_plan
 from scheduler.engine.model.plan import Course, Plan
 from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
 from scheduler.engine.place.gradient import Columns
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.search.lookahead import Lookahead
-from scheduler.engine.search.reservations import Book
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Grid

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler.engine.ahead.lookahead import FOREVER, Lookahead
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.search.lookahead import FOREVER, Lookahead
 from scheduler.engine.state.grid import Grid
 from tests.scheduler.twin.places import Undecided, gang_fits, occupancy
 from tests.scheduler.twin.world import read

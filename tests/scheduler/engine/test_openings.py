@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.search.lookahead import FOREVER
+from scheduler.engine.ahead.lookahead import FOREVER
 from scheduler.engine.tell.openings import Allowance
 
 from .scenes import at, job, node, plan_of, quota, running, scene

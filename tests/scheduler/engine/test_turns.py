@@ -12,8 +12,8 @@ from scheduler.engine.passes.allocate import Walk
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
-from scheduler.engine.tell.turns import FIRST, ROUND, Turn, turns
 from scheduler.engine.state.work import Work
+from scheduler.engine.tell.turns import FIRST, ROUND, Turn, turns
 from scheduler.engine.trial import Ground, unlike
 from tests.scheduler.twin.strategies import scenario_random
 

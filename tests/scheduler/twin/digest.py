@@ -1,7 +1,7 @@
 """What the engine plans in thousands of drawn scenarios, as one line each: a change that should decide nothing anew is held against it.
 
-    python -m tests.scheduler.twin.digest BEFORE            before the change
-    python -m tests.scheduler.twin.digest AFTER BEFORE      after it: tells which plans differ, and ends with status 1 if one does
+python -m tests.scheduler.twin.digest BEFORE            before the change
+python -m tests.scheduler.twin.digest AFTER BEFORE      after it: tells which plans differ, and ends with status 1 if one does
 """
 
 import json
