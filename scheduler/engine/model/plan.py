@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 from ..reading.checkers import spell_instant, thousandths
@@ -88,11 +87,7 @@ class Waiting(NamedTuple):
         }
 
 
-new_waiting = partial(tuple.__new__, Waiting)  # of all the fields at once, past the slow constructor
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     quota: str
     quota_type: str
     fair: int

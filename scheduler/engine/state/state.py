@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..ahead.entries import Prospect
     from ..place.gradient import Gradient
     from ..rules.invariants import First
-    from ..tell.told import Told
+    from ..tell.outcome import Told
     from .standing import Standing
 
 

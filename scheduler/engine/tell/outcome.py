@@ -1,36 +1,71 @@
 """From the last state back to a plan: its decisions, what is told of each job that waits, the shares, and what comes next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import chain
 
-from ..model.plan import Course, Plan, Share, Waiting, new_waiting
+from ..model.plan import Course, Plan, Share, Waiting
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
-from ..state.form import Form
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
-from .blockers import Blockers, Reasons
+from .blockers import Blockers
 from .decisions import decisions_of, reserved
 from .forecast import Forecast
 from .metrics import fragmented, measure
-from .told import Told
+from .rooms import Key
 from .waking import next_wake
+
+
+class Told:
+    """What the plan before has told, as long as nothing that it was told from has changed.
+
+    The reasons of a waiting job come from the books of its leaf, of all above it and of what stands beside that path, and from the room
+    on the fleet for its shape. Where all of these are as they were, so are the reasons. Everything else (a note of this plan, a date, a
+    delay that runs out, whoever was changed in it) is told anew.
+    """
+
+    def __init__(self) -> None:
+        self.turn = -1  # of which plan it is
+        self.entries: dict[Work, Waiting] = {}
+        self.own: dict[Work, None] = {}  # of whom that plan told something that came from itself alone
+        self.rooms: dict[Key, tuple[Reason | None, Work]] = {}
+        self._books: list[tuple[int, ...]] = []  # by node what is used, of which fixed, fair shares, and what may be counted on
+
+    @classmethod
+    def before(cls, cycle: Cycle, forecast: Forecast) -> "Told":
+        """What the plan before has told, without the jobs that have gone since; or nothing."""
+        state, told = cycle.cluster.state, cycle.cluster.state.told
+        goes_on = not cycle.fleet.soon.splits and not forecast.advises_all
+        if told is None or not goes_on or told.turn + 1 != state.turn:
+            told = state.told = cls()
+        for work in state.since.gone:
+            told.entries.pop(work, None)
+            told.own.pop(work, None)
+        told.turn = state.turn
+        return told
+
+    def changed_places(self, tree: Tree) -> list[int] | None:
+        """Nodes of the tree whose numbers are not those of the plan before; None: there are none to compare. These count from now on."""
+        before, books = self._books, [(each.used, each.fixed, each.fair, each.counts_on) for each in tree.divisions]
+        self._books = [*zip(*chain(*books), strict=True)]
+        if len(before) != len(self._books):
+            return None
+        return [place for place, now in enumerate(self._books) if now != before[place]]
 
 
 def conclude(cycle: Cycle) -> Plan:
     """The plan of a cycle whose passes have nothing left to add."""
     check(cycle)
-    forecast = Forecast(cycle)
-    told = Told.before(cycle, forecast)
-    changed = told.changed_places(cycle.tree)
+    tree = cycle.tree
     return Plan(
         now=cycle.now,
         decisions=(*decisions_of(cycle), *reserved(cycle)),
-        waiting=_waiting(cycle, forecast, told, changed),
-        shares=_shares(cycle, told, changed),
+        waiting=_waiting(cycle),
+        shares=tuple([_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions]),
         next_wake=next_wake(cycle),
         metrics=measure(cycle),
     )
@@ -42,25 +77,19 @@ def carry_on(cycle: Cycle, before: int | None) -> Course:
     return Course(tuple(decisions_of(cycle)), next_wake(cycle, before), fragmented(cycle))
 
 
-def _waiting(cycle: Cycle, forecast: Forecast, told: Told, changed: Sequence[int] | None) -> tuple[Waiting, ...]:
+def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     """What is told of every job that waits, in the order of jobs."""
-    works, blockers, entries = cycle.cluster.works, Blockers(cycle), told.entries
+    works, blockers, forecast = cycle.cluster.works, Blockers(cycle), Forecast(cycle)
+    told = Told.before(cycle, forecast)
+    changed, entries = told.changed_places(cycle.tree), told.entries
     moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))
     own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.state.since.come))
     anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
-    # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
-    shared: dict[tuple[int, Form], Reasons] = {}
-    home, form = -1, None
     for work in anew:
         if (work.seats and not work.degraded) or work.state == "stopping":
             entries.pop(work, None)
-        elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale:
-            entries[work] = _entry(cycle, forecast, blockers, work)
         else:
-            if work.form is not form or work.home != home:  # neighbours are often alike
-                home, form = work.home, work.form
-                reasons = shared.get((home, form)) or shared.setdefault((home, form), blockers.of(work))
-            entries[work] = new_waiting((work.job.name, reasons, None, None))
+            entries[work] = _entry(cycle, forecast, blockers, work)
     told.rooms, told.own = blockers.rooms.told, moved | own
     return tuple(filter(None, map(entries.get, works)))
 
@@ -117,13 +146,6 @@ def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason
         return None
     detail = f"{words} to end before {spell_instant(deadline)}" if deadline > cycle.now else f"its deadline has passed: {spell_instant(deadline)}"
     return reason("deadline", detail, start=spell_instant(start), deadline=spell_instant(deadline))
-
-
-def _shares(cycle: Cycle, told: Told, changed: Iterable[int] | None) -> tuple[Share, ...]:
-    tree = cycle.tree
-    for place in range(1, len(tree.names)) if changed is None else changed:
-        told.shares[place] = [_share(tree, division, place) for division in tree.divisions]
-    return tuple([share for place in range(1, len(tree.names)) for share in told.shares[place]])
 
 
 def _share(tree: Tree, division: Division, place: int) -> Share:
