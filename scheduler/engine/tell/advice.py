@@ -1,8 +1,8 @@
 """The smallest change with which a waiting job would start now. Tried, not guessed."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from ..model.values import Kind, Placed, Preemptible, Run
@@ -15,7 +15,7 @@ from ..state.work import Work
 from .decisions import stands
 
 Advice = tuple[str, Any]  # what is changed, and to what
-Change = tuple[str, Any, Callable[[Kind], Kind]]
+Change = tuple[str, Any, Kind]  # the same, and the kind that the job is of then
 
 CHANGEABLE = frozenset({"no_type", "no_node", "empty_fleet", "limit"})  # what may be in the way whatever runs, and is not if less is asked for
 MOST_TRIES = 8  # numbers of workers that are tried, from the largest that could have room
@@ -39,7 +39,7 @@ class Advisor:
             return None  # none of the changes asks for smaller workers
         key = (work.home, work.form, *self._own(work))
         if key not in self._known:
-            self._known[key] = next(((change, to) for change, to, make in self._changes(work) if self._starts(work, change, to, make)), None)
+            self._known[key] = next(((change, to) for change, to, kind in self._changes(work) if self._starts(work, change, to, kind)), None)
         return self._known[key]
 
     def _own(self, work: Work) -> tuple[int, int, int]:
@@ -58,9 +58,9 @@ class Advisor:
         role = work.kind.roles[0]
         for name in self.cycle.grid.gpu_types:
             if role.gpu_types and name not in role.gpu_types:
-                yield "gpu_types", name, partial(_with_role, gpu_types=(name,))
+                yield "gpu_types", name, _with_role(work.kind, gpu_types=(name,))
         if work.form.fixed:
-            yield "preemptible", True, partial(replace, preemptible=Preemptible.ALWAYS)
+            yield "preemptible", True, replace(work.kind, preemptible=Preemptible.ALWAYS)
 
     def _fewer(self, work: Work) -> Iterator[Change]:
         role, level = work.kind.roles[0], work.form.width
@@ -69,13 +69,13 @@ class Advisor:
         most = max((min(role.least - 1, self._room(work, quota_type, level)) for quota_type in work.types), default=0)
         for workers in range(most, max(0, most - MOST_TRIES), -1):
             if not (role.most - workers) % role.step and any(self._is_open(work, quota_type, workers) for quota_type in work.types):
-                yield f"roles.{role.name}.min", workers, partial(_with_role, least=workers)
+                yield f"roles.{role.name}.min", workers, _with_role(work.kind, least=workers)
 
     def _wider(self, work: Work) -> Iterator[Change]:
         for wider in range(work.form.width - 1, -1, -1):
             if any(self._room(work, quota_type, wider) >= work.kind.roles[0].least for quota_type in work.types):
                 level = self.cycle.grid.level_names[wider] if wider else None
-                yield "topology.required", level, partial(_required, level=level)
+                yield "topology.required", level, replace(work.kind, placing=replace(work.kind.placing, required=level))
 
     def _room(self, work: Work, quota_type: int, level: int) -> int:
         role = work.kind.roles[0]
@@ -91,15 +91,12 @@ class Advisor:
 
     # Whether it would start, and stay
 
-    def _starts(self, work: Work, change: str, to: Any, make: Callable[[Kind], Kind]) -> bool:
+    def _starts(self, work: Work, change: str, to: Any, kind: Kind) -> bool:
         """Whether the job would start on what is free when the plan is done, if it asked for something else."""
-        cycle, known = self.cycle, self.cycle.cluster.forms.changed_kinds
-        key = (work.form, change, to)
-        if key not in known:
-            known[key] = make(work.kind)
+        cycle, forms = self.cycle, self.cycle.cluster.forms
         kept, windows = (work.kind, work.form, work.types), cycle.cluster.windows
-        kind = known[key]
-        form = cycle.cluster.forms.of(kind)
+        kind = forms.changed_kinds.setdefault((work.form, change, to), kind)
+        form = forms.of(kind)
         work.kind, work.form, work.types = kind, form, form.types
         try:
             cycle.cluster.windows = self._windows_next
@@ -169,7 +166,3 @@ class Advisor:
 def _with_role(kind: Kind, **changes: Any) -> Kind:
     """The kind with its one role changed."""
     return replace(kind, roles=(replace(kind.roles[0], **changes),))
-
-
-def _required(kind: Kind, level: str | None) -> Kind:
-    return replace(kind, placing=replace(kind.placing, required=level))

@@ -1,6 +1,7 @@
 """All that stands in the way of a waiting job, with numbers and names. Computed once per queue and shape."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache, partial
 from typing import Literal
 
 from ..model.plan import names
@@ -11,7 +12,7 @@ from ..passes.repartition import could_serve
 from ..reading.checkers import spell_instant
 from ..rules.gates import guarantees_refusing, limits_refusing
 from ..rules.legality import Reclaim
-from ..rules.times import overdue, protected_for
+from ..rules.times import may_cause_evictions, overdue, protected_for
 from ..search.evicting import NOTHING
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
@@ -24,17 +25,16 @@ Reasons = tuple[Reason, ...]
 class Blockers:
     """Reasons of the final state."""
 
-    def __init__(self, cycle: Cycle, *, foresees: bool | None = None) -> None:
+    def __init__(self, cycle: Cycle, *, foresees: bool) -> None:
         self.cycle = cycle
-        self.rooms = Rooms(cycle, foresees=cycle.settings.forecast == "all" if foresees is None else foresees)
+        self.rooms = Rooms(cycle, foresees=foresees)
         self._groups: dict[tuple[object, ...], Reasons] = {}  # by leaf and shape, and by what else decides
-        self._above: dict[tuple[str, int], list[int]] = {}
+        self._above = cache(partial(_above_line, cycle.tree))
         settings = cycle.settings
         moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
         self._used_up = used_up(moves) if moves else None
         self._any_own = bool(cycle.cluster.windows.upcoming) or self._used_up is not None  # beside notes
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
-        self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
@@ -45,18 +45,17 @@ class Blockers:
             return (reason("stale", "ended in this plan; it can start in the next"),)
         group = self._group(work)
         own = self._own(work, group) if self._any_own or work.order in self.cycle.waiting.notes else {}
-        late = bool(work.kind.preemption_delay_ms) and work.job.submitted + work.kind.preemption_delay_ms > self.cycle.now
+        late = not may_cause_evictions(self.cycle, work)
         return self._with_own(work, group, own, late) if own or late else group
 
     def _group(self, work: Work) -> Reasons:
         """What the jobs of a queue that ask for the same have in common."""
         if work.seats:
             return self._new_group(work)
-        key = (work.home, work.form.shape, work.form.fixed, work.types, self._protects and self._ranks_above(work))
-        known = self._groups.get(key)
-        if known is None:
-            known = self._groups[key] = self._new_group(work)
-        return known
+        key = (work.home, work.form.shape, work.form.fixed, work.types, self._ranks_above(work))
+        if key not in self._groups:
+            self._groups[key] = self._new_group(work)
+        return self._groups[key]
 
     def _ranks_above(self, work: Work) -> bool:
         """Whether there may be work below it that it could preempt."""
@@ -113,9 +112,8 @@ class Blockers:
     # What a queue's jobs of one kind have in common
 
     def _new_group(self, work: Work) -> Reasons:
-        types = work.open_types
-        found = [one for quota_type in types for one in self._of_type(work, quota_type)]
-        return tuple(dict.fromkeys(found) if len(types) > 1 else found) or (ORDER,)  # of one type each is another one
+        found = [one for quota_type in work.open_types for one in self._of_type(work, quota_type)]
+        return tuple(dict.fromkeys(found)) or (ORDER,)
 
     def _of_type(self, work: Work, quota_type: int) -> list[Reason]:
         cycle = self.cycle
@@ -163,7 +161,7 @@ class Blockers:
             detail += f"; with {gpus(milli)} more it may only use what is idle"
             facts = {"used": used / 1000, "fair": fair / 1000, "needed": milli / 1000, **of_type(division)}
             return (reason("share", detail, quota=name, **facts),)
-        places = [over for place in tree.path[leaf] for over in self._above_line(division, tree.parent[place]) if over != place]
+        places = [over for place in tree.path[leaf] for over in self._above(division, tree.parent[place]) if over != place]
         above = [tree.names[over] for over in places]
         own = self._safe([leaf], "preempt") if self._ranks_above(work) else 0
         if not above:
@@ -182,14 +180,10 @@ class Blockers:
         """How long work below these nodes is safe after its start, in seconds."""
         return max(protected_for(self.cycle, place, by) for place in places) // 1000
 
-    def _above_line(self, division: Division, parent: int) -> list[int]:
-        """The nodes below another one that use more than they may count on."""
-        key = (division.name, parent)
-        known = self._above.get(key)
-        if known is None:
-            used, counts_on = division.used, division.counts_on
-            known = self._above[key] = [place for place in self.cycle.tree.children[parent] if used[place] > counts_on[place]]
-        return known
+
+def _above_line(tree: Tree, division: Division, parent: int) -> list[int]:
+    """The nodes below another one that use more than they may count on."""
+    return [place for place in tree.children[parent] if division.used[place] > division.counts_on[place]]
 
 
 SPLITTING = frozenset({"sharing", "repartition"})

@@ -19,16 +19,14 @@ from ..state.work import Work
 
 def stands(work: Work, grid: Grid) -> tuple[Stand, ...]:
     roles, nodes = work.kind.roles, grid.nodes
-    if not work.form.parted:
-        return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, seat.mask) for seat in work.seats])
-    found = []
-    for seat in work.seats:
-        part = seat.parts[0] if seat.parts else None
-        split = part is not None and part.mode == "mig"
-        instances = tuple(sorted((one.gpu, one.profile, one.start) for one in seat.parts)) if split else ()
-        share = None if part is None or split else part.milli
-        found.append(Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, on_gpus(seat), share_milli=share, mig=instances))
-    return tuple(found)
+    return tuple([Stand(roles[seat.role].name, seat.rank, nodes[seat.node].name, on_gpus(seat), *_part(seat)) for seat in work.seats])
+
+
+def _part(seat: Seat) -> tuple[int | None, tuple[tuple[int, str, int], ...]]:
+    """What of its GPUs a worker holds, where that is a part: a share, or instances."""
+    if not seat.parts or seat.parts[0].mode != "mig":
+        return seat.parts[0].milli if seat.parts else None, ()
+    return None, tuple(sorted((one.gpu, one.profile, one.start) for one in seat.parts))
 
 
 def action_of(work: Work) -> str | None:
@@ -52,24 +50,21 @@ def action_of(work: Work) -> str | None:
 def decisions_of(cycle: Cycle) -> list[Decision]:
     """What the plan does to jobs and boards, in the order in which it is carried out: GPUs are split anew between those who leave and who come."""
     works = sorted(dict.fromkeys(cycle.cluster.journal), key=attrgetter("order"))
-    # Who leaves and was never given another place comes first of all, in their order.
-    gone = [work for work in works if not work.seats and not work.sequence and work.first_seats]
-    stood = [work for work in works if (work.seats or work.sequence) and work.seats is not work.first_seats]
-    stood.sort(key=attrgetter("sequence"))  # in the order in which they were given their places
-    changed = [(action, work) for work in stood if (action := action_of(work)) is not None]
+    # In the order in which they were given their places: who leaves and was never given another one comes first of all.
+    changed = [(action, work) for work in sorted(works, key=attrgetter("sequence")) if (action := action_of(work)) is not None]
+    stood = [work for _, work in changed]
     owners = Owners(cycle, works)
     befores = {}
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
-    served = Served(cycle, befores, [work for _, work in changed])
+    served = Served(cycle, befores, stood)
+    # Who is moved with more than he had comes behind those who left it to him.
+    changed.sort(key=lambda one: one[0] == "move" and one[1].milli > sum(seat.milli for seat in one[1].first_seats))
 
     def those(*actions: str) -> list[Decision]:
         return [_decision(served, action, work) for action, work in changed if action in actions]
 
-    # Who is moved with more than he had comes behind those who left it to him.
-    moves = sorted((work for action, work in changed if action == "move"), key=lambda work: work.milli > sum(seat.milli for seat in work.first_seats))
-    moved = [_decision(served, "move", work) for work in moves]
-    leaving = [*(_decision(served, "evict", work) for work in gone), *those("evict"), *those("shrink"), *moved]
+    leaving = [*those("evict"), *those("shrink"), *those("move")]
     return in_order([*leaving, *_splits(cycle, owners, stood), *those("start", "repair"), *those("grow")])
 
 

@@ -1,6 +1,6 @@
 """When a waiting job will probably start."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from operator import attrgetter
@@ -20,17 +20,12 @@ from .advice import Advisor
 from .openings import Allowances, Taken
 
 
-def in_turn(cycle: Cycle, test: Callable[[Work], bool]) -> Iterator[tuple[Work, tuple[int, ...]]]:
-    """Who waits, in the order in which queues are served when room comes, with the types that it tries in that round."""
-    for choice, division in cycle.waiting.rounds():
-        for work, _ in serving(cycle, choice, division, cycle.waiting.of_round(division, choice, test)):
-            yield work, cycle.waiting.tried_types(work, choice)
-
-
 def serving(
     cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int]] = ()
 ) -> Iterator[tuple[Work, int]]:
-    """One round of it, each with the milli-GPU that it asks for. What is foreseen for a queue counts as used by it, so that queues take turns.
+    """Who waits in one round, in the order in which queues are served when room comes, each with the milli-GPU that it asks for.
+
+    What is foreseen for a queue counts as used by it, so that queues take turns.
 
     `gone` are those who had their turn already, by leaf and milli-GPU.
     """
@@ -154,8 +149,10 @@ class Forecast:
             self._take(outlook, entry.work, entry.quota_type, entry.at)
         rehearsal = book.rehearsal(ahead)
         outlook = outlook._replace(rehearsal=rehearsal)
-        for work, types in in_turn(cycle, lambda work: work.order not in self.predicted):
-            self._predict(outlook, rehearsal, work, types)
+        for choice, division in cycle.waiting.rounds():
+            queues = cycle.waiting.of_round(division, choice, lambda work: work.order not in self.predicted)
+            for work, _ in serving(cycle, choice, division, queues):
+                self._predict(outlook, rehearsal, work, cycle.waiting.tried_types(work, choice))
         if upcoming:
             self._widened(outlook)
         if cycle.waiting.queues.held:

@@ -1,10 +1,12 @@
 """How much of the fleet is in use, and how much of what is idle nobody could use."""
 
+from functools import cache
 from typing import Any
 
 from ..model.mig import board_of, fitting_profiles
 from ..state.grid import Ints
 from ..state.planning import Cycle
+from .rooms import mig_splits
 
 
 def measure(cycle: Cycle) -> dict[str, Any]:
@@ -73,16 +75,15 @@ def _against_demand(cycle: Cycle) -> float:
 
 def _idle_slices(cycle: Cycle) -> int:
     """Empty MIG instances that no waiting job asks for."""
-    if not cycle.fleet.soon.splits:
+    splits = mig_splits(cycle)
+    if not splits:
         return 0
-    forms = {work.form for work in cycle.waiting if work.kind.sharing == "mig"}
-    roles = [role for form in forms for role in form.kind.roles if role.parted]
-    asked: dict[str, set[str]] = {}  # profiles by board
-    empty = 0
-    for (node, gpu), split in cycle.fleet.soon.splits.items():
-        board = board_of(cycle.grid.nodes[node].gpu_type) if split.mode == "mig" and cycle.grid.usable[node] >> gpu & 1 else None
-        if board is not None:
-            if board.name not in asked:
-                asked[board.name] = {name for role in roles for name, _ in fitting_profiles(role, board)}
-            empty += sum(1 for one in split.instances if one not in split.taken and one.profile not in asked[board.name])
-    return empty
+    roles = [role for form in {work.form for work in cycle.waiting if work.kind.sharing == "mig"} for role in form.kind.roles if role.parted]
+    asked = cache(lambda board: {name for role in roles for name, _ in fitting_profiles(role, board)})
+    boards = [board_of(cycle.grid.nodes[node].gpu_type) for node, _ in splits]
+    return sum(
+        one not in split.taken and one.profile not in asked(board)
+        for board, (_, split) in zip(boards, splits, strict=True)
+        for one in split.instances
+        if board is not None
+    )

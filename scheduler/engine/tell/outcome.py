@@ -79,7 +79,8 @@ def carry_on(cycle: Cycle, before: int | None) -> Course:
 
 def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     """What is told of every job that waits, in the order of jobs."""
-    works, blockers, forecast = cycle.cluster.works, Blockers(cycle), Forecast(cycle)
+    works, forecast = cycle.cluster.works, Forecast(cycle)
+    blockers = Blockers(cycle, foresees=forecast.advises_all)
     told = Told.before(cycle, forecast)
     changed, entries = told.changed_places(cycle.tree), told.entries
     moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))

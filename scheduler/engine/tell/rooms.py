@@ -1,7 +1,7 @@
 """Why a waiting job finds no room: too few GPUs, too few in one place, or no part of one. Computed once per shape."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from ..place.seating import fit
 from ..reading.checkers import spell_instant
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
+from ..state.fleet import Split
 from ..state.grid import Eligible, Ints
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -29,13 +30,6 @@ class Narrow(NamedTuple):
     domain: int | None  # to which those that run pin it
     most: int
     missing: int
-
-
-class Holder(NamedTuple):
-    """Who leaves first, and until when it stays; None: nobody knows."""
-
-    held_by: str
-    until: str | None
 
 
 class Rooms:
@@ -91,17 +85,16 @@ class Rooms:
                 most = int(self.slots.sums(role, eligible, level)[domain])
             if most < len(ranks) and (worst is None or most * worst.missing < worst.most * len(ranks)):
                 worst = Narrow(role, eligible, level, domain, most, len(ranks))
-        if worst is not None and worst.domain is not None and worst.level > 0:
-            return self._too_narrow(work, type_name, worst, 0, total_needed)
+        pinned = worst is not None and worst.domain is not None and worst.level > 0
         idle = int((self.view.count_np * allowed).sum())
-        if idle < total_needed:
+        if idle < total_needed and not pinned:
             detail = f"needs {total_needed} {type_name} GPU{'s' * (total_needed != 1)}; {idle} {'is' if idle == 1 else 'are'} free where it may run"
-            facts: dict[str, object] = {"type": type_name, "needed": total_needed, "free": idle}
-            first = self._first_to_leave(lambda node: bool(allowed[node])) if self.foresees else None
-            if first is not None and first.until is not None:
-                detail += f"; {first.held_by} is expected to leave first, by {first.until}"
-                facts |= first._asdict()
-            return reason("capacity", detail, **facts)
+            first = self._first_to_leave(frozenset(np.flatnonzero(allowed).tolist())) if self.foresees else {}
+            if first.get("until") is None:
+                first = {}
+            else:
+                detail += f"; {first['held_by']} is expected to leave first, by {first['until']}"
+            return reason("capacity", detail, type=type_name, needed=total_needed, free=idle, **first)
         if worst is None:
             if work.form.plain or self._fits(work, quota_type):
                 return None
@@ -120,12 +113,12 @@ class Rooms:
                 level, seats = own, of_role
         return level, None if level < 0 else grid.levels[level].domain_of(seats[0].node)
 
-    def _first_to_leave(self, is_there: Callable[[int], bool], but: Work | None = None) -> Holder | None:
-        """Who of those that stand on some of the nodes leaves first, as far as that is known, and by when."""
+    def _first_to_leave(self, nodes: Container[int], but: Work | None = None) -> dict[str, str | None]:
+        """Who of those that stand on some of the nodes leaves first, if anybody, and until when it stays; None: nobody knows."""
         for end, work in self._leaving:
-            if work is not but and any(is_there(seat.node) for seat in work.seats):
-                return Holder(work.job.name, None if end >= NEVER else spell_instant(end))
-        return None
+            if work is not but and any(seat.node in nodes for seat in work.seats):
+                return {"held_by": work.job.name, "until": None if end >= NEVER else spell_instant(end)}
+        return {}
 
     @cached_property
     def _leaving(self) -> list[tuple[int, Work]]:
@@ -156,12 +149,10 @@ class Rooms:
         if role.gpus:
             detail += f": {most * role.gpus} of {counted(1000 * needed)}"
         detail += host
-        low, high = cycle.grid.levels[level].slice_of(domain)
-        holder = self._first_to_leave(lambda node: low <= node < high, but=work)
-        if holder is not None:
-            detail += f"; {holder.held_by} holds {'GPUs' if role.gpus else 'places'} there until {holder.until or 'an unknown time'}"
-            facts |= holder._asdict()
-        return reason("topology", detail, **facts)
+        holder = self._first_to_leave(range(*cycle.grid.levels[level].slice_of(domain)), but=work)
+        if holder:
+            detail += f"; {holder['held_by']} holds {'GPUs' if role.gpus else 'places'} there until {holder['until'] or 'an unknown time'}"
+        return reason("topology", detail, **facts, **holder)
 
     def _free(self, idle: int, type_name: str) -> str:
         what = counted(1000 * idle) if len(self.cycle.grid.types) == 1 else f"{idle} {type_name} GPU{'s' * (idle != 1)}"
@@ -205,25 +196,30 @@ class Rooms:
             return fit(self.cycle, work, quota_type, self.view) is not None
 
     def _no_part(self, role: Role, kind: Kind, type_name: str) -> Reason:
+        memory = f"{(role.memory_mib or 0) / 1024:g} GB"
         if kind.sharing == "mig":
-            asked = role.mig or f"an instance with {(role.memory_mib or 0) / 1024:g} GB"
-            usable, splits = self.cycle.grid.usable, self.view.splits.items()
-            empty = sum(len(split.instances) - len(split.taken) for (node, gpu), split in splits if split.mode == "mig" and usable[node] >> gpu & 1)
+            asked = role.mig or f"an instance with {memory}"
+            empty = sum(len(split.instances) - len(split.taken) for _, split in self._in_mig_mode)
             others = "1 instance of another profile or node is" if empty == 1 else f"{empty} instances of other profiles or nodes are"
             detail = f"no empty {asked} on {type_name}; {others} empty"
-            return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
-        asked = f"{role.share_milli} milli-GPU" if role.share_milli is not None else f"{(role.memory_mib or 0) / 1024:g} GB"
-        detail = f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle"
+        else:
+            asked = memory if role.share_milli is None else f"{role.share_milli} milli-GPU"
+            detail = f"no GPU of {type_name} that it may share by {kind.sharing} has {asked} left, and none is idle"
         return reason("sharing", detail, asked=asked, type=type_name, sharing=kind.sharing)
 
     def may_join(self, work: Work) -> bool:
         """Whether on some node split GPUs that are made whole, beside what is free there, would hold a worker of whole GPUs."""
         wanted = min((role.gpus for role in work.kind.roles if role.gpus), default=0)
         of_type, free = self.cycle.grid.type_of, self.view.count_np
-        return any(of_type[node] in work.open_types and split + free[node] >= wanted for node, split in self._split.items())
+        split = Counter(node for node, _ in self._in_mig_mode)
+        return any(of_type[node] in work.open_types and count + free[node] >= wanted for node, count in split.items())
 
     @cached_property
-    def _split(self) -> Counter[int]:
-        """How many GPUs of a node are split into instances."""
-        usable = self.cycle.grid.usable
-        return Counter(node for (node, gpu), split in self.view.splits.items() if split.mode == "mig" and usable[node] >> gpu & 1)
+    def _in_mig_mode(self) -> list[tuple[int, Split]]:
+        return mig_splits(self.cycle)
+
+
+def mig_splits(cycle: Cycle) -> list[tuple[int, Split]]:
+    """The usable GPUs that are split into instances, each with its node."""
+    usable = cycle.grid.usable
+    return [(node, split) for (node, gpu), split in cycle.fleet.soon.splits.items() if split.mode == "mig" and usable[node] >> gpu & 1]
