@@ -9,6 +9,7 @@ a few copies.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count, takewhile
 from typing import NamedTuple
 
 from .ahead.entries import Date
@@ -16,7 +17,7 @@ from .ahead.lookahead import Lookahead
 from .cycle import settled
 from .model.plan import Decision, Stand
 from .model.reasons import Reason
-from .model.values import Job, Scenario, Settings
+from .model.values import Job, Scenario
 from .rules.invariants import check
 from .rules.times import duration
 from .rules.windows import NEVER
@@ -62,8 +63,7 @@ class Trial(NamedTuple):
 
 
 def without_forecast(scenario: Scenario) -> Scenario:
-    settings: Settings = replace(scenario.settings, forecast="none")
-    return replace(scenario, settings=settings)
+    return replace(scenario, settings=replace(scenario.settings, forecast="none"))
 
 
 def starts_at_once(scenario: Scenario, kept: Kept) -> list[Decision]:
@@ -169,23 +169,12 @@ def _claimants(cycle: Cycle, work: Work, division: Division) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(found))
 
 
-class Step(NamedTuple):
-    leaf: int
-    name: str
-    asked: int  # milli-GPU
-
-
 class Walk(NamedTuple):
     """A round of the line: whose turn it was, step by step, and what that followed from."""
 
     shares: tuple[tuple[int, ...], ...]
     waits: dict[int, list[str]]
-    turns: list[Step]
-
-    def until(self, leaf: int, number: int) -> list[Step]:
-        """The turns until so many of a leaf have had theirs."""
-        steps = [step for step, turn in enumerate(self.turns) if turn.leaf == leaf]
-        return self.turns[: steps[number - 1] + 1]
+    turns: list[tuple[int, int, str]]  # a leaf, the milli-GPU that it asked for, and for which job
 
 
 def shares_of(division: Division) -> tuple[tuple[int, ...], ...]:
@@ -194,8 +183,8 @@ def shares_of(division: Division) -> tuple[tuple[int, ...], ...]:
 
 
 def names_in(queues: dict[int, list[Work]], besides: Work | None) -> dict[int, list[str]]:
-    named = {leaf: [work.job.name for work in queue if work is not besides] for leaf, queue in queues.items()}
-    return {leaf: names for leaf, names in named.items() if names}
+    named = ((leaf, [work.job.name for work in queue if work is not besides]) for leaf, queue in queues.items())
+    return {leaf: names for leaf, names in named if names}
 
 
 class Line:
@@ -209,7 +198,7 @@ class Line:
             forecast.everyone()
             for entry in book.entries:
                 ahead.reserve(entry.at, entry.length, entry.places)
-        self.taken = [(taken.work.job.name, taken) for taken in forecast.taken]
+        self.taken = forecast.taken
         self.reserved = {entry.work.job.name for entry in book.entries}
         self.dates = forecast.dates
         self.copy_every = max(COPY_EVERY, -(-len(self.dates) // MOST_COPIES))
@@ -223,7 +212,7 @@ class Line:
 
     def _walk(self, cycle: Cycle, choice: int, division: Division) -> Walk:
         queues = self._queues(cycle, choice, division, None)
-        turns = [Step(work.home, work.job.name, asked) for work, asked in serving(cycle, choice, division, queues)]
+        turns = [(work.home, asked, work.job.name) for work, asked in serving(cycle, choice, division, queues)]
         return Walk(shares_of(division), names_in(queues, None), turns)
 
     def date(self, cycle: Cycle, work: Work) -> Date | None:
@@ -251,17 +240,14 @@ class Line:
         """
         known = self.walks.get((choice, division.name))
         place = queues[work.home].index(work)
-        turns: list[Step] = []
+        turns: list[tuple[int, int, str]] = []
         if known is not None and place and known.shares == shares_of(division) and known.waits == names_in(queues, work):
-            turns = known.until(work.home, place)
-            gone = Counter(turn.leaf for turn in turns)
+            of_leaf = [step for step, (leaf, *_) in enumerate(known.turns) if leaf == work.home]
+            turns = known.turns[: of_leaf[place - 1] + 1]
+            gone = Counter(leaf for leaf, *_ in turns)
             queues = {leaf: rest for leaf, queue in queues.items() if (rest := queue[gone[leaf] :])}
-        names = [turn.name for turn in turns]
-        for other, _ in serving(cycle, choice, division, queues, [(turn.leaf, turn.asked) for turn in turns]):
-            if other is work:
-                break
-            names.append(other.job.name)
-        return names
+        served = takewhile(lambda other: other is not work, (other for other, _ in serving(cycle, choice, division, queues, turns)))
+        return [*(name for *_, name in turns), *(other.job.name for other in served)]
 
     def _behind(self, cycle: Cycle, work: Work, types: tuple[int, ...], before: set[str]) -> Date | None:
         count = sum(one.name in before for one in self.dates)
@@ -272,8 +258,8 @@ class Line:
             for one in self.dates[:count]:
                 rehearsal.add(one.at, one.length, one.seats)
         allowances = Allowances(cycle)
-        for name, taken in self.taken:
-            if name in before or name in self.reserved:
+        for taken in self.taken:
+            if taken.work.job.name in before or taken.work.job.name in self.reserved:
                 allowances.take(taken)
         found = Outlook(cycle, ahead, rehearsal, allowances).earliest(work, types)
         return None if found is None else found.date._replace(at=found.at)
@@ -289,7 +275,5 @@ class Line:
 
 def unlike(jobs: Sequence[Job]) -> str:
     """A name that none of the jobs has."""
-    taken, name = {job.name for job in jobs}, NAME
-    while name in taken:
-        name += "'"
-    return name
+    taken = {job.name for job in jobs}
+    return next(name for primes in count() if (name := NAME + "'" * primes) not in taken)

@@ -78,7 +78,7 @@ def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
 
 def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:
     stated = {name: 1000 * rules[key.format(name)] for name in CLASSES if key.format(name) in rules}
-    return replace(usual, **stated) if stated else usual
+    return usual._replace(**stated)
 
 
 def fairness_now(settings: Settings) -> Fairness:

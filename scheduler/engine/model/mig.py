@@ -41,7 +41,6 @@ class Board:
     compute_slices: int
     profiles: tuple[Profile, ...]
     usable_mib: int
-    inferred: bool = False
 
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
@@ -82,7 +81,7 @@ def _seven_slice_board(
         Profile(f"4g.{g3}gb", 4, 4, _STARTS[4], 1, 5, three, inferred=inferred),
         Profile(f"7g.{g7}gb", 7, 8, _STARTS[7], 1, 0, seven, inferred=inferred),
     )
-    return Board(name, models, memory_gb, 8, 7, profiles, seven, inferred)
+    return Board(name, models, memory_gb, 8, 7, profiles, seven)
 
 
 _FOUR_SLICES = (

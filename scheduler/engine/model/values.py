@@ -35,16 +35,12 @@ class Fairness:
     step_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ByClass:
+class ByClass(NamedTuple):
     """One value per class, by rank."""
 
     batch: int | None = None
     interactive: int | None = None
     inference: int | None = None
-
-    def of(self, rank: int) -> int | None:
-        return (self.batch, self.interactive, self.inference)[rank]
 
 
 FOR_NONE = ByClass()
@@ -73,7 +69,7 @@ class Settings:
     @property
     def waits_end(self) -> bool:
         """Whether any class is to wait only so long."""
-        return self.max_wait_ms is not FOR_NONE and self.max_wait_ms != FOR_NONE
+        return self.max_wait_ms != FOR_NONE
 
 
 @dataclass(frozen=True, slots=True)

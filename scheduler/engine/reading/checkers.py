@@ -1,5 +1,6 @@
 """How the values of a scenario are read and written. They know nothing of what a scenario is."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -31,13 +32,20 @@ def flag(value: Any) -> bool:
 TEXT, FLAG = Codec(text), Codec(flag)
 
 
-def one_of(*allowed: str) -> Codec:
-    def read(value: Any) -> str:
-        if type(value) is not str or value not in allowed:
-            raise Bad(f"must be one of {', '.join(allowed)}, not {short(value)}")
-        return value
+def chosen(values: Mapping[Any, Any]) -> Codec:
+    """One of some names, true and false among them, and what each of them is in the engine."""
+    allowed = ", ".join(name if type(name) is str else short(name) for name in values)
 
-    return Codec(read)
+    def read(value: Any) -> Any:
+        if type(value) not in (str, bool) or value not in values:
+            raise Bad(f"must be one of {allowed}, not {short(value)}")
+        return values[value]
+
+    return Codec(read, {value: name for name, value in values.items()}.__getitem__)
+
+
+def one_of(*allowed: str) -> Codec:
+    return Codec(chosen({name: name for name in allowed}).read)
 
 
 def number(value: Any, least: int = -LARGEST, most: int = LARGEST) -> int | float:
@@ -75,9 +83,8 @@ SECONDS = Codec(scaled(1000).read, thousandths)
 
 
 def _processors(value: Any) -> int:
-    plain = number(value, 0, 1_000_000)
-    result = round(plain * 1000)
-    if thousandths(result) != plain:
+    result = round(number(value, 0, 1_000_000) * 1000)
+    if thousandths(result) != value:
         raise Bad(f"must have at most three decimals, not {short(value)}")
     return result
 

@@ -4,7 +4,7 @@ What is alike in many jobs is read once and shared as a `Kind`. Jobs that were d
 at the first fault; plain data is read job by job, which names every fault. Both go by the same tables.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..model.values import QUEUED, STATES, Job, Kind, Quota, new_checkpoint, new
 from .checkers import FLAG, SECONDS, TEXT, moment, one_of, text, whole
 from .faults import Bad, kind_of, rows, short
 from .fields import Codec, Field, Table, optional, record, with_defaults_of
-from .kinds import kind_made, kind_table
+from .kinds import kind_codec, kind_fields
 from .places import Places
 from .written import UNSET, Raw, alike, astuple, plain, row_type
 
@@ -48,7 +48,7 @@ def job_tables(now: int, quota: Codec = TEXT) -> tuple[Table, Table]:
         },
     )
     standing |= {"workers": Field("stands", Codec(rows), ()), "leaving": Field("leaves", Codec(rows), ())}
-    return Table(own, beside=(*standing, *kind_table(()).fields)), Table(standing)
+    return Table(own, beside=(*standing, *kind_fields(()))), Table(standing)
 
 
 def checkpoint_fields(time: Codec) -> dict[str, Field]:
@@ -78,7 +78,7 @@ def remembered(codec: Codec) -> Codec:
     return Codec(read, codec.write)
 
 
-SHARED, OWN, STANDING = (tuple(table.fields) for table in (kind_table(()), *job_tables(0)))
+SHARED, OWN, STANDING = map(tuple, (kind_fields(()), *(table.fields for table in job_tables(0))))
 _OWN, _STANDING, _CHECKPOINT = len(SHARED), len(SHARED) + len(OWN), OWN.index("checkpoint")
 STANDS_NOWHERE = (UNSET,) * len(STANDING)
 _AS_TEXT = dict.fromkeys(("roles", "topology", "node_labels", "needs", "throughput"), Raw)
@@ -90,8 +90,7 @@ class JobReader:
         self.inner = {quota.parent for quota in quotas if quota.parent is not None}
         self.leaves = set(named_quotas) - self.inner
         self.own, self.standing = job_tables(now, Codec(self.leaf))
-        self.shared = kind_table(levels)
-        self.kinds: dict[bytes | None, Kind] = {}
+        self.kind = kind_reader(levels)
         self.places = places
 
     def read_all(self, rows: Sequence[Any]) -> list[Job]:
@@ -132,10 +131,13 @@ class JobReader:
         why = "has quotas below it; jobs belong to its leaves" if text(value) in self.inner else "is not a quota of this scenario"
         raise Bad(f"{short(value)} {why}")
 
-    def kind(self, stated: Sequence[Any]) -> Kind:
-        key = alike(stated)
-        kind = self.kinds.get(key)
-        if kind is None:
-            document = {key: plain(value) for key, value in zip(SHARED, stated, strict=True) if value is not UNSET}
-            kind = self.kinds[key] = kind_made(**self.shared.read(document))
+
+def kind_reader(levels: Sequence[str]) -> Callable[[Sequence[Any]], Kind]:
+    """Of what jobs state for the keys that they share."""
+    shared = kind_codec(levels)
+
+    def read(stated: Sequence[Any]) -> Kind:
+        kind: Kind = shared.read({key: plain(value) for key, value in zip(SHARED, stated, strict=True) if value is not UNSET})
         return kind
+
+    return remembered(Codec(read)).read

@@ -5,46 +5,37 @@ from dataclasses import replace
 from typing import Any
 
 from ..model.reasons import counted
-from ..model.values import CLASS_RANK, CLASSES, Kind, Placing, Preemptible, Role
-from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, one_of, table_of, whole
+from ..model.values import CLASS_RANK, Kind, Placing, Preemptible, Role
+from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, chosen, one_of, table_of, whole
 from .faults import Bad, short
-from .fields import Codec, Field, Table, listed, optional, record
+from .fields import Codec, Field, listed, optional, record
 
 MOST_WORKERS = 100_000
 NO_GROUP = 0  # none stated: a role has its job's, and a job single GPUs
-RANK = Codec(lambda value: CLASS_RANK[one_of(*CLASSES).read(value)], CLASSES.__getitem__)
-PREEMPTIBLE: dict[bool | str, Preemptible] = {True: Preemptible.ALWAYS, False: Preemptible.NEVER, "when_borrowed": Preemptible.WHEN_BORROWED}
+RANK = chosen(CLASS_RANK)
+PREEMPTIBLE = chosen({True: Preemptible.ALWAYS, False: Preemptible.NEVER, "when_borrowed": Preemptible.WHEN_BORROWED})
 
 
-def kind_table(levels: Sequence[str]) -> Table:
+def kind_fields(levels: Sequence[str]) -> dict[str, Field]:
     placing = placing_codec(levels)
-    return Table(
-        {
-            "class": Field("class_rank", RANK, CLASS_RANK["batch"]),
-            "priority": Field("priority", whole(-1_000_000, 1_000_000), 0),
-            "preemptible": Field("preemptible", Codec(_preemptible, {value: key for key, value in PREEMPTIBLE.items()}.__getitem__), None),
-            "roles": Field("roles", listed(role_codec(placing))),
-            "topology": Field("placing", optional(placing), None),
-            "sharing": Field("sharing", one_of("exclusive", "mig", "mps", "timeslice"), None),
-            "node_labels": Field("labels", table_of(TEXT), ()),
-            "needs": Field("needs", table_of(MILLIONTHS), ()),
-            "tolerates_suspect": Field("tolerates_suspect", FLAG, False),
-            "preemption_delay_s": Field("preemption_delay_ms", SECONDS, 0),
-            "grace_s": Field("grace_ms", SECONDS, 0),
-            "throughput": Field("throughput", table_of(RATIO), ()),
-        }
-    )
+    return {
+        "class": Field("class_rank", RANK, CLASS_RANK["batch"]),
+        "priority": Field("priority", whole(-1_000_000, 1_000_000), 0),
+        "preemptible": Field("preemptible", PREEMPTIBLE, None),
+        "roles": Field("roles", listed(role_codec(placing))),
+        "topology": Field("placing", optional(placing), None),
+        "sharing": Field("sharing", one_of("exclusive", "mig", "mps", "timeslice"), None),
+        "node_labels": Field("labels", table_of(TEXT), ()),
+        "needs": Field("needs", table_of(MILLIONTHS), ()),
+        "tolerates_suspect": Field("tolerates_suspect", FLAG, False),
+        "preemption_delay_s": Field("preemption_delay_ms", SECONDS, 0),
+        "grace_s": Field("grace_ms", SECONDS, 0),
+        "throughput": Field("throughput", table_of(RATIO), ()),
+    }
 
 
 def kind_codec(levels: Sequence[str]) -> Codec:
-    table = kind_table(levels)
-    return Codec(lambda raw: kind_made(**table.read(raw)), table.write)
-
-
-def _preemptible(value: Any) -> Preemptible:
-    if type(value) not in (bool, str) or value not in PREEMPTIBLE:
-        raise Bad("must be true, false or when_borrowed")
-    return PREEMPTIBLE[value]
+    return record(kind_fields(levels), kind_made)
 
 
 def placing_codec(levels: Sequence[str]) -> Codec:
@@ -112,9 +103,8 @@ def _role(**values: Any) -> Role:
 
 def kind_made(*, roles: tuple[Role, ...], placing: Placing | None, sharing: str | None, **values: Any) -> Kind:
     """What holds of the roles of a job together is judged here."""
-    placing = placing or Placing(tp_group=NO_GROUP)
-    placing = replace(placing, tp_group=placing.tp_group or 1)
-    roles = tuple(_in_group_of(role, placing) for role in roles)
+    placing = _in_group(placing or Placing(), 1)
+    roles = tuple(replace(role, placing=_in_group(role.placing, placing.tp_group)) if role.placing else role for role in roles)
     if sharing is None:
         sharing = "mig" if any(role.mig is not None for role in roles) else "mps" if any(role.parted for role in roles) else "exclusive"
     if values["preemptible"] is None:
@@ -134,10 +124,8 @@ def kind_made(*, roles: tuple[Role, ...], placing: Placing | None, sharing: str 
     return kind
 
 
-def _in_group_of(role: Role, placing: Placing) -> Role:
-    if role.placing is None or role.placing.tp_group:
-        return role
-    return replace(role, placing=replace(role.placing, tp_group=placing.tp_group))
+def _in_group(placing: Placing, unstated: int) -> Placing:
+    return placing if placing.tp_group != NO_GROUP else replace(placing, tp_group=unstated)
 
 
 def _check_group(role: Role, place: int, placing: Placing, bad: Bad) -> None:

@@ -40,10 +40,12 @@ def read_topology(raw: Any, bad: Bad) -> Topology:
 
 
 def _mask(value: Any) -> int:
-    numbers = listed(GPU, "a list of GPU numbers").read(value)
-    if len(set(numbers)) != len(numbers):
+    mask = 0
+    for gpu in GPUS.read(value):
+        mask |= 1 << gpu
+    if mask.bit_count() != len(value):
         raise Bad("names a GPU twice")
-    return sum(1 << gpu for gpu in numbers)
+    return mask
 
 
 def _islands(value: Any) -> tuple[int, ...]:
@@ -56,9 +58,11 @@ def _islands(value: Any) -> tuple[int, ...]:
 
 
 GPU = whole(0, MOST_GPUS - 1)
+GPUS = listed(GPU, "a list of GPU numbers")
 MASK = Codec(_mask, lambda mask: list(bits_of(mask)))
 ISLANDS = Codec(_islands, lambda masks: [MASK.write(mask) for mask in masks] or None)
-INSTANCES = listed(record({"profile": Field("profile", TEXT), "start": Field("start", whole(0, 7))}, Instance))
+INSTANCE = record({"profile": Field("profile", TEXT), "start": Field("start", whole(0, 7))}, Instance)
+INSTANCES = listed(INSTANCE)
 SPLIT_GPU = record({"gpu": Field("gpu", GPU), "instances": Field("instances", INSTANCES)}, SplitGpu)
 
 
@@ -121,11 +125,12 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
 
 def _check_boards(mig: Sequence[SplitGpu], gpu_type: str, gpus: int, bad: Bad) -> None:
     board = board_of(gpu_type)
-    bad.when(mig and board is None, f"{gpu_type} can't be split by MIG", "mig")
-    for place, (gpu, instances) in enumerate(mig if board is not None else ()):
+    if board is None:
+        bad.when(mig, f"{gpu_type} can't be split by MIG", "mig")
+        return
+    for place, (gpu, instances) in enumerate(mig):
         bad.when(gpu >= gpus, f"the node has {gpus} GPUs, counted from 0", "mig", place, "gpu")
         bad.when(gpu in (one.gpu for one in mig[:place]), f"GPU {gpu} is described twice", "mig", place, "gpu")
-        assert board is not None
         for message in layout_faults(board, instances):
             bad.add(message, "mig", place, "instances")
 

@@ -3,14 +3,25 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ..model.mig import Instance, board_of, layout_faults
-from ..model.values import Kind, Node, Placed, Role, Run, has_lapsed, new_placed, new_run
+from ..model.mig import board_of, layout_faults
+from ..model.values import Instance, Kind, Node, Placed, Role, Run, has_lapsed, new_placed, new_run
 from ..state.fleet import bits_of
-from .checkers import SHARE
+from .checkers import GIGABYTES, SHARE, TEXT, whole
 from .faults import Bad, short
+from .fields import Codec, Field, Table
+from .nodes import INSTANCE, INSTANCES, MASK
 
-WHOLE_KEYS = frozenset({"role", "index", "node", "gpus"})
-WORKER_KEYS = WHOLE_KEYS | {"gpu_share", "gpu_memory_gb", "mig"}
+WORKER = Table(
+    {
+        "role": Field("role", TEXT, None),
+        "index": Field("index", whole(), 0),
+        "node": Field("node", TEXT),
+        "gpus": Field("gpus", MASK),
+        "gpu_share": Field("share_milli", SHARE, None),
+        "gpu_memory_gb": Field("memory_mib", GIGABYTES, None),
+        "mig": Field("instances", Codec(lambda value: INSTANCES.read(value) if type(value) is list else (INSTANCE.read(value),)), None),
+    }
+)
 
 
 class Places:
@@ -44,14 +55,12 @@ class Places:
         self, rows: Sequence[Any], kind: Kind, key: str, occupancy: "Occupancy", job: str, bad: Bad, *, promised: bool = False
     ) -> tuple[Placed, ...]:
         """`promised`: nobody is there yet, and a GPU may still have to be split anew for it."""
-        if not rows:
-            return ()
         placed: dict[tuple[int, int], Placed] = {}
         for place, row in enumerate(rows):
-            if self.faulty_nodes and type(row) is dict and type(row.get("node")) is str and row["node"] in self.faulty_nodes:
-                continue  # its fault was reported where it is
             try:
                 worker = self.worker(row, kind)
+                if worker is None:
+                    continue
                 if (worker.role, worker.index) in placed:
                     bad.add(f"worker {worker.index} of this role is named twice", key, place, "index")
                 placed[worker.role, worker.index] = worker
@@ -60,82 +69,55 @@ class Places:
                 bad.note(wrong, key, place)
         return tuple(placed[at] for at in sorted(placed))
 
-    def worker(self, raw: Any, kind: Kind) -> Placed:
-        if type(raw) is not dict:
-            raise Bad("must be an object")
-        of_part = raw.keys() - WHOLE_KEYS
-        if not of_part <= WORKER_KEYS:
-            raise Bad(f"unknown key {short(min(map(str, of_part - WORKER_KEYS)))}; allowed are {', '.join(sorted(WORKER_KEYS))}")
-        names = [role.name for role in kind.roles]
-        named = raw.get("role", names[0])
-        if named not in names:
-            raise Bad(f"role {short(named)} is not one of the job's: {', '.join(sorted(names))}")
-        place = names.index(named)
-        role = kind.roles[place]
-        index = raw.get("index", 0)
-        if type(index) is not int or not 0 <= index < role.most:
-            raise Bad(f"index must be between 0 and {role.most - 1}, not {short(index)}")
-        node = self.nodes.get(raw["node"]) if type(raw.get("node")) is str else None
+    def worker(self, raw: Any, kind: Kind) -> Placed | None:
+        """None on a faulty node: its fault is told where it is."""
+        named, index, name, mask, share, memory, instances = WORKER.read(raw).values()
+        if name in self.faulty_nodes:
+            return None
+        place, role = next(((place, role) for place, role in enumerate(kind.roles) if named in (None, role.name)), (0, None))
+        if role is None:
+            raise Bad(f"{short(named)} is not one of the job's: {', '.join(sorted(one.name for one in kind.roles))}", "role")
+        if index >= role.most:
+            raise Bad(f"must be between 0 and {role.most - 1}, not {index}", "index")
+        node = self.nodes.get(name)
         if node is None:
-            raise Bad(f"node {short(raw.get('node'))} is not in this scenario")
-        mask = gpus_named(raw.get("gpus"), node)
-        if of_part and not role.parted:
-            raise Bad("holds a part, but its role asks for whole GPUs")
-        if not role.parted:
-            if mask.bit_count() != role.gpus:
-                raise Bad(f"holds {mask.bit_count()} GPUs; its role asks for {role.gpus}")
-            return new_placed(place, index, node.name, mask)
-        if mask.bit_count() != role.devices:
-            raise Bad(f"holds parts of {mask.bit_count()} GPUs; its role asks for {role.devices}")
-        if kind.sharing == "mig":
-            return new_placed(place, index, node.name, mask, mig=instances_named(raw.get("mig"), role, node, raw["gpus"]))
-        return new_placed(place, index, node.name, mask, share_named(raw, role, node, kind.sharing))
+            raise Bad(f"{short(name)} is not in this scenario", "node")
+        if mask >> node.gpus:
+            raise Bad(f"names a GPU beyond the node's {node.gpus}", "gpus")
+        count, asked = mask.bit_count(), role.devices if role.parted else role.gpus
+        if count != asked:
+            raise Bad(f"holds {'parts of ' if role.parted else ''}{count} GPUs; its role asks for {asked}", "gpus")
+        if kind.sharing == "mig" and role.parted:
+            return new_placed(place, index, name, mask, mig=_instances(role, node, raw["gpus"], instances or ()))
+        if instances is not None or (not role.parted and not share is memory is None):
+            raise Bad(f"holds {'an instance' if instances else 'a part'}, but its role asks for {'a share' if role.parted else 'whole GPUs'}")
+        if share not in (None, role.share_milli or share):
+            raise Bad(f"must be the role's, {(role.share_milli or 0) / 1000}", "gpu_share")
+        return new_placed(place, index, name, mask, _share(role, node) if role.parted else None)
 
 
-def gpus_named(raw: Any, node: Node) -> int:
-    if type(raw) is not list:
-        raise Bad("gpus must be a list of GPU numbers")
-    mask = 0
-    for gpu in raw:
-        if type(gpu) is not int or not 0 <= gpu < node.gpus:
-            raise Bad(f"GPU {short(gpu)} is not one of the node's {node.gpus}, counted from 0")
-        if mask >> gpu & 1:
-            raise Bad(f"GPU {gpu} is named twice")
-        mask |= 1 << gpu
-    return mask
+def _share(role: Role, node: Node) -> int:
+    if role.share_milli is not None:
+        return role.share_milli
+    assert role.memory_mib is not None
+    return max(1, 1000 * role.memory_mib // node.gpu_memory_mib) if node.gpu_memory_mib else 1000
 
 
-def share_named(raw: dict[str, Any], role: Role, node: Node, sharing: str) -> int:
-    if "mig" in raw:
-        raise Bad(f"holds a MIG instance, but its job shares by {sharing}")
-    if role.share_milli is None:
-        assert role.memory_mib is not None
-        return max(1, 1000 * role.memory_mib // node.gpu_memory_mib) if node.gpu_memory_mib else 1000
-    if "gpu_share" in raw and SHARE.read(raw["gpu_share"]) != role.share_milli:
-        raise Bad(f"gpu_share must be the role's, {role.share_milli / 1000}")
-    return role.share_milli
-
-
-def instances_named(raw: Any, role: Role, node: Node, gpus: list[int]) -> tuple[tuple[int, str, int], ...]:
+def _instances(role: Role, node: Node, gpus: list[int], instances: Sequence[Instance]) -> tuple[tuple[int, str, int], ...]:
     board = board_of(node.gpu_type)
     if board is None:
         raise Bad(f"{node.gpu_type} can't be split by MIG")
-    items = raw if type(raw) is list else [raw]
-    if len(items) != len(gpus):
-        raise Bad("mig must hold one {profile, start} per GPU")
-    found = []
-    for gpu, item in zip(gpus, items, strict=True):
-        if type(item) is not dict or set(item) != {"profile", "start"}:
-            raise Bad("mig must be {profile, start}")
-        profile = board.profile(item["profile"]) if type(item["profile"]) is str else None
-        if profile is None or type(item["start"]) is not int or item["start"] not in profile.starts:
-            raise Bad(f"{board.name} has no instance {short(item)}")
-        if role.mig is not None and role.mig != profile.name:
-            raise Bad(f"holds {profile.name}; its role asks for {role.mig}")
-        if role.memory_mib is not None and profile.usable_mib < role.memory_mib:
-            raise Bad(f"{profile.name} has {profile.usable_mib} MiB; its role asks for {role.memory_mib}")
-        found.append((gpu, profile.name, item["start"]))
-    return tuple(found)
+    if len(instances) != len(gpus):
+        raise Bad("must hold one {profile, start} per GPU", "mig")
+    for one in instances:
+        for fault in layout_faults(board, [one]):
+            raise Bad(fault, "mig")
+        profile = board.known(one.profile)
+        if role.mig not in (None, profile.name):
+            raise Bad(f"holds {profile.name}; its role asks for {role.mig}", "mig")
+        if profile.usable_mib < (role.memory_mib or 0):
+            raise Bad(f"{profile.name} has {profile.usable_mib} MiB; its role asks for {role.memory_mib}", "mig")
+    return tuple((gpu, one.profile, one.start) for gpu, one in zip(gpus, instances, strict=True))
 
 
 class Occupancy:
@@ -148,31 +130,21 @@ class Occupancy:
 
     def take(self, node: Node, worker: Placed, job: str, *, promised: bool) -> None:
         """Note a place, and what is wrong with it."""
-        bad = Bad()
-        taken, held = self.masks.get(node.name, 0), self.holders.setdefault(node.name, [])
-        both = taken & worker.gpus
-        if is_part(worker):
-            for gpu in bits_of(worker.gpus):
-                self.check_part(node, gpu, worker, held, bad, promised=promised)
-        else:
-            if both:
-                self.add_twice(node, (both & -both).bit_length() - 1, held, bad)
-            if node.mig and worker.gpus & node.split and not promised:
-                bad.add(f"a GPU of {node.name} is in MIG mode and can't be held whole", "gpus")
+        bad, taken, held = Bad(), self.masks.get(node.name, 0), self.holders.setdefault(node.name, [])
+        for gpu in bits_of(worker.gpus if is_part(worker) else worker.gpus & (taken | node.split)):
+            here = [(other, one) for other, one in held if one.gpus >> gpu & 1]
+            self.check(node, gpu, worker, here, bad, promised=promised)
         self.masks[node.name] = taken | worker.gpus
         held.append((job, worker))
         bad.raise_if_any()
 
-    def add_twice(self, node: Node, gpu: int, held: Sequence[tuple[str, Placed]], bad: Bad) -> None:
-        holder = next(job for job, one in held if one.gpus >> gpu & 1)
-        bad.add(f"GPU {gpu} of {node.name} {self.message} {short(holder)}", "gpus")
-
-    def check_part(self, node: Node, gpu: int, worker: Placed, held: Sequence[tuple[str, Placed]], bad: Bad, *, promised: bool) -> None:
-        wholes = [(job, one) for job, one in held if one.gpus >> gpu & 1 and not is_part(one)]
-        parts = [*(one for _, one in held if one.gpus >> gpu & 1), worker]
+    def check(self, node: Node, gpu: int, worker: Placed, here: Sequence[tuple[str, Placed]], bad: Bad, *, promised: bool) -> None:
+        """What is wrong with it on one GPU, beside those who hold of it as well."""
+        whole = next((other for other, one in here if not (is_part(one) and is_part(worker))), None)
+        parts = [*(one for _, one in here), worker]
         at = f"GPU {gpu} of {node.name}"
-        if wholes:
-            self.add_twice(node, gpu, wholes, bad)
+        if whole is not None:
+            bad.add(f"{at} {self.message} {short(whole)}", "gpus")
         elif any(bool(one.mig) != bool(worker.mig) for one in parts):
             bad.add(f"{at} is in one mode at a time: MIG or shared", "gpus")
         elif worker.mig:
@@ -185,7 +157,7 @@ class Occupancy:
             if not promised and mine not in dict(node.mig).get(gpu, ()):
                 bad.add(f"{at} has no instance {mine.profile} at {mine.start}", "mig")
         elif node.split >> gpu & 1 and not promised:
-            bad.add(f"{at} is in MIG mode and can't be shared otherwise", "gpus")
+            bad.add(f"{at} is in MIG mode and can't be {'shared otherwise' if is_part(worker) else 'held whole'}", "gpus")
         elif sum(one.share_milli or 0 for one in parts) > 1000:
             bad.add(f"{at} is shared out beyond the whole", "gpus")
 

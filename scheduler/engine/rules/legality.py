@@ -41,7 +41,7 @@ class Asked(Rights):
 
     def worth(self, found: Found) -> Reason | None:
         """Work above its guarantee may not destroy more than it is worth."""
-        most = self.cycle.settings.worth_gpu_ms.of(self.work.kind.class_rank)
+        most = self.cycle.settings.worth_gpu_ms[self.work.kind.class_rank]
         if most is None or (lost := found.lost) <= most or self.tree.within_guarantee(self.leaf, self.quota_type, self.milli, found.charged):
             return None
         detail = f"{lost // 1000} GPU-seconds of others would be lost; the settings allow {most // 1000}"

@@ -57,13 +57,13 @@ def may_cause_evictions(cycle: "Clocked", work: Work) -> bool:
 
 def overdue(cycle: "Clocked", work: Work) -> bool:
     """Whether it has waited as long as its class may."""
-    most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
+    most = cycle.settings.max_wait_ms[work.kind.class_rank]
     return most is not None and cycle.now - work.job.submitted >= most and not work.seats
 
 
 def waited_long(cycle: "Clocked", work: Work) -> bool:
     """Whether a job started after it had waited as long as its class may: for as long again only work within its guarantees reclaims it."""
-    most = cycle.settings.max_wait_ms.of(work.kind.class_rank)
+    most = cycle.settings.max_wait_ms[work.kind.class_rank]
     if most is None or not work.seats:
         return False
     started = cycle.now if work.fresh or work.job.run.started is None else work.job.run.started

@@ -21,13 +21,13 @@ from .openings import Allowances, Taken
 
 
 def serving(
-    cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int]] = ()
+    cycle: Cycle, choice: int, division: Division, queues: Mapping[int, Sequence[Work]], gone: Iterable[tuple[int, int, str]] = ()
 ) -> Iterator[tuple[Work, int]]:
     """Who waits in one round, in the order in which queues are served when room comes, each with the milli-GPU that it asks for.
 
     What is foreseen for a queue counts as used by it, so that queues take turns.
 
-    `gone` are those who had their turn already, by leaf and milli-GPU.
+    `gone` are those who had their turn already: leaf, milli-GPU and name.
     """
     then = copy(division)
     then.used = [*division.used]
@@ -36,7 +36,7 @@ def serving(
         for place in cycle.tree.path[leaf]:
             then.used[place] += asked
 
-    for leaf, asked in gone:
+    for leaf, asked, _ in gone:
         charge(leaf, asked)
     order = cycle.waiting.order_of(then, choice, queues)
     while (work := order.best()) is not None:

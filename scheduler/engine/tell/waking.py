@@ -60,7 +60,7 @@ def _may_wake(cycle: Cycle) -> Collection[Work]:
 def _instants(cycle: Cycle, work: Work, spans: Callable[[int], Iterable[int]]) -> Iterator[int]:
     """The instants at which a plan could differ because of one job."""
     job, run, settings = work.job, work.job.run, cycle.settings
-    stands, longest = work.seats and run is not QUEUED, settings.max_wait_ms.of(work.kind.class_rank)
+    stands, longest = work.seats and run is not QUEUED, settings.max_wait_ms[work.kind.class_rank]
     if run.until is not None:
         yield run.until
     if work.kind.preemption_delay_ms and (not stands or work.degraded or work.form.elastic):

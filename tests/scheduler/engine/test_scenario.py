@@ -47,7 +47,7 @@ def faults_of(document: Any) -> dict[str, str]:
         (lambda s: s["jobs"][1]["topology"].update(required="rack"), "$.jobs[1].topology.required", "one of cluster, leaf, node"),
         (lambda s: s["jobs"][1].update(submitted="yesterday"), "$.jobs[1].submitted", "2026-11-20T09:00:00Z"),
         (lambda s: s["jobs"][1].update(submitted="2026-11-20T09:00:00+01:00"), "$.jobs[1].submitted", "UTC"),
-        (lambda s: s["jobs"][0]["workers"][0].update(node="n9"), "$.jobs[0].workers[0]", "not in this scenario"),
+        (lambda s: s["jobs"][0]["workers"][0].update(node="n9"), "$.jobs[0].workers[0].node", "not in this scenario"),
         (lambda s: s["jobs"].append({**s["jobs"][0], "name": "twin"}), "$.jobs[3].workers[0].gpus", "also held by 'run'"),
         (lambda s: s["jobs"].append(s["jobs"][1]), "$.jobs[3].name", "another job"),
         (lambda s: s["nodes"][2]["mig"][0]["instances"].append({"profile": "2g.20gb", "start": 4}), "$.nodes[2].mig[0].instances", "overlaps"),
