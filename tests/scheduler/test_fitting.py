@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from scheduler.services.forecasts import fitting
 from scheduler.services.forecasts.fitting import Fit, fit_of
 from scheduler.services.forecasts.presets import preset_fits
 from scheduler.services.forecasts.proposals import changed
-from scheduler.services.jobs.submission import submission_create
+from scheduler.services.jobs.submission import submission_create, submissions_check
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -289,6 +290,29 @@ def test_a_fleet_that_takes_long_to_read_is_read_less_often(two_nodes, monkeypat
     told(access, wish, NOON + timedelta(seconds=30))
     assert asked == [NOON + timedelta(seconds=30)]
     assert len(questions) == 1
+
+
+def test_nobody_else_waits_while_futures_are_played_for_a_job(two_nodes, monkeypatch):
+    """They take seconds where the processor is busy, and most jobs that are typed meanwhile start at once."""
+    run(two_nodes, PATH, limit_seconds=7200)
+    small = {"name": "small", "quota": PATH, "gpus": 1}
+    (checked,) = submissions_check(access=two_nodes.access("submitter"), descriptions=[small], now=NOON)
+    play, answered = fitting.waits_foreseen, []
+
+    def playing(*args: Any, **named: Any) -> Any:
+        another = Thread(
+            target=lambda: answered.append(fitting.GROUNDS.trial(lambda side: fitting.job_of(checked, side), NOON, dated=False)), daemon=True
+        )
+        another.start()
+        another.join(timeout=20)
+        assert answered, "it waits for the futures"
+        return play(*args, **named)
+
+    monkeypatch.setattr(fitting, "waits_foreseen", playing)
+    found = fit(two_nodes.access("submitter"), workers=2, limit_s=600)
+
+    assert found.verdict == "later"
+    assert answered[0][0].stands, "it starts at once"
 
 
 def test_presets_say_nothing_of_a_fleet_that_was_read_too_long_ago(two_nodes, monkeypatch):

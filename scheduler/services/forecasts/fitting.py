@@ -189,6 +189,7 @@ class Grounds:
         self._spare: Side | None = None
         self._making = threading.Lock()
         self._trying = threading.Lock()
+        self._playing = threading.Lock()
         self._previewing = threading.Lock()
         self._made = threading.Event()  # set whenever no reading is under way
         self._fault: Exception | None = None
@@ -294,18 +295,22 @@ class Grounds:
         return None if side is None or not _serves(side, now) else side.queue
 
     def foreseen(self, make: Callable[[Side], Job], wait: int) -> Foreseen:
-        """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits."""
+        """The range around a start that a trial found: by futures, where few enough jobs are there to play them while somebody waits.
+
+        Futures take a second or more and are played on values that nothing changes: no trial waits for them. One job's at a time.
+        """
         with self._trying:
             side = self._serving
             if side is None or side.ground is None or side.past is None:
                 return ruled(estimated(wait))
-            jobs = side.ground.scenario.jobs
+            jobs, foresight = side.ground.scenario.jobs, side.foresight
             if plans_each(len(jobs) + 1, most_looks=MOST_LOOKS) is None:
-                return side.foresight.foreseen(estimated(wait))
-            job = make(side)
+                return foresight.foreseen(estimated(wait))
+            job, seed = make(side), millis(side.taken_at)
             stage = Stage(replace(side.ground.scenario, jobs=(*jobs, job)), side.past.past)
-            played = waits_foreseen(stage, {job.name}, seed=millis(side.taken_at), most_looks=MOST_LOOKS)
-            return side.foresight.foreseen(played.get(job.name) or estimated(wait))
+        with self._playing:
+            played = waits_foreseen(stage, {job.name}, seed=seed, most_looks=MOST_LOOKS)
+        return foresight.foreseen(played.get(job.name) or estimated(wait))
 
     def read(self, now: datetime) -> None:
         """Read the fleet at once, in the caller's own thread."""
