@@ -6,6 +6,7 @@
   if (!form) return;
   const TYPING_MS = 250;
   const SAVE_MS = 2500;
+  const SLOW_MS = 400;
   const csrf = document.querySelector('meta[name="csrf-token"]').content;
   const yaml = document.getElementById("yaml");
   const fit = document.getElementById("fit");
@@ -141,11 +142,18 @@
     showFit(told.fit, showFaults(told));
   }
 
+  // In place of what was asked for before: on a busy console the answer takes seconds. A verdict stays, paler, until the next one.
+  function sayInstead(text) {
+    if (fit.querySelector("[data-verdict]")) return;
+    fit.replaceChildren(Object.assign(document.createElement("p"), { className: "soft", textContent: text }));
+  }
+
   async function look(side) {
     asking?.abort();
     asking = new AbortController();
     const mine = asking;
     panel.setAttribute("aria-busy", "true");
+    const slow = setTimeout(() => mine === asking && sayInstead("Checking when and where it starts…"), SLOW_MS);
     try {
       const answer = await fetch(form.dataset.look, {
         method: "POST",
@@ -159,6 +167,9 @@
     } catch (fault) {
       if (fault.name === "AbortError") return;
       form.querySelector("[data-say]").textContent = "The console did not answer. What you see may be old.";
+      sayInstead("The console did not answer.");
+    } finally {
+      clearTimeout(slow);
     }
     if (mine === asking) panel.removeAttribute("aria-busy");
   }

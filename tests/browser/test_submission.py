@@ -73,6 +73,33 @@ def test_a_preset_is_submitted_in_two_clicks_within_ten_seconds(visit):
     assert visitor.watch.faults == []
 
 
+def test_a_slow_answer_is_announced_in_the_place_of_what_was_typed_before(visit):
+    page = visit("/jobs/new/").page
+    held: list[Any] = []
+    page.route("**/jobs/new/look", lambda route: held.append(route))
+    expect(page.locator("#fit")).to_contain_text("Fill in the job")
+    page.get_by_label("Name", exact=True).fill("slow")
+    page.get_by_label("GPUs of each worker").fill("1")
+    expect(page.locator("#fit")).to_have_text("Checking when and where it starts…")
+
+    held[-1].continue_()
+    expect(verdict(page)).to_have_text("Starts now")
+
+    page.route("**/jobs/new/look", lambda route: route.abort())
+    page.get_by_label("GPUs of each worker").fill("99")
+    expect(page.locator("[data-say]")).to_have_text("The console did not answer. What you see may be old.")
+    expect(verdict(page)).to_have_text("Starts now")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_draft_with_a_long_name_keeps_the_page_as_wide_as_the_screen(visit, width):
+    JobDraft.objects.create(user=User.objects.get(), public_id="d-1", name="x" * 120, text="")
+    page = visit("/jobs/new/", viewport={"width": width, "height": 844}).page
+
+    expect(page.get_by_role("link", name="x" * 120)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 @pytest.mark.parametrize("saved", [False, True], ids=["typed", "saved"])
 def test_what_is_submitted_leaves_no_unfinished_draft(visit, saved):
     visitor = visit("/jobs/new/")
