@@ -21,6 +21,7 @@ from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import WAITING, job_for, job_rows, job_waits_for, may_steer
 from scheduler.selectors.predictions import Record, prediction_of, record_of
 from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.outlooks import outlook_now
 
 router = Router(tags=["Jobs"])
 
@@ -125,10 +126,10 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
     """What is said of other teams names them only where the caller may see them."""
     access = access_of(request)
     found = job_for(access, public_id)
-    row = job_rows(access, [found])[0]
-    outlook, promise = row.outlook, row.promise
-    start = foreseen_start(found, outlook)
     moment, waits_for = now(), job_waits_for(access, found)
+    row = job_rows(access, [found])[0]
+    outlook, promise = outlook_now(found, row.outlook, now=moment), row.promise
+    start = foreseen_start(found, outlook)
     queue = GROUNDS.queue_at_hand(moment) if found.state in WAITING else None
     turn = queue.turn_of(found.public_id) if queue else None
     said: list[Any] = [outlook.reasons, outlook.would_start_if] if outlook else []

@@ -78,6 +78,7 @@ from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
 from scheduler.selectors.templates import template_of
 from scheduler.services.forecasts.fitting import GROUNDS
+from scheduler.services.forecasts.outlooks import outlook_now
 from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
@@ -284,12 +285,13 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     access, moment = access_of(request), now()
     version = feed_revision()
     row = job_rows(access, [job])[0]
+    outlook = outlook_now(job, row.outlook, now=moment)
     attempts, events = job_attempts(job), job_events(job)
     evictions = job_evictions(access, job, attempts, events if len(events) < EVENTS_SHOWN else None)
     said: list[Any] = [*(event.cause for event in events), *evictions_said(evictions)]
     said += [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)]
-    if row.outlook:
-        said += [row.outlook.reasons, row.outlook.would_start_if]
+    if outlook:
+        said += [outlook.reasons, outlook.would_start_if]
     queue = GROUNDS.queue_at_hand(moment) if job.state in WAITING else None
     turn = queue.turn_of(job.public_id) if queue else None
     if turn:
@@ -305,7 +307,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     kinds = {one.kind for one in nodes.values()}
     steers = may_steer(access, job)
-    foreseen = foreseen_start(job, row.outlook)
+    foreseen = foreseen_start(job, outlook)
     told = prediction_of(job) if job.state in WAITING else None
     context = {
         "job": job,
@@ -321,10 +323,10 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "ended": job.state in ENDED,
         "can_restart": not restart_refused(job, running) and (job.state not in ENDED or access.can_somewhere(Can.SUBMIT)),
         "can_save": not save_refused(job, running),
-        "blockers": blockers_now(access, job, row.outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
+        "blockers": blockers_now(access, job, outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
         "deadline": deadline_told(row, kinds if running else (), moment),
-        "would_start_if": would_start_if(row.outlook, discretion),
-        "outlook": row.outlook,
+        "would_start_if": would_start_if(outlook, discretion),
+        "outlook": outlook,
         "foreseen": foreseen,
         "foreseen_late": foreseen is not None and foreseen.is_late(moment),
         "start_bar": None if row.promise else start_bar(foreseen, moment),

@@ -53,6 +53,29 @@ def page(client, of):
     return text(client, reverse("job", args=[of.public_id]))
 
 
+@pytest.mark.parametrize(
+    ("held", "code", "said"),
+    [
+        ({}, "dependency", "Waits for {first}"),
+        ({"not_before": NOON.replace(year=2999)}, "held", "Not before 2999-11-20"),
+        ({"retry_at": NOON.replace(year=2999)}, "retry", "Tried again"),
+    ],
+)
+def test_what_keeps_a_job_out_of_the_queue_is_told_before_any_forecast(personas, ours, held, code, said):
+    """Plans leave such a job out, and the next forecast may be minutes away."""
+    first, waiting = job("first", on=ours), job("second", on=ours, **held)
+    if not held:
+        Dependency.objects.create(job=waiting, on=first)
+    new = job("third", on=ours)
+
+    html, told = page(personas.client("viewer"), waiting), personas.client("viewer").get(f"/api/v1/jobs/{waiting.public_id}/why").json()
+
+    assert [reason["code"] for reason in told["reasons"]] == [code]
+    assert said.format(first=first.public_id).lower() in re.sub(r"<[^>]+>", "", html).lower()
+    assert "has not looked at it yet" not in html
+    assert "has not looked at it yet" in page(personas.client("viewer"), new)
+
+
 def test_before_the_first_job_the_pages_say_what_comes(personas):
     assert "No job has been submitted yet" in text(personas.client("viewer"), "/jobs/")
     html = text(personas.client("operator"), "/scheduler/")

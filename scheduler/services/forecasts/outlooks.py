@@ -19,6 +19,7 @@ from scheduler.snapshots import Snapshot
 from scheduler.snapshots.jobs import barred_quotas, due_filter
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
+EVERY_JOB = Q()
 BATCH = 500
 FORECAST = ("predicted_start", "earliest_start", "latest_start", "late_since", "would_start_if", "forecast_at")
 TOLD_BEFORE: Prepared[tuple[int, datetime | None, datetime | None]] = Prepared(
@@ -107,11 +108,19 @@ def told_left_out(snapshot: Snapshot) -> dict[int, Told]:
     return {one.id: Told([{"code": "aside", "detail": f"left out of every plan: {one.why}"}]) for one in waiting}
 
 
-def told_undue(*, now: datetime) -> dict[int, Told]:
+def outlook_now(job: Job, known: Outlook | None, *, now: datetime) -> Outlook | None:
+    """What a waiting job was told last. One that the engine is not shown is told by forecasts alone: before the first, what keeps it back now."""
+    if known is not None or job.state not in WAITING:
+        return known
+    told = told_undue(now=now, among=Q(pk=job.pk)).get(job.pk)
+    return None if told is None else Outlook(job=job, at=now, reasons=told.reasons, codes=codes_of(told.reasons))
+
+
+def told_undue(*, now: datetime, among: Q = EVERY_JOB) -> dict[int, Told]:
     """Waiting jobs that the engine is not shown, and why: held by a person, not due, or behind another job."""
     stops = stops_now()
     barred = Q(quota__in=barred_quotas()) if stops else Q(pk__in=[])
-    rows = Job.objects.filter(state__in=WAITING).filter(~due_filter(now) | barred).order_by("id")
+    rows = Job.objects.filter(among, state__in=WAITING).filter(~due_filter(now) | barred).order_by("id")
     behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
     found: dict[int, Told] = {}
     columns = ("id", "held_at", "not_before", "retry_at", "waits", "quota__path")
