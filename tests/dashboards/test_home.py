@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 
 import numpy as np
 import pytest
@@ -82,6 +83,22 @@ def test_a_team_reads_its_own_jobs_and_what_each_waits_for(personas):
     assert "other-teams" not in lead
     assert "1 job running, none waiting." in own
     assert "over-quota" not in own
+
+
+def test_failed_jobs_beyond_the_newest_are_one_link_away(personas):
+    of_team, user = personas.nodes["acme/research/nlp"], personas.users["submitter"]
+    for number in range(5):
+        builders.job(f"broken-{number}", on=of_team, state=JobState.FAILED, ended_at=now() - timedelta(hours=number), owner=user)
+    builders.job("of-a-colleague", on=of_team, state=JobState.FAILED, ended_at=now())
+
+    for name, found in (("team_lead", 6), ("submitter", 5)):
+        client = personas.client(name)
+        html = client.get(reverse("home_team")).content.decode()
+        address = re.search(r'<a href="([^"]+)">All failed jobs</a>', html)
+        assert address is not None, name
+        assert len(re.findall(r">(?:broken|of-a)-", html)) == 3
+        listed = client.get(unescape(address.group(1))).content.decode()
+        assert len(set(re.findall(r">(broken-\d|of-a-colleague)<", listed))) == found, name
 
 
 def test_a_running_job_shows_how_it_computed_in_the_last_hours(personas):
