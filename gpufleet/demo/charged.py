@@ -20,7 +20,10 @@ from quotas.models import ChargeMode, ChargeMonth, ChargeUse, LedgerEntry, Quota
 from quotas.permissions import Access
 from scheduler.services.costs import costs_step
 
-WEEKDAY, WEEKEND = (0.75, 1.0), (0.55, 0.8)  # of its guarantee
+# Of its guarantee, and of what it borrows beyond that on most days, so that the fleet was lent and computed as in the demo's past day.
+WEEKDAY, WEEKEND = (0.5, 0.8), (0.4, 0.65)
+BORROWS, BORROWED = 0.6, (0.3, 0.7)
+COMPUTES = (0.17, 0.45)
 PURPOSES = ("pretraining", "finetune", "evaluation", "sweep")
 
 
@@ -59,8 +62,8 @@ def _day(
     owner, labels = chance.choice(owners), {"purpose": chance.choice(PURPOSES)}
     gpus = max(1, round(guaranteed * chance.uniform(*(WEEKEND if day.weekday() >= 5 else WEEKDAY))))
     held = [(ShareClass.GUARANTEED, gpus)]
-    if chance.random() < 0.3:
-        held.append((ShareClass.BORROWED, max(1, gpus // 3)))
+    if chance.random() < BORROWS:
+        held.append((ShareClass.BORROWED, max(1, round(guaranteed * chance.uniform(*BORROWED)))))
     return [
         (
             *(job, 1, "worker", worker, False, cluster, "", gpu_type, 1000 * amount, [], "whole", "", "running", share_class),
@@ -92,7 +95,7 @@ def _computed(month: ChargeMonth, *, before: datetime) -> None:
     usual: dict[str, float] = {}
     rows = []
     for path, day, job, milli_millis in used.annotate(Sum("milli_millis")):
-        part = usual.setdefault(path, chance.uniform(0.35, 0.8)) * chance.uniform(0.85, 1.15)
+        part = usual.setdefault(path, chance.uniform(*COMPUTES)) * chance.uniform(0.85, 1.15)
         measured = round(milli_millis * chance.uniform(0.96, 1.0))
         rows.append(ChargeUse(month=month, day=day, job=job, measured=measured, computing=round(measured * part)))
     ChargeUse.objects.bulk_create(rows, batch_size=BATCH)

@@ -10,14 +10,13 @@ from gpufleet.core.recurrence import moment_of
 from gpufleet.demo.fleet import H100, L40S
 from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
-from quotas.selectors.budgets import Used, day_of, period_at
-from quotas.selectors.rates import rates_now
+from quotas.selectors.budgets import Used, day_of, day_start, period_at, used_between
+from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_create
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
 from scheduler.services.windows.reservations import reservation_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
-DAY_MS = 86_400_000
 WEEKDAYS = "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"
 # Team, name, unit, and how much of it is used by now, in percent.
 BUDGETS = (
@@ -74,25 +73,18 @@ def _guarantee(node: QuotaNode, milli: int) -> dict[str, object]:
 
 
 def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
-    """One near its warning's end, one used up, one with room. The ledger of a demo begins with it, its past is made from guarantees."""
-    access, prices = access_for_user(people["quentin"], via="system"), rates_now(now=now)
+    """One near its warning's end, one used up, one with room. What is used is what the ledger has, and the amount follows from it."""
+    access, prices = access_for_user(people["quentin"], via="system"), price_book()
     for path, name, unit, percent in BUDGETS:
         period = "quarter" if unit == BudgetUnit.MONEY else "month"
         given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}
         made = budget_create(access=access, given=given | {"amount": 10**12}, now=now)
-        shares = list(QuotaShare.objects.filter(node=made.quota).values_list("gpu_type", "guaranteed_milli"))
-        held = [(gpu_type, milli * 4 // 5) for gpu_type, milli in shares if milli]
         start = period_at(made, now).start
-        first, today = day_of(start, made.zone), day_of(now, made.zone)
-        days = [first + timedelta(days=number) for number in range((today - first).days)]
+        first = day_of(start, made.zone)
+        days = [first + timedelta(days=number) for number in range((day_of(now, made.zone) - first).days + 1)]
+        used = {day: used_between(made, day_start(day, made.zone), min(now, day_start(day + timedelta(days=1), made.zone)), prices) for day in days}
         BudgetDay.objects.filter(budget=made).delete()
-        a_day = Used(sum(milli for _, milli in held) * DAY_MS, sum((Decimal(milli * 24 * prices[kind]) / 1000 for kind, milli in held), Decimal(0)))
-        rows = [
-            BudgetDay(budget=made, day=day, milli_millis=a_day.milli_millis * weight // 100, micros=a_day.micros * weight / 100)
-            for day in days
-            for weight in (100 if day.weekday() < 5 else 60,)
-        ]
-        BudgetDay.objects.bulk_create(rows)
-        total = Used(sum(int(row.milli_millis) for row in rows), sum((Decimal(row.micros) for row in rows), Decimal(0))).of(unit)
+        BudgetDay.objects.bulk_create(BudgetDay(budget=made, day=day, milli_millis=one.milli_millis, micros=one.micros) for day, one in used.items())
+        total = Used(sum(one.milli_millis for one in used.values()), sum((one.micros for one in used.values()), Decimal(0))).of(unit)
         amount = 100 * total // percent
         Budget.objects.filter(pk=made.pk).update(amount=max(1000, amount - amount % 1000), counted_to=now, period_start=start)

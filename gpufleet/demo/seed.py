@@ -62,11 +62,11 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         by_name = {person.username: person for person in people}
         schedules_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)
-        budgets_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
         members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
         cluster = Cluster.objects.order_by("id").values_list("name", flat=True)[0]
         charged_seed(people=members, cluster=cluster, seed=seed, until=past_begin(now, span), now=now)
+        budgets_seed(people=by_name, now=now)
         months_seed(access=access_for_user(by_name["fay"], via="system"), now=now)
         Progress.objects.create(name=DRIVER, reached_at=now)
         Installation.objects.update_or_create(id=1, defaults={"installed_at": now, "demo": size, "demo_seed": seed})

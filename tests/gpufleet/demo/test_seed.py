@@ -12,7 +12,9 @@ from dashboards.models import FleetSample, NodeSample, TelemetryFrame
 from dashboards.presenters import overview_shared
 from gpufleet.core.models import Installation, User
 from gpufleet.demo.seed import DatabaseNotEmpty, demo_seed
-from quotas.models import ChargeSum, QuotaShare
+from quotas.models import Budget, ChargeMonth, ChargeSum, LedgerEntry, QuotaShare
+from quotas.selectors.budgets import standings, used_between
+from quotas.selectors.rates import price_book
 from scheduler.engine.model.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
 from scheduler.services.schedules.schedules import schedules_turn
@@ -81,6 +83,26 @@ def test_who_looks_first_finds_something_to_do(seed: int, hour: int) -> None:
     assert any(health in ("suspect", "draining") and reason and jobs for _, _, health, reason, _, _, jobs, _ in shown["sick"])
     assert sum(idle for _, _, idle, *_ in shown["holders"]) > 8_000
     assert sum(jobs for _, jobs, *_ in shown["queue"]) >= 5
+
+
+def test_months_of_costs_budgets_and_the_past_day_tell_of_one_fleet() -> None:
+    """Who compares the pages finds the same figures: a budget has what the ledger has, and months computed about as the past day did."""
+    demo_seed(size="small", seed=1, now=NOON, hours=0.3)
+
+    for budget in Budget.objects.all():
+        (standing,) = standings([budget], price_book(), NOON)
+        counted = used_between(budget, standing.period.start, NOON, price_book())
+        assert standing.used == pytest.approx(counted.of(budget.unit), rel=1e-6), budget.name
+        assert standing.percent == {"Language, month": 86, "Simulation, month": 104, "Products, quarter": 37}[budget.name]
+    for month in ChargeMonth.objects.all():
+        computed = month.uses.aggregate(computing=Sum("computing"), measured=Sum("measured"))
+        assert 0.2 < computed["computing"] / computed["measured"] < 0.45, month
+        held = dict(
+            LedgerEntry.objects.filter(since__date__gte=month.first, since__date__lt=month.first.replace(day=28))
+            .values_list("share_class")
+            .annotate(Sum("gpu_milli"))
+        )
+        assert 0.2 < held["borrowed"] / sum(held.values()) < 0.5, month
 
 
 def rows_of_everything() -> dict[str, list[tuple[object, ...]]]:
