@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.exceptions import ValidationError
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum, TextField
@@ -23,7 +23,6 @@ from quotas.chargeback.sums import AMOUNTS, SUMMED, Sums, day_costs, line_sums, 
 from quotas.models import (
     CHARGED,
     Budget,
-    BudgetPeriod,
     BudgetUnit,
     ChargeIdle,
     ChargeIdleDay,
@@ -74,6 +73,7 @@ class Row:
     before_nanos: int = 0
     idle_nanos: int = 0
     budget_percent: int | None = None
+    budget: str = ""  # whose percentage it is
     measured: int = 0  # how much of the use has telemetry
     computing: int = 0  # how much of that was SM-active
     reserved_unused: int = 0  # of the windows of its reservations
@@ -94,6 +94,11 @@ class Row:
     @property
     def with_idle_nanos(self) -> int:
         return self.effective_nanos + self.idle_nanos
+
+
+class Budgeted(NamedTuple):
+    percent: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,10 @@ class Report:
     @property
     def currency(self) -> str:
         return self.months[0].currency if self.months else ""
+
+    @property
+    def is_budgeted(self) -> bool:
+        return any(row.budget for row in self.rows)
 
     @property
     def closed(self) -> Sequence[ChargeMonth]:
@@ -244,7 +253,7 @@ def report(access: Access, period: Period, *, by: str = "team", rule: str = "apa
     keys.sort(key=(lambda key: (0, key)) if by == "day" else (lambda key: (-rows[key]["effective_nanos"] if key in rows else 0, key)))
     made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in keys[:most]]
     sums = _added(rows.values())
-    total = _row("", sums, _added(before.values())["effective_nanos"], sum(parts.values()), None)
+    total = _row("", sums, _added(before.values())["effective_nanos"], sum(parts.values()))
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
     return Report(period, months, by, made, total, days_seen(access, period), idle, left, len(keys) - len(made), sums["lines"])
 
@@ -312,7 +321,7 @@ def idle_unknown(access: Access, period: Period) -> list[ChargeMonth]:
     return list(cut.distinct().order_by("first"))
 
 
-def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int | None) -> Row:
+def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: Budgeted | None = None) -> Row:
     columns = (
         "milli_millis",
         "borrowed",
@@ -324,7 +333,8 @@ def _row(key: str, facts: Mapping[str, int], before: int, idle: int, budget: int
         "computing",
         "reserved_unused",
     )
-    return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=budget, **{name: facts.get(name, 0) for name in columns})
+    percent, named = budget or (None, "")
+    return Row(key, before_nanos=before, idle_nanos=idle, budget_percent=percent, budget=named, **{name: facts.get(name, 0) for name in columns})
 
 
 def _rows(access: Access, period: Period, by: str, only: tuple[str, ...] = AMOUNTS) -> dict[str, dict[str, int]]:
@@ -482,14 +492,18 @@ def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amoun
     return shared(amount, weights)
 
 
-def _budgets(access: Access, period: Period, now: datetime) -> dict[str, int]:
-    """Of nodes with a monthly budget of money for all types, how much of it is used; of the month that runs."""
+def _budgets(access: Access, period: Period, now: datetime) -> dict[str, Budgeted]:
+    """In the month that runs, of each node the budget for all types that is used most, of hours or money, whatever its own period."""
     if period.month is None or not period.start <= now < period.end:
         return {}
-    found = Budget.objects.filter(
-        access.visible(Can.SEE_COSTS, "quota__path"), removed_at__isnull=True, unit=BudgetUnit.MONEY, period=BudgetPeriod.MONTH, gpu_type=""
-    ).select_related("quota")
-    return {one.budget.quota.path: one.percent for one in standings(found.prefetch_related("exceptions"), price_book(), now)}
+    money, hours = Q(access.visible(Can.SEE_COSTS, "quota__path"), unit=BudgetUnit.MONEY), access.visible(Can.SEE, "quota__path")
+    found = Budget.objects.filter(money | Q(hours, unit=BudgetUnit.GPU_HOURS), removed_at__isnull=True, gpu_type="").select_related("quota")
+    most: dict[str, Budgeted] = {}
+    for one in standings(found.order_by("pk").prefetch_related("exceptions"), price_book(), now):
+        path, known = one.budget.quota.path, most.get(one.budget.quota.path)
+        if not one.period.is_over and (known is None or one.percent > known.percent):
+            most[path] = Budgeted(one.percent, one.budget.name)
+    return most
 
 
 # Drill-down

@@ -18,6 +18,7 @@ from quotas.chargeback.pricing import half_even
 from quotas.chargeback.report import BY, Report, idle_unknown, lines_of, report
 from quotas.chargeback.sums import BOOKS, sums_write
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
+from quotas.services.budgets import budget_create
 from tests.personas import Personas
 from tests.quotas.chargeback.test_exports import pdf_text, shown
 from tests.quotas.chargeback.test_months import LATER, NOVEMBER, OCTOBER, START, price
@@ -85,6 +86,29 @@ def world(personas: Personas) -> Personas:
     month_refresh(first=NOVEMBER, now=NOW)
     assert ChargeLine.objects.filter(month__first=NOVEMBER, corrects__isnull=False).exists()
     return personas
+
+
+def test_a_row_tells_the_budget_that_is_used_most_whatever_its_unit_and_period(world: Personas) -> None:
+    access = world.access("superuser")
+    assert "Budget</th>" not in costs_page(world, "2026-11"), "where nobody has one"
+    wish = {"quota": "acme/research/nlp", "zone": "UTC", "at_stop": "nothing_new"}
+    for name, unit, period, amount, kind in (
+        ("hours", "gpu_hours", "quarter", 1000, ""),
+        ("money", "money", "month", 10**12, ""),
+        ("of a type", "gpu_hours", "month", 1000, H100),
+    ):
+        given_ = wish | {"name": name, "unit": unit, "period": period, "amount": amount, "gpu_type": kind}
+        budget_create(access=access, given=given_, now=NOW)
+
+    rows = {row.key: row for row in report(access, Period.of(NOVEMBER), by="team", now=NOW).rows}
+    assert rows["acme/research/nlp"].budget == "hours"
+    assert (rows["acme/research/nlp"].budget_percent or 0) > 100
+    assert rows["acme/product/search"].budget_percent is None
+    assert not report(access, Period.of(OCTOBER), by="team", now=NOW).is_budgeted, "of a month that is over"
+
+
+def costs_page(world: Personas, month: str) -> str:
+    return world.client("finance").get("/cost/", {"month": month, "by": "team"}).content.decode()
 
 
 def sums(found: Report) -> dict[str, dict[str, int]]:
