@@ -186,7 +186,13 @@ AUDIT = Table(
             "action", "Action", "entry.action", sort="action", cell="""<a href="{% url 'audit-entry' row.entry.pk %}">{{ row.entry.action }}</a>"""
         ),
         Column("object", "Object", "entry.object_id", cell="{{ row.entry.object_kind }} <code>{{ row.entry.object_id }}</code>"),
-        Column("subtree", "Subtree", "entry.quota_path", cell="{{ row.entry.quota_path|default:'whole fleet' }}", sort="quota_path"),
+        Column(
+            "subtree",
+            "Subtree",
+            "entry.quota_path",
+            cell="{% if row.entry.quota_path %}{{ row.entry.quota_path|team }}{% else %}whole fleet{% endif %}",
+            sort="quota_path",
+        ),
         Column("changes", "Change", "summary", cell="<span class=breaks>{{ row.summary|truncatechars:110 }}</span>"),
         Column("reason", "Reason", "entry.reason", cell="{{ row.entry.reason|default:'–'|truncatechars:60 }}"),
         Column("request", "Request", "entry.request_id", on_page=False),

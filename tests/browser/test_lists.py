@@ -179,6 +179,18 @@ def test_on_a_desk_the_buttons_of_idle_jobs_are_in_sight(demo: Site, browser: Br
     assert visitor.page.evaluate(CUT_TABLES) == []
 
 
+def test_on_a_small_desk_no_list_scrolls_sideways_and_no_change_is_a_column_of_letters(demo: Site, browser: Browser):
+    visitor: Visitor = demo.visit(browser, "root", viewport={"width": 1280, "height": 800})
+    cut = {}
+    for address in LISTS:
+        visitor.open(address)
+        cut[address] = [words.split("\n")[0] for words in visitor.page.evaluate(CUT_TABLES)]
+    assert {address: tables for address, tables in cut.items() if tables} == {}
+
+    visitor.open("/audit/")
+    assert visitor.page.evaluate("Math.min(...[...document.querySelectorAll('main td .breaks')].map((one) => one.offsetWidth))") > 130
+
+
 SHORT_WORDS = ".change-jobs .team, .change-jobs td[data-label=Owner], .diff td:nth-child(2)"
 BROKEN_WORDS = """(which) => [...document.querySelectorAll(which)].flatMap((cell) => {
   const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
