@@ -1,6 +1,7 @@
 """The submission page: fields with their values and faults, the same job as YAML and as command lines, and what differs from where it began."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from gpufleet.core.schema_words import WORDS
 from gpufleet.core.templatetags.shell import duration, money, plural
-from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, SIMULATED, Field, differences, field_for_fault, roles_of, values_of
+from scheduler.jobs.fields import REPEAT, ROLE, SECTIONS, SIMULATED, Field, differences, field_at, field_for_fault, roles_of, values_of
 from scheduler.jobs.reading import Faults
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.yaml_text import Document
@@ -51,6 +53,20 @@ class Group:
     is_hidden: bool = False  # nothing here needs it; the page shows it once something in it is set or wrong
 
 
+# What a form reads from a text that cannot be read is the text itself, and the schema says only that it is of another type.
+OF_A_TYPE = frozenset(WORDS[kind] for kind in ("int_type", "float_type", "list_type", "dict_type"))
+NOTATIONS = {
+    "length": "Use a duration, such as 90m, 12h or 1d.",
+    "command": "A quotation mark is not closed.",
+    "pairs": "Use one key=value a line.",
+    "numbers": "Use one key=number a line.",
+    "grid": "Use one variable a line with its values, such as LR=0.1 0.01.",
+    "sets": "Use one set of variables a line, such as LR=0.1 SEED=7.",
+    "json": "This is not valid JSON.",
+}
+LINES = ("after", "sets")
+
+
 def form_groups(
     description: Mapping[str, Any],
     faults: Faults,
@@ -64,7 +80,7 @@ def form_groups(
     """`values` are the texts as they were typed, where a form was sent; `repeat` those that say when it recurs. `simulates`: a cluster does."""
     said = {**(values if values is not None else values_of(description)), **(repeat or {})}
     was = {path: before for path, before, _ in differences(began, description)} if began is not None else {}
-    at_fields = faults_by_field(faults)
+    at_fields = faults_by_field(faults, typed=values is not None)
     locked, bounds = (template.locked, bounds_said(template)) if template else ((), {})
 
     def row(field: Field) -> Row:
@@ -104,14 +120,27 @@ def bounds_said(template: Template | None) -> dict[str, str]:
     return {path: f"{said}, by its template." for path, said in template.bounds.items()} if template else {}
 
 
-def faults_by_field(faults: Faults) -> Faults:
+def faults_by_field(faults: Faults, *, typed: bool = False) -> Faults:
+    """The faults of a description at the fields of the form. `typed` into these fields, they are told in the notation of each field."""
     found: Faults = {}
     for path, messages in faults.items():
-        field = field_for_fault(path)
+        name = field_for_fault(path)
+        field = field_at(name)
         if field:
-            inner = "" if field == path else f"{path[len(field) :].lstrip('.')}: "
-            found.setdefault(field, []).extend(f"{inner}{message}" for message in messages)
+            inner = _inner(field.kind, path[len(name) :].lstrip("."), typed)
+            found.setdefault(name, []).extend(f"{inner}{_in_notation(field.kind, message) if typed else message}" for message in messages)
     return found
+
+
+def _inner(kind: str, rest: str, typed: bool) -> str:
+    """Which part of a field a fault is about: its line, where each line of the field is one."""
+    if typed and kind in LINES and (place := re.match(r"\[(\d+)\]", rest)):
+        return f"Line {int(place[1]) + 1}: "
+    return f"{rest}: " if rest else ""
+
+
+def _in_notation(kind: str, message: str) -> str:
+    return NOTATIONS.get(kind, message) if message in OF_A_TYPE else message
 
 
 def other_faults(faults: Faults, document: Document | None) -> list[str]:

@@ -160,7 +160,7 @@ def job_look(request: HttpRequest) -> HttpResponse:
     roles = max(1, len(roles_of(sent.description)))
     told: dict[str, Any] = {
         "yaml": sent.yaml,
-        "faults": faults_by_field(sent.faults),
+        "faults": faults_by_field(sent.faults, typed=sent.values is not None),
         "others": other_faults(sent.faults, sent.document),
         "fit": render_to_string("scheduler/_fit.html", _fit(access, sent), request=request),
         "due": render_to_string("scheduler/_due_next.html", _due(sent), request=request),

@@ -213,6 +213,32 @@ def test_a_key_that_is_stated_twice_is_a_fault(look):
     assert told["faults"] == {"gpus": ["gpus is stated twice; the second time in line 4."]}
 
 
+@pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("limit_s", "soon", "Use a duration, such as 90m, 12h or 1d."),
+        ("launch.command", "python 'train.py", "A quotation mark is not closed."),
+        ("array.grid", "lr: [0.1, 0.01]", "Use one variable a line with its values, such as LR=0.1 0.01."),
+        ("array.values", "LR", "Use one set of variables a line, such as LR=0.1 SEED=7."),
+        ("labels", "run", "Use one key=value a line."),
+        ("throughput", "H100", "Use one key=number a line."),
+        ("launch.simulated", "{", "This is not valid JSON."),
+        ("roles[0].gpus", "many", "A whole number is wanted."),
+        ("after", "j-999", "Line 1: There is no job j-999."),
+    ],
+)
+def test_a_fault_of_what_was_typed_is_told_in_the_notation_of_its_field(look, field, text, said):
+    told = look(**{"name": "a", "quota": PATH, "_from": "form", field: text} | ({} if field.startswith("roles") else {"gpus": "1"}))
+
+    assert told["faults"] == {field: [said]}
+
+
+def test_a_fault_of_the_yaml_is_told_in_the_notation_of_a_description(look):
+    told = look(yaml=f"name: a\nquota: {PATH}\ngpus: 1\nlimit_s: 90m\nafter: [{{job: j-999}}]\n", _from="yaml")
+
+    assert told["faults"] == {"limit_s": ["A whole number is wanted."], "after": ["[0].job: There is no job j-999."]}
+
+
 def test_a_job_is_submitted_by_the_form_also_without_scripts(personas, look):
     client = personas.client("submitter")
     answer = client.post("/jobs/new/", {"name": "train", "quota": PATH, "gpus": "2", "labels": "run=7", "_from": "form"})
