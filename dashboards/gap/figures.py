@@ -42,7 +42,7 @@ CAUSES: Mapping[Cause, Told] = {
     Cause.FAILED: Told("Failed", "Down or in repair", "bad", "/nodes/?health=down&health=repairing"),
     Cause.RESERVED: Told("Reserved, unused", "Kept for a reservation that is unused or about to start", "series-8", "/reservations/"),
     Cause.DRAINED: Told("Drained", "Draining, drained or in burn-in", "series-9", "/nodes/?health=draining&health=drained&health=burn_in"),
-    Cause.WANTED: Told("Free, wanted", "Fits a waiting job: a quota or the next plan decides", "series-2", "/queue/"),
+    Cause.WANTED: Told("Free, wanted", "Fits a waiting job: a quota or the next plan decides", "series-2", "/jobs/queue/"),
     Cause.FRAGMENTED: Told("Free, fragmented", "Would serve waiting jobs if it lay together", "series-3", "/jobs/?blocker=fragmentation"),
     Cause.UNWANTED: Told("Free, unwanted", "No job waits for it", "held", "/gpus/"),
 }

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dashboards.gap.causes import Cause
-from dashboards.gap.figures import DIMENSIONS, gap_by, gap_report, gap_weeks
+from dashboards.gap.figures import CAUSES, DIMENSIONS, gap_by, gap_report, gap_weeks
 from dashboards.gap.models import GapRollup
 from dashboards.gap.snapshot import gap_now
 from dashboards.gap.store import gap_between, gap_course, gap_newest, gap_over, gap_turn, pieces_newest, spans_sum
@@ -188,3 +188,9 @@ def test_the_page_and_its_chart(personas: Personas) -> None:
         [8000],
         [],
     )
+
+
+def test_every_cause_leads_to_a_page_that_is_there(personas: Personas) -> None:
+    reader = personas.client("superuser")
+
+    assert {told.link: status for told in CAUSES.values() if (status := reader.get(told.link).status_code) != 200} == {}
