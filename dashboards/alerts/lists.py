@@ -9,7 +9,16 @@ from dashboards.alerts.models import Severity
 from gpufleet.core.tables import Choice, Column, Flag, Moment, Table, Text
 from scheduler.notify.happenings import LABELS, FleetEvent
 
-KINDS = (("alert", "Alerts"), ("incident", "Incidents"), ("straggler", "Stragglers"), ("idle", "Idle GPUs"))
+KINDS = (
+    ("alert", "Alerts"),
+    ("incident", "Incidents"),
+    ("straggler", "Stragglers"),
+    ("idle", "Idle GPUs"),
+    ("defrag", "Defragmentations"),
+    ("quota", "Quota changes"),
+    ("reserve", "Reservations"),
+    ("budget", "Budgets"),
+)
 
 
 def of_kinds(kinds: Sequence[str]) -> Q:
@@ -72,7 +81,7 @@ ACTIVITY = Table(
     ),
     search=("title", "text"),
     default_sort="-at",
-    empty="Nothing has happened yet: no alert, no incident, no step against idle GPUs.",
+    empty="Nothing has happened yet: no alert, no incident, no step against idle GPUs, no decision.",
     empty_next=("/activity/alerts/rules/", "Alert rules"),
     rarely=("event", "until"),
 )

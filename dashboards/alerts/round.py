@@ -212,7 +212,7 @@ def alerts_tell(tellings: Sequence[Telling], *, now: datetime, news: News) -> No
     events_tell(events, now=now)
     people = People({role for one in tellings for role in one.roles})
     words = [
-        Word(user, event.title, event.text)
+        Word(user, event.title, event.text, link=event.link)
         for telling, event in zip(tellings, events, strict=True)
         for user in people.with_roles(telling.roles, team=event.path)
     ]

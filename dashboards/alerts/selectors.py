@@ -14,7 +14,7 @@ from django.http import Http404
 from dashboards.alerts.figures import COSTS, FIGURES, figure_told
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, AlertState, Silence
 from dashboards.alerts.round import EACH
-from quotas.models import QuotaNode
+from quotas.models import Budget, BudgetUnit, QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.models import Delivery, Webhook
 
@@ -111,12 +111,16 @@ def silence_for(access: Access, public_id: str) -> Silence:
 
 
 def activity_listed(access: Access) -> QuerySet[ActivityEntry]:
-    """What concerns the whole fleet, and what concerns the reader's subtrees. Lines of alerts are for those who may see the alert."""
+    """What concerns the whole fleet, and what concerns the reader's subtrees. Lines of alerts are for those who may see the alert, and lines of
+    budgets of money for those who see the costs there.
+    """
     access.must_somewhere(Can.SEE)
     found = ActivityEntry.objects.filter(Q(path="") | access.visible(Can.SEE, "path"))
     if access.can_everywhere(Can.SEE_COSTS):
         return found
     hidden = Alert.objects.filter(rule__figure__in=COSTS).exclude(pk__in=Alert.objects.filter(_seen(access, "rule")).values("pk"))
+    money = Budget.objects.filter(unit=BudgetUnit.MONEY).exclude(access.visible(Can.SEE_COSTS, "quota__path"))
+    found = found.exclude(link__in=money.values_list(Concat(Value("/budgets/"), "public_id", Value("/"))))
     return found.exclude(link__in=hidden.values_list(Concat(Value("/activity/alerts/"), "public_id", Value("/"))))
 
 

@@ -66,7 +66,12 @@ def _telling(found: Defragmentation, stage: str) -> Telling:
 
 def _words(tellings: Sequence[Telling], events: Sequence[Event]) -> list[Word]:
     people = People(TOLD_TO).with_roles(TOLD_TO)
-    return [Word(user, event.title, event.text) for telling, event in zip(tellings, events, strict=True) for user in people if user != telling.by]
+    return [
+        Word(user, event.title, event.text, link=event.link)
+        for telling, event in zip(tellings, events, strict=True)
+        for user in people
+        if user != telling.by
+    ]
 
 
 def _event(telling: Telling) -> Event:

@@ -59,7 +59,7 @@ def change_standing(access: Access, change: QuotaChange) -> Standing:
     keys = edited.touched
     lines, hidden = _lines(access, {key: tree.get(key) for key in keys}, {key: edited.after[key] for key in keys}, tree.paths, edited.after.paths)
     overtaken = tuple(_visible_lines(access, change, tree))
-    return Standing(lines, hidden, edited.faults, overtaken, approval_asked(edited), edited.before, edited.after, _decides(access, edited))
+    return Standing(lines, hidden, edited.faults, overtaken, approval_asked(edited), edited.before, edited.after, may_decide(access, edited))
 
 
 def _visible_lines(access: Access, change: QuotaChange, tree: Tree) -> Iterable[str]:
@@ -71,7 +71,13 @@ def _visible_lines(access: Access, change: QuotaChange, tree: Tree) -> Iterable[
             yield "Other nodes were changed."
 
 
-def _decides(access: Access, edited: Edited) -> bool:
+def edited_by(change: QuotaChange) -> Edited:
+    """What a kept change makes of the tree of now."""
+    return edits_judged(tree_read(), edits_read(change.edits)[0])
+
+
+def may_decide(access: Access, edited: Edited) -> bool:
+    """Whether the reader has the rights that applying these edits takes."""
     try:
         rights_checked(access, edited)
     except PermissionDenied:

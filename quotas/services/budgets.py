@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.dispatch import Signal
 
 from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.faults import Conflict, Stale
@@ -32,6 +33,8 @@ MOST_OF_A_NODE = 20
 # No transaction that writes usage lasts so much longer: what lies behind is in the ledger.
 SETTLED = LATE + timedelta(seconds=60)
 FIELDS = ("name", "gpu_type", "unit", "amount", "period", "zone", "starts_at", "ends_at", "warn_percent", "stop_percent", "at_stop")
+# Sent after a budget that was set, changed or excepted has been counted, where it warns, stops or goes on by that: `turned`, `now`.
+budget_turned = Signal()
 COUNTED_ANEW = ("gpu_type", "period", "zone", "starts_at", "ends_at")
 
 
@@ -55,7 +58,7 @@ def budget_create(*, access: Access, given: Mapping[str, Any], now: datetime) ->
         budget.save(force_insert=True)
         _record(access.actor, "budget.create", budget, after=budget_facts(budget))
         _tell(budget)
-    budget_count(key=budget.pk, now=now)
+    _count_and_tell(budget, now)
     return Budget.objects.select_related("quota").get(pk=budget.pk)
 
 
@@ -78,7 +81,7 @@ def budget_change(*, access: Access, budget: Budget, given: Mapping[str, Any], r
         found.save()
         _record(access.actor, "budget.change", found, before, after, str(given.get("reason") or "")[:REASON_LENGTH])
         _tell(found)
-    budget_count(key=found.pk, now=now)
+    _count_and_tell(found, now)
     return Budget.objects.select_related("quota").get(pk=found.pk)
 
 
@@ -116,7 +119,7 @@ def exception_grant(*, access: Access, budget: Budget, extra: int | None, until:
         facts = {"extra": extra, "until": until.isoformat()}
         _record(access.actor, "budget.except", found, after=facts, reason=reason)
         _tell(found)
-    budget_count(key=found.pk, now=now)
+    _count_and_tell(found, now)
     return made
 
 
@@ -128,7 +131,7 @@ def exception_end(*, access: Access, budget: Budget, reason: str = "", now: date
             raise Conflict(f"{found.public_id} has no exception now.")
         _record(access.actor, "budget.end_exception", found, reason=reason[:REASON_LENGTH])
         _tell(found)
-    budget_count(key=found.pk, now=now)
+    _count_and_tell(found, now)
 
 
 # The turn
@@ -170,6 +173,12 @@ def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> 
             _record(SYSTEM, f"budget.{what}", budget, after=facts)
             _tell(budget)
     return Turned(standing, what) if what else None
+
+
+def _count_and_tell(budget: Budget, now: datetime) -> None:
+    turned = budget_count(key=budget.pk, now=now)
+    if turned is not None:
+        budget_turned.send(Budget, turned=turned, now=now)
 
 
 def budgets_unsettle(*, since: datetime) -> None:

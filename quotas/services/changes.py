@@ -26,6 +26,8 @@ from quotas.services.writing import approval_asked, edits_judged, facts_of, lock
 
 # Sent as the last write of a transaction that changed the tree: what plans with it has to plan anew.
 tree_changed = Signal()
+# Sent in the transaction of each step of a change that others decide or wait for: `change`, `actor`, `now`. Its state says which.
+change_stepped = Signal()
 CHANGED_MEANWHILE = "Somebody else changed this node while you were editing it. Look at it again; nothing of yours was written."
 CHANGE_MOVED_ON = "This change was edited or decided meanwhile. Look at it again."
 SECOND_PERSON = "{path} requires approval of changes by a second person. Draft a change and request approval."
@@ -411,6 +413,7 @@ def _applied(
     change.nodes.set([rows[key] for key in touched])
     if made is None:  # of an edit at once the entries of its node say all
         _record(change, access.actor, "quota_change.apply", after=_facts(change), reason=change.reason)
+        change_stepped.send(QuotaChange, change=change, actor=access.actor, now=now)
     tree_changed.send(QuotaChange)
     return change
 
@@ -463,6 +466,7 @@ def _saved(change: QuotaChange, actor: Actor, action: str, before: Mapping[str, 
     change.changed_at, change.revision = now, change.revision + 1
     change.save()
     _record(change, actor, action, before, _facts(change), reason)
+    change_stepped.send(QuotaChange, change=change, actor=actor, now=now)
 
 
 def _failed(change: QuotaChange, fault: Exception, now: datetime) -> None:

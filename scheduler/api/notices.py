@@ -43,6 +43,7 @@ class NoticeOut(Schema):
     title: str
     text: str
     job: str | None
+    link: str | None = Field(description="The page of what it is about, other than a job.", examples=["/quotas/changes/qc-7/"])
     count: int
     read_at: datetime | None
 
@@ -86,7 +87,7 @@ WAYS: dict[str, Any] = {
 
 class ChoicesIn(Schema):
     ways: dict[str, list[str]] = Field(
-        description="Kinds: started, preempted, failed, finished, near_limit, drain, moved, idle, alert. Kinds that are not named are not sent.",
+        description=f"Kinds: {', '.join(Kind)}. Kinds that are not named are not sent.",
         json_schema_extra=WAYS,
     )
     zone: str = Field("UTC", max_length=100)
@@ -240,7 +241,7 @@ def _writer(request: HttpRequest) -> Access:
 
 def _notice(one: Notice) -> dict[str, Any]:
     plain = {name: getattr(one, name) for name in ("kind", "at", "title", "text", "count", "read_at")}
-    return {"id": one.pk, "job": one.job or None} | plain
+    return {"id": one.pk, "job": one.job or None, "link": one.link or None} | plain
 
 
 def _sending(one: Sending) -> dict[str, Any]:

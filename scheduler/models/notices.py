@@ -180,6 +180,7 @@ class Notice(models.Model):
     title = models.CharField(max_length=200)
     text = models.CharField(max_length=500, blank=True)
     job = models.CharField(max_length=24, blank=True, help_text="The public id of the job, where it is one.")
+    link = models.CharField(max_length=200, blank=True, help_text="The page of what it is about, other than a job.")
     count = models.PositiveIntegerField(default=1, help_text="How many happenings it stands for.")
     in_console = models.BooleanField(default=True)
     read_at = MomentField(null=True, blank=True)

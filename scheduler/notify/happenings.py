@@ -41,6 +41,20 @@ class FleetEvent(StrEnum):
     DEFRAG_PLANNED = "defrag.planned"
     DEFRAG_BEGUN = "defrag.begun"
     DEFRAG_ENDED = "defrag.ended"
+    QUOTA_PROPOSED = "quota.proposed"
+    QUOTA_APPROVED = "quota.approved"
+    QUOTA_REJECTED = "quota.rejected"
+    QUOTA_APPLIED = "quota.applied"
+    QUOTA_FAILED = "quota.failed"
+    RESERVE_REQUESTED = "reserve.requested"
+    RESERVE_APPROVED = "reserve.approved"
+    RESERVE_DENIED = "reserve.denied"
+    RESERVE_CANCELLED = "reserve.cancelled"
+    RESERVE_SHORT = "reserve.short"
+    RESERVE_RELEASED = "reserve.released"
+    BUDGET_WARNED = "budget.warned"
+    BUDGET_STOPPED = "budget.stopped"
+    BUDGET_RESUMED = "budget.resumed"
 
 
 # What a webhook may choose to be told of.
@@ -75,6 +89,20 @@ LABELS: dict[str, str] = {
     FleetEvent.DEFRAG_PLANNED: "A defragmentation is planned",
     FleetEvent.DEFRAG_BEGUN: "A defragmentation has begun",
     FleetEvent.DEFRAG_ENDED: "A defragmentation has ended or is called off",
+    FleetEvent.QUOTA_PROPOSED: "A quota change needs approval",
+    FleetEvent.QUOTA_APPROVED: "A quota change is approved",
+    FleetEvent.QUOTA_REJECTED: "A quota change is rejected",
+    FleetEvent.QUOTA_APPLIED: "A quota change is in force",
+    FleetEvent.QUOTA_FAILED: "A scheduled quota change failed",
+    FleetEvent.RESERVE_REQUESTED: "A reservation needs approval",
+    FleetEvent.RESERVE_APPROVED: "A reservation is approved",
+    FleetEvent.RESERVE_DENIED: "A reservation is denied",
+    FleetEvent.RESERVE_CANCELLED: "A reservation is cancelled",
+    FleetEvent.RESERVE_SHORT: "A window begins soon and lacks GPUs",
+    FleetEvent.RESERVE_RELEASED: "An unused window is released",
+    FleetEvent.BUDGET_WARNED: "A budget is near its limit",
+    FleetEvent.BUDGET_STOPPED: "A budget is used up",
+    FleetEvent.BUDGET_RESUMED: "A budget is open again",
     TEST: "Test",
     NOTICES: "Notices",
 }

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from django.db import transaction
 from django.db.models import Q
+from django.dispatch import Signal
 
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
@@ -15,11 +16,13 @@ from scheduler.models import HOLDING, Job, JobState
 from scheduler.services.forecasts.budgeting import amount_said
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop
-from scheduler.services.notify.notices import notice_tell
+from scheduler.services.notify.notices import Kind, Word, notices_say
 
 # Who is told: those who lead the team, and those who set its budgets.
 TOLD = (Role.TEAM_LEAD, Role.QUOTA_ADMIN)
 MOST_TOLD = 50
+# Sent in the transaction in which a budget that warns, stops or goes on is acted on, with what was said of it: `turned`, `title`, `text`, `now`.
+budget_acted = Signal()
 
 
 def budgets_step(*, now: datetime) -> int:
@@ -30,15 +33,21 @@ def budgets_step(*, now: datetime) -> int:
     return len(turned)
 
 
+def budget_seen(sender: object, *, turned: Turned, now: datetime, **_: object) -> None:
+    """What somebody's change of a budget brings about."""
+    budget_act(turned=turned, now=now)
+
+
 def budget_act(*, turned: Turned, now: datetime) -> None:
     budget = turned.standing.budget
     news = News()
     with transaction.atomic():
         if turned.what == "stopped" and budget.at_stop == AtStop.WIND_DOWN:
             _wind_down(budget, now, news)
-        for user in _people(budget):
-            title, text = _words(turned)
-            notice_tell(user=user, title=title, text=text, now=now, news=news)
+        title, text = _words(turned)
+        words = [Word(user.pk, title, text, link=f"/budgets/{budget.public_id}/") for user in _people(budget)]
+        notices_say(kind=Kind.BUDGET, words=words, now=now, news=news)
+        budget_acted.send(Budget, turned=turned, title=title, text=text, now=now)
         news.publish()
         lease_want()
 

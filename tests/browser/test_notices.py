@@ -10,7 +10,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import JobState, Notice, NoticeChoices
 from scheduler.services.jobs.jobs import job_transition
-from scheduler.services.notify.notices import notice_tell
+from scheduler.services.notify.notices import Kind, Word, notice_say
 from scheduler.services.notify.outbox import outbox_turn
 from scheduler.services.notify.sending import sendings_turn
 from tests import builders
@@ -92,7 +92,7 @@ def test_choices_are_made_and_tried_by_keyboard(live_console: LiveConsole, brows
 def test_the_pages_are_clean_on_a_phone(live_console: LiveConsole, browser: Browser, root: User) -> None:
     hook = builders.webhook(failing_since=now())
     delivery = builders.delivery(hook, excerpt="thank you", body='{"kind": "job.failed", "cause": "' + "long " * 50 + '"}')
-    live_console.do(notice_tell, user=root, title="The webhook Chat was switched off", text="x" * 300, now=now())
+    live_console.do(notice_say, kind=Kind.SCHEDULE, word=Word(root.pk, "Nightly evaluation is paused", "x" * 300, link="/schedules/"), now=now())
     visitor = live_console.visit(browser, "root", password=PASSWORD, theme="dark", viewport={"width": 390, "height": 844})
 
     for path in ("/webhooks/", "/webhooks/new/", f"/webhooks/{hook.public_id}/", f"/webhooks/{hook.public_id}/{delivery.public_id}/"):

@@ -17,7 +17,7 @@ from quotas.permissions import access_for_user
 from quotas.selectors.budgets import period_at, standings, stops_now
 from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_change, budget_count, budget_create, budgets_turn, exception_end, exception_grant
-from scheduler.models import JobState, Notice, Outlook
+from scheduler.models import Job, JobState, Notice, Outlook
 from scheduler.services.budgets import budgets_step
 from scheduler.services.forecasts.outlooks import told_undue
 from tests import builders
@@ -120,6 +120,27 @@ def test_it_warns_once_then_stops_and_jobs_wait_with_the_reason() -> None:
         "Budget near its limit",
         "Budget used up",
     ]
+
+
+@pytest.mark.parametrize("way", ["a lower amount", "the end of its exception", "a new budget"])
+def test_what_brings_it_to_its_stop_is_acted_on_at_once(way: str) -> None:
+    """Nobody was told, and nothing wound down, where it was people who changed the budget rather than jobs that used it up."""
+    fleet, found = busy(0.5, at_stop="wind_down")
+    lead = builders.person("lead", email="")
+    builders.role(lead, "team_lead", found.quota)
+    access = access_for_user(root())
+    if way == "a lower amount":
+        budget_change(access=access, budget=found, given={"amount": 1000}, now=fleet.now)
+    elif way == "a new budget":
+        budget(name="Lower", amount=1000, at_stop="wind_down", now=fleet.now)
+    else:
+        exception_grant(access=access, budget=found, extra=None, until=fleet.now + timedelta(hours=9), reason="Release", now=fleet.now)
+        budget_change(access=access, budget=found, given={"amount": 1000}, now=fleet.now)
+        assert [job.state for job in Job.objects.all()] == [JobState.RUNNING], "its exception holds"
+        exception_end(access=access, budget=found, now=fleet.now)
+
+    assert Notice.objects.filter(user=lead, kind="budget", title__startswith="Budget used up").count() == 1
+    assert [job.state for job in Job.objects.all()] == [JobState.CHECKPOINTING]
 
 
 def test_an_exception_opens_it_until_it_expires() -> None:

@@ -28,7 +28,7 @@ from scheduler.services.beginnings import begins_checked
 from scheduler.services.jobs.bulk import MOST, Action, Asked, Effect, Verdict, jobs_judged, jobs_steer, must_steer_something
 from scheduler.services.jobs.repeats import KEY_LENGTH
 from scheduler.services.jobs.steering import reason_given
-from scheduler.services.notify.notices import notice_tell
+from scheduler.services.notify.notices import Kind, Word, notice_say
 
 MOST_PLANS = 200  # of one author
 MOST_AT_A_TURN = 100
@@ -208,8 +208,8 @@ def _left_said(left: Sequence[dict[str, Any]]) -> str:
 
 
 def _notify(plan: PlannedJobChange, title: str, text: str, now: datetime) -> None:
-    if plan.author.is_active:
-        notice_tell(user=plan.author, title=title, text=f"Due {plan.begins_at:%Y-%m-%d %H:%M} UTC. {text}", now=now)
+    word = Word(plan.author_id, title, f"Due {plan.begins_at:%Y-%m-%d %H:%M} UTC. {text}", link="/jobs/planned/")
+    notice_say(kind=Kind.SCHEDULE, word=word, now=now)
 
 
 def _record(actor: Actor, plan: PlannedJobChange, jobs: Iterable[tuple[Job, str]], *, ends: bool) -> None:

@@ -193,7 +193,8 @@ def _judge(key: int, outcomes: Iterable[Outcome], now: datetime) -> None:
             if hook.person is not None:
                 title, remedy = "Your own webhook was switched off", "then press Change at your own webhook in your notification settings."
             text = f"It has only failed since {since:%Y-%m-%d %H:%M} UTC. Repair the receiver, {remedy}"
-            notice_tell(user=told, title=title, text=text, now=now)
+            link = "/notifications/settings/" if hook.person is not None else f"/webhooks/{hook.public_id}/"
+            notice_tell(user=told, title=title, text=text, now=now, link=link)
 
 
 def deliveries_park(*, now: datetime) -> int:

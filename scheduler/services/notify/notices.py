@@ -44,10 +44,14 @@ class Kind(StrEnum):
     MOVED = "moved"
     IDLE = "idle"
     ALERT = "alert"
+    APPROVAL = "approval"
+    RESERVATION = "reservation"
+    BUDGET = "budget"
+    SCHEDULE = "schedule"
 
 
 # Kinds that came later. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
-ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN, Kind.MOVED})
+ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN, Kind.MOVED, Kind.APPROVAL, Kind.RESERVATION, Kind.BUDGET, Kind.SCHEDULE})
 
 
 class Way(StrEnum):
@@ -81,6 +85,10 @@ KIND_LABELS: dict[str, str] = {
     Kind.MOVED: "A job is moved to other GPUs; for operators, also as such moves begin and end",
     Kind.IDLE: "GPUs of your job are idle",
     Kind.ALERT: "An alert fires or ends",
+    Kind.APPROVAL: "A quota change or reservation needs your approval, or yours is decided",
+    Kind.RESERVATION: "Your reservation lacks GPUs, is released unused, or is changed by somebody else",
+    Kind.BUDGET: "A budget of your teams is near its limit, used up, or open again",
+    Kind.SCHEDULE: "A schedule or planned change of yours was not carried out",
 }
 WAY_LABELS = {Way.CONSOLE: "Console", Way.EMAIL: "E-mail", Way.WEBHOOK: "Own webhook"}
 QUIET_RULES = {"hold": "Hold it back and send it as one when they are over", "drop": "Leave it out"}
@@ -105,6 +113,19 @@ _MANY = {
     Kind.MOVED: "{} jobs are moved to other GPUs",
     Kind.IDLE: "GPUs of {} jobs are idle",
     Kind.ALERT: "{} alerts",
+    Kind.APPROVAL: "{} changes and reservations that need approval or are decided",
+    Kind.RESERVATION: "{} notices about your reservations",
+    Kind.BUDGET: "{} notices about budgets",
+    Kind.SCHEDULE: "{} notices about your schedules and planned changes",
+}
+# Where many of a kind are seen together, of those that are about no job.
+_LISTS = {
+    Kind.MOVED: "/fragmentation/",
+    Kind.ALERT: "/activity/alerts/",
+    Kind.APPROVAL: "/quotas/changes/",
+    Kind.RESERVATION: "/reservations/list/",
+    Kind.BUDGET: "/budgets/",
+    Kind.SCHEDULE: "/schedules/",
 }
 
 
@@ -278,6 +299,7 @@ class Word:
     title: str
     text: str
     job: str = ""
+    link: str = ""
 
 
 def notices_say(*, kind: Kind, words: Sequence[Word], now: datetime, news: News) -> int:
@@ -298,9 +320,19 @@ def _worded(user: User, kind: Kind, words: Sequence[Word], now: datetime) -> lis
     if len(words) > SINGLY:
         title = _MANY[kind].format(f"{len(words):,}")
         text = f"{', '.join(word.title for word in words[:NAMED])} and {len(words) - NAMED:,} more."
-        return [Notice(user=user, kind=kind, at=now, title=title, text=text[:TEXT_LENGTH], count=len(words), in_console=in_console)]
+        link = "" if any(word.job for word in words) else _LISTS.get(kind, "")
+        return [Notice(user=user, kind=kind, at=now, title=title, text=text[:TEXT_LENGTH], link=link, count=len(words), in_console=in_console)]
     return [
-        Notice(user=user, kind=kind, at=now, title=word.title[:TITLE_LENGTH], text=word.text[:TEXT_LENGTH], job=word.job, in_console=in_console)
+        Notice(
+            user=user,
+            kind=kind,
+            at=now,
+            title=word.title[:TITLE_LENGTH],
+            text=word.text[:TEXT_LENGTH],
+            job=word.job,
+            link=word.link,
+            in_console=in_console,
+        )
         for word in words
     ]
 
@@ -397,14 +429,21 @@ def notices_read(*, access: Access, keys: Sequence[int] | None, now: datetime) -
     return count
 
 
-def notice_tell(*, user: User, title: str, text: str, now: datetime, news: News | None = None) -> None:
-    """Something about a person's own things, in the console."""
-    own = news or News()
+def notice_tell(*, user: User, title: str, text: str, now: datetime, link: str = "") -> None:
+    """Something about the ways themselves by which a person is told: always, and in the console."""
+    news = News()
     with transaction.atomic():
-        Notice.objects.create(user=user, kind=OWN, at=now, title=title[:TITLE_LENGTH], text=text[:TEXT_LENGTH])
-        own.add("bells", user.pk)
-        if news is None:
-            own.publish()
+        Notice.objects.create(user=user, kind=OWN, at=now, title=title[:TITLE_LENGTH], text=text[:TEXT_LENGTH], link=link)
+        news.add("bells", user.pk)
+        news.publish()
+
+
+def notice_say(*, kind: Kind, word: Word, now: datetime) -> None:
+    """One thing to one person, by the ways chosen for its kind."""
+    news = News()
+    with transaction.atomic():
+        notices_say(kind=kind, words=[word], now=now, news=news)
+        news.publish()
 
 
 def notice_test(*, access: Access, now: datetime) -> Counter[str]:

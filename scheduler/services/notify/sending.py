@@ -108,7 +108,8 @@ def _mail(rows: Sequence[Sending], *, now: datetime, rng: random.Random) -> None
 def mail_of(address: str, name: str, notices: Sequence[Notice]) -> EmailMultiAlternatives:
     """One mail, however much it tells of."""
     total = sum(notice.count for notice in notices)
-    subject = notices[0].title if len(notices) == 1 else f"{total:,} notices about your jobs"
+    about = " about your jobs" if not any(notice.link for notice in notices) else ""
+    subject = notices[0].title if len(notices) == 1 else f"{total:,} notices{about}"
     facts = {
         "name": name,
         "notices": notices[:SHOWN_IN_A_MAIL],
@@ -169,4 +170,4 @@ def message_of(hook: Webhook, rows: Sequence[Sending], now: datetime) -> Deliver
 
 def _notice(notice: Notice) -> dict[str, Any]:
     plain = {name: getattr(notice, name) for name in ("kind", "title", "text", "count")}
-    return plain | {"at": written(notice.at), "job": notice.job or None}
+    return plain | {"at": written(notice.at), "job": notice.job or None, "link": notice.link or None}

@@ -36,7 +36,7 @@ from scheduler.services.jobs.submission import Checked, Due, submissions_check, 
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Clusters, Stop, stop_ask
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
-from scheduler.services.notify.notices import notice_tell
+from scheduler.services.notify.notices import Kind, Word, notice_say
 
 log = logging.getLogger(__name__)
 
@@ -408,9 +408,9 @@ def _refuse(schedule: Schedule, due: datetime, faults: Faults, now: datetime, *,
     schedule.refusals += 1
     if pause or schedule.refusals >= MOST_REFUSALS:
         _pause(schedule, pause or f"{schedule.refusals} runs in a row were refused. {said}", now)
-    elif schedule.refusals == 1 and schedule.owner is not None:
+    elif schedule.refusals == 1:
         text = f"Due {due:%Y-%m-%d %H:%M} UTC, schedule {schedule.public_id}. {said}"
-        notice_tell(user=schedule.owner, title=f"A run of {schedule.name} was refused", text=text, now=now)
+        _notify(schedule, f"A run of {schedule.name} was refused", text, now)
 
 
 def _pause(schedule: Schedule, reason: str, now: datetime) -> None:
@@ -420,8 +420,12 @@ def _pause(schedule: Schedule, reason: str, now: datetime) -> None:
     after, cause = {"paused": True}, schedule.paused_reason
     facts: dict[str, Any] = {"before": {"paused": False}, "after": after, "reason": cause, "quota": schedule.quota}
     audit_record(actor=SYSTEM, action="schedule.pause", kind="schedule", object_id=schedule.public_id, **facts)
-    if schedule.owner is not None:
-        notice_tell(user=schedule.owner, title=f"{schedule.name} is paused", text=f"Schedule {schedule.public_id}. {reason}", now=now)
+    _notify(schedule, f"{schedule.name} is paused", f"Schedule {schedule.public_id}. {reason}", now)
+
+
+def _notify(schedule: Schedule, title: str, text: str, now: datetime) -> None:
+    if schedule.owner_id is not None:
+        notice_say(kind=Kind.SCHEDULE, word=Word(schedule.owner_id, title, text, link=f"/schedules/{schedule.public_id}/"), now=now)
 
 
 # Reading what is given

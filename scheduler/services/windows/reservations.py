@@ -11,6 +11,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import Q
+from django.dispatch import Signal
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
@@ -36,6 +37,9 @@ FACTS = (
 )
 MOMENTS = ("starts_at", "ends_at", "decided_at")
 UNDO_FOR = timedelta(minutes=15)  # so long an approval comes back by itself
+# Sent in the transaction of a step of a reservation or one of its windows, by people or by the clock: `reservation`, `action` as in the audit log,
+# `actor`, `facts` and `now`.
+reservation_stepped = Signal()
 UNDONE = ("reservation.change", "reservation.cancel", "reservation.end_window")
 
 
@@ -59,7 +63,7 @@ def reservation_request(*, access: Access, given: Mapping[str, Any], now: dateti
         if decided:
             windows_write(found, now)
             _ledger_follows(at)
-        _record(access, "reservation.request", found, after=reservation_facts(found), reason=str(given.get("reason") or ""))
+        _record(access, "reservation.request", found, now, after=reservation_facts(found), reason=str(given.get("reason") or ""))
         _tell(found)
     return found
 
@@ -86,7 +90,7 @@ def reservation_decide(
         if approve:
             windows_write(found, now)
             _ledger_follows(at)
-        _record(access, "reservation.approve" if approve else "reservation.deny", found, before, reservation_facts(found), cause)
+        _record(access, "reservation.approve" if approve else "reservation.deny", found, now, before, reservation_facts(found), cause)
         _tell(found)
     return found
 
@@ -110,7 +114,7 @@ def reservation_change(
         _save(found)
         windows_write(found, now)
         _ledger_follows(at)
-        _record(access, "reservation.change", found, before, reservation_facts(found), str(given.get("reason") or ""))
+        _record(access, "reservation.change", found, now, before, reservation_facts(found), str(given.get("reason") or ""))
         _tell(found)
     return found
 
@@ -142,7 +146,7 @@ def reservation_undo(*, access: Access, reservation: Reservation, reason: str = 
         _save(found)
         windows_write(found, now)
         _ledger_follows(at)
-        _record(access, "reservation.change", found, before, reservation_facts(found), cause)
+        _record(access, "reservation.change", found, now, before, reservation_facts(found), cause)
         _tell(found)
     return found
 
@@ -164,7 +168,7 @@ def reservation_cancel(*, access: Access, reservation: Reservation, reason: str 
         _save(found)
         windows_write(found, now)
         _ledger_follows(at)
-        _record(access, "reservation.cancel", found, before, reservation_facts(found), cause)
+        _record(access, "reservation.cancel", found, now, before, reservation_facts(found), cause)
         _tell(found)
     return found
 
@@ -188,7 +192,7 @@ def window_end(*, access: Access, reservation: Reservation, reason: str = "", re
         _save(found)
         _ledger_follows(at)
         before = None if found.rule else {"ends_at": ended_at.isoformat() if ended_at is not None else None}
-        _record(access, "reservation.end_window", found, before, {"ended_at": now.isoformat()}, cause)
+        _record(access, "reservation.end_window", found, now, before, {"ended_at": now.isoformat()}, cause)
         _tell(found)
     return found
 
@@ -281,9 +285,16 @@ def _tell(found: Reservation) -> None:
 
 
 def _record(
-    access: Access, action: str, found: Reservation, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, reason: str = ""
+    access: Access,
+    action: str,
+    found: Reservation,
+    now: datetime,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+    reason: str = "",
 ) -> None:
     actor = access.actor if access.actor.user is not None else SYSTEM
     audit_record(
         actor=actor, action=action, kind="reservation", object_id=found.public_id, quota=found.quota, before=before, after=after, reason=reason
     )
+    reservation_stepped.send(Reservation, reservation=found, action=action, actor=actor, facts=after or {}, now=now)

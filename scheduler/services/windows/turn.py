@@ -18,7 +18,7 @@ from scheduler.jobs.stored import accepts
 from scheduler.models import HOLDING, Job, JobState
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Stop, attempts_stop, grace_of
-from scheduler.services.windows.reservations import windows_write
+from scheduler.services.windows.reservations import reservation_stepped, windows_write
 from scheduler.snapshots import Snapshots
 from scheduler.windows.clearing import Clearing, clearing_of
 
@@ -120,6 +120,7 @@ def window_clear(*, key: int, now: datetime, snapshots: Snapshots, settings: Set
             audit_record(
                 actor=SYSTEM, action="reservation.clear", kind="reservation", object_id=reservation.public_id, quota=reservation.quota, after=facts
             )
+            reservation_stepped.send(Reservation, reservation=reservation, action="reservation.clear", actor=SYSTEM, facts=facts, now=now)
         news.add("reservations", reservation.pk)
         news.publish()
         lease_want()
@@ -147,15 +148,17 @@ def _claimed_or_released(key: int, until: datetime, now: datetime) -> int:
         if not Window.objects.filter(pk=key, released_at__isnull=True).update(released_at=now):
             return 0
         ledger_redecide(at=at)
+        facts = {"window": window.name, "after_s": reservation.decay_s}
         audit_record(
             actor=SYSTEM,
             action="reservation.release",
             kind="reservation",
             object_id=reservation.public_id,
             quota=reservation.quota,
-            after={"window": window.name, "after_s": reservation.decay_s},
+            after=facts,
             reason=RELEASED,
         )
+        reservation_stepped.send(Reservation, reservation=reservation, action="reservation.release", actor=SYSTEM, facts=facts, now=now)
         _tell(reservation.pk)
     return 1
 
