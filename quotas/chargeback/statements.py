@@ -78,12 +78,17 @@ def _sums(lines: QuerySet[ChargeLine], place: Any, *columns: str) -> dict[str, d
 
 def _rows(sums: Mapping[str, Sequence[int]]) -> list[Row]:
     """The most expensive first."""
-    made = [Row(key, **dict(zip(_AMOUNTS, amounts, strict=True))) for key, amounts in sums.items()]
+    made = [_row(key, amounts) for key, amounts in sums.items()]
     return sorted(made, key=lambda row: (-row.effective_nanos, row.key))
 
 
 def _added(key: str, rows: Sequence[Row]) -> Row:
-    return Row(key, **{name: sum(getattr(row, name) for row in rows) for name in _AMOUNTS})
+    return _row(key, [sum(getattr(row, name) for row in rows) for name in _AMOUNTS])
+
+
+def _row(key: str, amounts: Sequence[int]) -> Row:
+    use, listed, contracted, effective = amounts
+    return Row(key, use, list_nanos=listed, contracted_nanos=contracted, effective_nanos=effective)
 
 
 def pdf_pieces(access: Access, whole: Report, company: str, now: datetime) -> Iterator[bytes]:
