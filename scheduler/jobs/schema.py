@@ -103,8 +103,8 @@ RunTime = Annotated[int | None, Field(ge=1, le=LONGEST_SECONDS)]
 Estimate = Annotated[RunTime, Shown("Estimated run time", "Such as 90m, 2h, 1d, or seconds; at speed 1.")]
 Limit = Annotated[RunTime, Shown("Time limit", "Such as 90m, 12h or 1d. A limit lets it start in gaps.")]
 NotBefore = Annotated[Moment | None, Shown("Not before (UTC)")]
-Deadline = Annotated[Moment | None, Shown("Deadline (UTC)", "Not started by then, it has failed.")]
-Retries = Annotated[int, Field(ge=0, le=1000), Shown("Retries", "After failures of its own.")]
+Deadline = Annotated[Moment | None, Shown("Deadline (UTC)", "The job fails if it has not started by then.")]
+Retries = Annotated[int, Field(ge=0, le=1000), Shown("Retries", "Restarts after failures of its own.")]
 Labels = Annotated[dict[Word, Text], Field(max_length=50), Shown("Labels", "One key=value a line.")]
 CostCentre = Annotated[str, StringConstraints(max_length=40), Shown("Cost centre")]
 
@@ -116,13 +116,13 @@ class Part(Strict):
 class Placing(Part):
     """Where workers stand together."""
 
-    required: Annotated[Word | None, Shown("All in one", "A level of the fleet, such as leaf or node: it waits for that.")] = Field(
+    required: Annotated[Word | None, Shown("Required topology level", "Such as leaf or node: the job waits for that.")] = Field(
         default=None, description="All in one domain of this level: a level of the fleet, `cluster` or `node`."
     )
-    preferred: Annotated[Word | None, Shown("Rather in one", "As deep as possible, but it does not wait for it.")] = Field(
+    preferred: Annotated[Word | None, Shown("Preferred topology level", "As deep as possible; the job does not wait for it.")] = Field(
         default=None, description="Rather so, as deep as possible."
     )
-    tp_group: Annotated[int | None, Shown("GPUs of a TP group", "So many in consecutive ranks share one NVLink island.")] = Field(
+    tp_group: Annotated[int | None, Shown("GPUs per tensor-parallel group", "Consecutive ranks that share one NVLink island.")] = Field(
         default=None, ge=1, le=4096, description="So many GPUs in consecutive ranks share one NVLink island."
     )
     span_clusters: bool = Field(default=False, description="May run on several clusters at once, where their back-ends can do that.")
@@ -141,13 +141,13 @@ class RoleForm(Part):
     mig: Annotated[Word | None, Shown("MIG profile", "Instead of whole GPUs: 1g.10gb.")] = Field(
         default=None, description="A MIG profile, such as 1g.10gb."
     )
-    gpu_memory_gb: Annotated[GpuMemory | None, Shown("GPU memory, GB", "Instead: a part by its memory.")] = Field(
+    gpu_memory_gb: Annotated[GpuMemory | None, Shown("GPU memory, GB", "Instead of whole GPUs: a part by its memory.")] = Field(
         default=None, description="A part by its memory."
     )
-    gpu_share: Annotated[GpuShare | None, Shown("Share of a GPU", "Instead: 0.25.")] = Field(
+    gpu_share: Annotated[GpuShare | None, Shown("Share of a GPU", "Instead of whole GPUs: 0.25.")] = Field(
         default=None, description="A part by its share of the GPU."
     )
-    devices: Annotated[int | None, Shown("So many parts", "Each on another GPU of one node.")] = Field(
+    devices: Annotated[int | None, Shown("Parts per worker", "Each on another GPU of one node.")] = Field(
         default=None, ge=1, le=MOST_GPUS, description="So many such parts, each on another GPU of one node."
     )
     gpu_types: Annotated[Types, Shown("GPU types", "Empty: any that suits.")] = None
@@ -159,9 +159,9 @@ class RoleForm(Part):
 class Saving(Part):
     """How it saves its work."""
 
-    interval_s: Annotated[Seconds | None, Shown("Saved every")] = None
-    save_s: Annotated[Seconds, Shown("Saving takes")] = 0
-    restore_s: Annotated[Seconds, Shown("Restoring takes")] = 0
+    interval_s: Annotated[Seconds | None, Shown("Checkpoint interval")] = None
+    save_s: Annotated[Seconds, Shown("Time to save")] = 0
+    restore_s: Annotated[Seconds, Shown("Time to restore")] = 0
 
 
 class Launch(Part):
@@ -174,7 +174,7 @@ class Launch(Part):
     image: Annotated[Image | None, Shown("Image", "registry/name:tag or …@sha256:…. Empty: what its nodes have.", example="registry/name:tag")] = (
         Field(default=None, description="What it runs in: registry/name:tag or …@sha256:…. Only where the back-end runs images.")
     )
-    per: Annotated[Literal["worker", "gpu"], Shown("A process for each", choices=(("worker", "Worker"), ("gpu", "GPU")), blank="Worker")] = Field(
+    per: Annotated[Literal["worker", "gpu"], Shown("One process per", choices=(("worker", "Worker"), ("gpu", "GPU")), blank="Worker")] = Field(
         default="worker", description="One process a worker, or one for each of its GPUs."
     )
     env: Annotated[dict[Variable, Text], Shown("Environment", "One KEY=value a line.")] = Field(default_factory=dict, max_length=1000)
@@ -187,7 +187,7 @@ class Launch(Part):
     port: Annotated[int | None, Shown("Port", "That it listens on, as a notebook does.", example="8888")] = Field(
         default=None, ge=1024, le=65_535, description="That its first worker listens on, as a notebook does: the console says how to reach it."
     )
-    idle_end_s: Annotated[int | None, Shown("Ended when idle for", "Such as 1h: no activity of its GPUs for so long.")] = Field(
+    idle_end_s: Annotated[int | None, Shown("Stop when idle for", "Such as 1h without activity of its GPUs.")] = Field(
         default=None,
         ge=300,
         le=86_400,
@@ -224,17 +224,17 @@ Parameter = Annotated[
 class Array(Part):
     """Many jobs alike: so many, one for each set of variables, or a sweep over the values of some."""
 
-    size: Annotated[int | None, Shown("So many")] = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    values: Annotated[list[dict[Variable, Text]] | None, Shown("Or one for each set", "One set of variables a line: LR=0.1 SEED=7.", kind="sets")] = (
-        Field(default=None, min_length=1, max_length=MOST_ELEMENTS)
+    size: Annotated[int | None, Shown("Array size")] = Field(default=None, ge=1, le=MOST_ELEMENTS)
+    values: Annotated[list[dict[Variable, Text]] | None, Shown("Variable sets", "One set of variables a line: LR=0.1 SEED=7.", kind="sets")] = Field(
+        default=None, min_length=1, max_length=MOST_ELEMENTS
     )
     grid: Annotated[
         dict[Variable, Annotated[list[Parameter], Field(min_length=1, max_length=MOST_ELEMENTS)]] | None,
-        Shown("Or a sweep", "A variable a line with its values: LR=0.1 0.01 0.001.", kind="grid"),
+        Shown("Sweep", "A variable a line with its values: LR=0.1 0.01 0.001.", kind="grid"),
     ] = Field(default=None, min_length=1, max_length=20, description="A sweep: the values that each variable takes.")
     combine: Annotated[
         Literal["product", "zip"],
-        Shown("Its values", choices=(("product", "Every combination"), ("zip", "First with first, …")), blank="Every combination"),
+        Shown("Combination", choices=(("product", "Every combination"), ("zip", "First with first, …")), blank="Every combination"),
     ] = Field(
         default="product",
         description="Of a grid: each combination, the last variable changing first; or the first values together, then the second.",
@@ -337,11 +337,11 @@ class JobDescription(Part):
         Literal["exclusive", "mig", "mps", "timeslice"] | None,
         Shown("Sharing", choices=(("exclusive", "Whole GPUs"), ("mig", "MIG"), ("mps", "MPS"), ("timeslice", "Time slice"))),
     ] = None
-    node_labels: Annotated[dict[Word, Text] | None, Shown("Labels of its nodes", "One key=value a line.")] = Field(default=None, max_length=50)
-    needs: Annotated[dict[Word, Number] | None, Shown("Attributes of its nodes", "At least; one key=number a line: pcie_gbps=40 (GB/s).")] = Field(
+    node_labels: Annotated[dict[Word, Text] | None, Shown("Node labels", "One key=value a line.")] = Field(default=None, max_length=50)
+    needs: Annotated[dict[Word, Number] | None, Shown("Node attributes", "At least; one key=number a line: pcie_gbps=40 (GB/s).")] = Field(
         default=None, max_length=50
     )
-    tolerates_suspect: Annotated[bool | None, Shown("Also on suspect nodes")] = None
+    tolerates_suspect: Annotated[bool | None, Shown("Allow suspect nodes")] = None
     preemption_delay_s: Annotated[Seconds | None, Shown("Preempts nothing for")] = None
     grace_s: Annotated[Seconds, Shown("Grace", "Between the signal and the end by force.")] = Field(
         default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force."
@@ -364,11 +364,11 @@ class JobDescription(Part):
     cost_centre: CostCentre = ""
     launch: Launch = Launch()
     array: Array | None = None
-    after: Annotated[list[After], Shown("After these jobs", "One a line: j-17, or j-17 ended for any end.", kind="after")] = Field(
+    after: Annotated[list[After], Shown("Depends on", "One job a line: j-17, or j-17 ended for any end.", kind="after")] = Field(
         default_factory=list, max_length=100
     )
-    hold: Annotated[bool, Shown("Held back")] = False
-    draft: Annotated[bool, Shown("Only a draft")] = False
+    hold: Annotated[bool, Shown("On hold")] = False
+    draft: Annotated[bool, Shown("Draft")] = False
     template: Annotated[str, StringConstraints(max_length=600), Shown("Template")] = Field(
         default="",
         description="What it begins with: a shipped template such as notebook, or one of a subtree: org/nlp:serve, or org/nlp:serve@3.",

@@ -42,7 +42,7 @@ def test_a_sweep_is_typed_and_says_what_it_comes_to(visit):
     page.get_by_label("Name", exact=True).fill("sweep")
     page.get_by_label("GPUs of each worker").fill("2")
     page.locator("details[data-group=many] > summary").click()
-    page.get_by_label("Or a sweep").fill("LR=0.1 0.01\nSEED=1 2 3")
+    page.get_by_label("Sweep").fill("LR=0.1 0.01\nSEED=1 2 3")
 
     expect(page.locator("#fit")).to_contain_text("6 jobs of 2 GPUs each: 12 GPUs if all run at once")
     page.get_by_role("button", name="Submit", exact=True).click()
