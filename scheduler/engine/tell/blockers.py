@@ -86,8 +86,7 @@ class Blockers:
         shared = tuple(one for one in group if one is not ORDER)  # there is more to say than that
         extra = [found for code, found in sorted(own.items()) if not any(one.code == code for one in shared)]
         safe = self._safe([work.home], "preempt") if self._ranks_above(work) else 0
-        if safe:
-            extra = [_with_safe(found, safe) if found.code == "victims" else found for found in extra]
+        extra = [_with_safe(found, safe) if found.code == "victims" else found for found in extra]
         if late:
             at = spell_instant(work.job.submitted + work.kind.preemption_delay_ms)
             extra.append(reason("delay", f"causes no eviction before {at}", until=at))
@@ -165,15 +164,14 @@ class Blockers:
         above = [tree.names[over] for over in places]
         own = self._safe([leaf], "preempt") if self._ranks_above(work) else 0
         if not above:
-            detail = f"no queue beside {name} uses more{_of(tree, division)} than its share"
-            return (reason("victims", f"{detail}{_safe_for(own, OWN)}", quota=name, **_safe_fact(own)),)
+            none = reason("victims", f"no queue beside {name} uses more{_of(tree, division)} than its share", quota=name)
+            return (_with_safe(none, own),)
         rules = Reclaim(self.cycle, work, quota_type, leaf, milli)
         if rules.even is not None and not rules.sources:
             return (rules.even,)
         safe = max(own, self._safe(places, "reclaim"))
-        detail = f"above their share{_of(tree, division)}: {names(above)}"
-        detail += f"; their jobs do not free enough GPUs in one place{_safe_for(safe, 'work is')}"
-        victims = reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division), **_safe_fact(safe))
+        detail = f"above their share{_of(tree, division)}: {names(above)}; their jobs do not free enough GPUs in one place"
+        victims = _with_safe(reason("victims", detail, quota=name, above=tuple(above[:MOST_ABOVE]), **of_type(division)), safe)
         return (victims,) if rules.even is None else (victims, rules.even)
 
     def _safe(self, places: Sequence[int], by: Literal["preempt", "reclaim"]) -> int:
@@ -188,7 +186,6 @@ def _above_line(tree: Tree, division: Division, parent: int) -> list[int]:
 
 SPLITTING = frozenset({"sharing", "repartition"})
 ORDER = reason("order", "fits, but jobs ahead of it take the GPUs")
-OWN = "lower work of its own queue is"
 MOST_ABOVE = 8  # queues that a reason names for programs
 
 
@@ -208,14 +205,8 @@ def _shortage(tree: Tree, division: Division, total: int) -> Reason:
     return reason("shortage", f"guarantees of {tree.amount(division, total)} are in force; {healthy}", **facts)
 
 
-def _safe_for(seconds: int, who: str) -> str:
-    return f"; {who} protected for {seconds} s after its start" if seconds else ""
-
-
 def _with_safe(found: Reason, seconds: int) -> Reason:
-    """A reason that says as well how long lower work of the own queue is safe."""
-    return reason("victims", f"{found.detail}{_safe_for(seconds, OWN)}", **dict(found.facts), **_safe_fact(seconds))
-
-
-def _safe_fact(seconds: int) -> dict[str, int]:
-    return {"safe_s": seconds} if seconds else {}
+    """A reason that says as well how long work is safe."""
+    if not seconds:
+        return found
+    return reason("victims", f"{found.detail}; work is protected for {seconds} s after its start", **dict(found.facts), safe_s=seconds)

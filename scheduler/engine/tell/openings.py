@@ -101,17 +101,14 @@ class Allowances:
 
     def opens(self, work: Work, quota_type: int, milli: int, length: int, since: int, tree: Tree) -> int | None:
         """From when on, in milliseconds from now, no limit stands in the way of a stay of so long; None: nobody knows."""
-        rooms = self._rooms(work, quota_type, milli, tree)
-        at, agree = since, 0
-        while agree < len(rooms):
-            allowance, room = rooms[agree]
-            opens = allowance.opens(room, at, length)
-            if opens is None:
-                return None
-            if opens > at and agree:
-                at, agree = opens, 0  # those before are asked again
-            else:
-                at, agree = opens, agree + 1
+        rooms, at, before = self._rooms(work, quota_type, milli, tree), since, -1
+        while at != before:
+            before = at
+            for allowance, room in rooms:
+                opens = allowance.opens(room, at, length)
+                if opens is None:
+                    return None
+                at = opens
         return at
 
     def _rooms(self, work: Work, quota_type: int, milli: int, tree: Tree) -> list[tuple[Allowance, int]]:

@@ -129,15 +129,8 @@ def _entry(cycle: Cycle, forecast: Forecast, blockers: Blockers, work: Work) -> 
 def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason | None:
     """Why it can't end before its deadline, if so: by when it is predicted to start or a place is kept for it, else were it to start as soon as
     it may, which is known whatever is foreseen."""
-    begins = work.job.not_before
-    start = cycle.now if begins is None else max(cycle.now, begins)
-    words = f"may not start before {spell_instant(start)}, too late" if start > cycle.now else "started now, it would still run too long"
-    if work.order in forecast.predicted:
-        start = forecast.predicted[work.order]
-        words = f"predicted to start at {spell_instant(start)}, too late"
-    elif work.order in forecast.kept:
-        start = forecast.kept[work.order]
-        words = f"a place is kept for it from {spell_instant(start)} on, too late"
+    may = max(cycle.now, work.job.not_before or cycle.now)
+    start = forecast.predicted.get(work.order, forecast.kept.get(work.order, may))
     length = duration(cycle, work)
     if length >= NEVER:
         length = 0  # only its start can be too late
@@ -145,8 +138,9 @@ def _late(cycle: Cycle, forecast: Forecast, work: Work, deadline: int) -> Reason
         length = ends_at(cycle, work) - cycle.now
     if start < deadline and start + length <= deadline:
         return None
-    detail = f"{words} to end before {spell_instant(deadline)}" if deadline > cycle.now else f"its deadline has passed: {spell_instant(deadline)}"
-    return reason("deadline", detail, start=spell_instant(start), deadline=spell_instant(deadline))
+    begins, ends = spell_instant(start), spell_instant(deadline)
+    detail = f"a start at {begins} is too late to end before {ends}" if deadline > cycle.now else f"its deadline has passed: {ends}"
+    return reason("deadline", detail, start=begins, deadline=ends)
 
 
 def _share(tree: Tree, division: Division, place: int) -> Share:
