@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from scheduler.engine.cycle import make_course
 from scheduler.engine.model.mig import board_of
 from scheduler.engine.model.plan import Course, Decision, Plan
-from scheduler.engine.model.values import QUEUED, Job, Node, Placed, Role, Run, Scenario, new_checkpoint, new_run, new_scenario
+from scheduler.engine.model.values import QUEUED, Checkpoint, Job, Node, Placed, Role, Run, Scenario, new_run
 from scheduler.engine.state.kept import Kept
 
 from .applying import came_by_reclaim, placed, split_anew
@@ -388,7 +388,7 @@ class World:
             self._split = False
         template = self.template
         places = template.topology, template.nodes
-        return new_scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
+        return Scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
 
     def _course(self, kept: Kept, scenario: Scenario) -> Course:
         self._told_until = self._next_timer()
@@ -420,7 +420,7 @@ class World:
         interval = checkpoint.interval_ms
         last = started + (self.now - started) // interval * interval if interval else self.now
         if checkpoint.last != last:
-            job = job.with_run(job.run, new_checkpoint(interval, last, checkpoint.save_ms, checkpoint.restore_ms))
+            job = job.with_run(job.run, Checkpoint(interval, last, checkpoint.save_ms, checkpoint.restore_ms))
         return job, last + interval
 
     def _carry_out(self, decision: Decision, gone: dict[str, int]) -> None:

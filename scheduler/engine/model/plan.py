@@ -76,12 +76,12 @@ class Waiting(NamedTuple):
     predicted_start: int | None = None
     would_start_if: tuple[str, Any] | None = None
 
-    def as_json(self, reasons: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """`reasons`: the same spelt already."""
+    def as_json(self, reasons: list[dict[str, Any]]) -> dict[str, Any]:
+        """`reasons`: spelt already."""
         change = self.would_start_if
         return {
             "job": self.job,
-            "reasons": [one.as_json() for one in self.reasons] if reasons is None else reasons,
+            "reasons": reasons,
             "predicted_start": None if self.predicted_start is None else spell_instant(self.predicted_start),
             "would_start_if": None if change is None else {"change": change[0], "to": change[1]},
         }
@@ -121,18 +121,13 @@ class Plan:
         return int(self.metrics.get("fragmented", 0))
 
     def as_json(self) -> dict[str, Any]:
-        spelt: dict[int, list[dict[str, Any]]] = {}
-        waiting = []
-        for one in self.waiting:  # many jobs share one tuple of reasons
-            reasons = spelt.get(id(one.reasons))
-            if reasons is None:
-                reasons = spelt[id(one.reasons)] = [each.as_json() for each in one.reasons]
-            waiting.append(one.as_json(reasons))
+        shared = {id(one.reasons): one.reasons for one in self.waiting}  # many jobs have one tuple of them
+        spelt = {key: [each.as_json() for each in reasons] for key, reasons in shared.items()}
         return {
             "format": PLAN_FORMAT,
             "now": spell_instant(self.now),
             "decisions": [decision.as_json() for decision in self.decisions],
-            "waiting": waiting,
+            "waiting": [one.as_json(spelt[id(one.reasons)]) for one in self.waiting],
             "shares": [share.as_json() for share in self.shares],
             "next_wake": None if self.next_wake is None else spell_instant(self.next_wake),
             "metrics": self.metrics,

@@ -7,7 +7,6 @@ whatever is computed about a shape is computed once.
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from operator import attrgetter
 from typing import NamedTuple
 
 from .unfrozen import maker
@@ -251,10 +250,7 @@ class Kind:
         return (self.class_rank, self.priority)
 
     def speed(self, gpu_type: str) -> int:
-        for name, speed in self.throughput:
-            if name == gpu_type:
-                return speed
-        return 1_000_000
+        return dict(self.throughput).get(gpu_type, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +259,6 @@ class Checkpoint:
     last: int | None
     save_ms: int
     restore_ms: int
-
-
-new_checkpoint = maker(Checkpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,12 +331,10 @@ class Job:
     run: Run = QUEUED
 
     def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
-        """The same job elsewhere, in another state or with another checkpoint: sooner made than by `replace`."""
-        job = new_job(*(*_all_but_the_run(self), run))
-        return job if checkpoint is None else replace(job, checkpoint=checkpoint)
+        """The same job elsewhere, in another state or with another checkpoint."""
+        return replace(self, run=run, checkpoint=checkpoint or self.checkpoint)
 
 
-_all_but_the_run = attrgetter(*Job.__slots__[:-1])
 new_job = maker(Job)
 
 
@@ -359,6 +350,3 @@ class Scenario:
     windows: tuple[Window, ...]  # by (start, name)
     demand: tuple[Demand, ...]
     jobs: tuple[Job, ...]  # by (submitted, name)
-
-
-new_scenario = maker(Scenario)

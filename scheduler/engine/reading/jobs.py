@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..model.values import QUEUED, STATES, Job, Kind, Quota, new_checkpoint, new_job
+from ..model.values import QUEUED, STATES, Checkpoint, Job, Kind, Quota, new_job
 from .checkers import FLAG, SECONDS, TEXT, moment, one_of, text, whole
 from .faults import Bad, kind_of, rows, short
 from .fields import Codec, Field, Table, optional, record, with_defaults_of
@@ -61,7 +61,7 @@ def checkpoint_fields(time: Codec) -> dict[str, Field]:
 
 
 def checkpoint_codec(time: Codec) -> Codec:
-    return record(checkpoint_fields(time), new_checkpoint)
+    return record(checkpoint_fields(time), Checkpoint)
 
 
 def remembered(codec: Codec) -> Codec:

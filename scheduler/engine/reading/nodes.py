@@ -5,7 +5,6 @@ from operator import attrgetter
 from typing import Any
 
 from ..model.mig import board_of, layout_faults
-from ..model.unfrozen import maker
 from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
 from ..state.fleet import bits_of
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, TEXT, TEXTS, moment, one_of, table_of, whole
@@ -13,7 +12,6 @@ from .faults import Bad, short
 from .fields import Codec, Field, listed, optional, record
 
 MOST_GPUS = 64
-new_node = maker(Node)
 
 
 _TOPOLOGY = {
@@ -120,7 +118,7 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
         "mig": tuple(sorted(SplitGpu(gpu, tuple(sorted(instances))) for gpu, instances in mig)),
         "repartitioned": tuple(sorted(values["repartitioned"])),
     }
-    return new_node(**values)
+    return Node(**values)
 
 
 def _check_boards(mig: Sequence[SplitGpu], gpu_type: str, gpus: int, bad: Bad) -> None:
