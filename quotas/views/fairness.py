@@ -39,13 +39,15 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
     moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
     decayed = decayed_course(node, gpu_type, moments, rule.half_life_ms // 1000)
     fair = fair_course(node, gpu_type, moments)
+    past = [Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2")]
+    counts = rule.usage_weight_millionths > 0  # otherwise no plan sums it up, and nought would be no figure
     chart: Chart = over_time(
         label=f"{node.path}, {gpu_type}, last {chosen.text}",
         unit="GPUs",
         at=moments,
         series=[
             Series("Allocated", [round(value, 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)], "used"),
-            Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2"),
+            *(past if counts or any(part is not None for part in decayed) else ()),
             Series("Fair share", fair, "series-3", dashed=True),
         ],
         marks=quota_marks(access, node, since=begin),

@@ -44,6 +44,21 @@ def test_what_was_held_in_each_hour_and_what_was_counted(personas: Personas, cli
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("weight", [0, 0.5])
+def test_past_usage_is_shown_where_it_is_counted(personas: Personas, weight: float):
+    """Where it has no weight nobody sums it up: a column of noughts would say that a team that used GPUs for weeks had used none."""
+    builders.node("n1", gpus=8)
+    personas.nodes["acme"].policy = {"usage_weight_millionths": round(1_000_000 * weight)}
+    personas.nodes["acme"].save(update_fields=["policy"])
+    address = reverse("fairness", args=[personas.nodes["acme/research/nlp"].public_id])
+
+    page = personas.client("viewer").get(address).content.decode()
+    chart = personas.client("viewer").get(address, {"chart": "1"}).json()
+
+    assert ('data-said="Past usage"' in page) == ("Past usage" in str(chart)) == bool(weight)
+
+
+@pytest.mark.django_db
 def test_the_chart_marks_changes_of_the_node_for_readers_of_its_audit(personas: Personas):
     node, beside = personas.nodes["acme/research/nlp"], personas.nodes["acme/product"]
     for of, reason in ((node, "More weight."), (beside, "Less weight.")):
