@@ -230,13 +230,16 @@ def cost_close(request: HttpRequest, month: str) -> HttpResponse:
             else:
                 messages.success(request, f"{first:%B %Y} is closed.")
                 return redirect(f"{reverse('costs')}?month={first:%Y-%m}")
+    closing = report(access, Period.of(first), by="team", now=now())
     found: dict[str, Any] = {
         "form": form,
+        "report": closing,
+        "teams": len(closing.rows) + closing.more,
         "heading": f"Close {first:%B %Y}",
         "send": "Close month",
         "back": f"{reverse('costs')}?month={first:%Y-%m}",
     }
-    return render(request, "quotas/form.html", found, status=status)
+    return render(request, "quotas/cost_close.html", found, status=status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

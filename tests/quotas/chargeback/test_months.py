@@ -18,6 +18,7 @@ from quotas.chargeback.periods import Period
 from quotas.chargeback.report import BY, line_for, pieces_of, report
 from quotas.chargeback.sums import sums_faults, sums_write
 from quotas.models import ChargeIdle, ChargeLine, ChargeMonth, RateCard
+from quotas.templatetags.costs import hours, money
 from scheduler.models import CapacityEntry
 from tests import builders
 from tests.personas import Personas
@@ -115,6 +116,10 @@ def test_a_month_is_closed_with_all_its_idle_time(world) -> None:
     month_refresh(first=OCTOBER, now=LATER)
     idle_write(first=OCTOBER, found={(H100, "unwanted", OCTOBER): 1}, now=LATER)
 
+    asked = world.client("finance").get("/cost/2026-10/close/").content.decode()
+    total = report(world.access("finance"), Period.of(OCTOBER), by="team", now=LATER).total
+    assert f"<dd>{money(total.effective_nanos)} USD</dd>" in asked, "what will be fixed is told before"
+    assert f"<dd>{hours(total.milli_millis)} GPU-hours of" in asked
     assert world.client("finance").post("/cost/2026-10/close/", {"mode": "showback"}).status_code == 302
 
     assert list(ChargeIdle.objects.values_list("cause", "milli_millis")) == [("unwanted", 2 * 1000 * 86_400_000)]
