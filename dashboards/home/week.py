@@ -21,6 +21,7 @@ from scheduler.selectors.spreads import spread
 
 WEEK, DAY = timedelta(days=7), timedelta(days=1)
 WEEK_HOURS = 168
+WHOLE = 0.9  # of the hours of a figure
 # Starts of two weeks are at most so many: of more each tenth, hundredth… is read.
 SAMPLED = 2000
 TYPES_SHOWN = 3
@@ -73,7 +74,9 @@ def _utilization(hours: Hours) -> Tile:
         "SM activity of allocated GPUs, of all GPUs",
         reverse("gap"),
         value=NOTHING if week is None else f"{week:.0f}%",
-        note=_note(week, before, f"{week - before:+.0f} points on the week before" if week is not None and before is not None else ""),
+        note=_note(
+            week, before, f"{week - before:+.0f} points on the week before" if week is not None and before is not None else "", shares[-WEEK_HOURS:]
+        ),
         course=_drawn(shares[-WEEK_HOURS:]),
     )
 
@@ -105,7 +108,7 @@ def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
         "Allocated, not computing; at today's rates",
         reverse("idle"),
         value=NOTHING if month is None else money(round(month), 0),
-        note=f"no rate for {', '.join(free)}" if free else _note(week, before or None, told),
+        note=f"no rate for {', '.join(free)}" if free else _note(week, before or None, told, micros[first:]),
         tone="warn",
         course=_drawn(micros[-WEEK_HOURS:]),
     )
@@ -115,10 +118,14 @@ def _sum(values: Floats) -> float | None:
     return float(np.nansum(values)) if not np.isnan(values).all() else None
 
 
-def _note(week: float | None, before: float | None, told: str) -> str:
+def _note(week: float | None, before: float | None, told: str, behind: Floats) -> str:
+    """`behind` are the hours of the figure. Where more than a tenth of them is missing it is no figure of the whole time, and says so."""
     if week is None:
         return "first figures after an hour"
-    return told if before is not None else "no figures of the week before"
+    if before is not None:
+        return told
+    read = np.count_nonzero(~np.isnan(behind))
+    return f"from {duration(3600 * read)} of figures" if read < WHOLE * len(behind) else "no figures of the week before"
 
 
 def _drawn(values: Floats) -> list[float | None]:

@@ -60,6 +60,19 @@ def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_que
     assert "Idle cost this month" not in tiles(rates=None)
 
 
+def test_a_week_or_month_of_few_figures_says_how_many() -> None:
+    for ago in range(1, 4):
+        hour(ago, computing=6, idle=2)
+    told = tiles(rates={H100: 2_000_000})
+    assert [told[name].note for name in ("Utilization", "Idle cost this month")] == [f"from {duration(3 * HOUR)} of figures"] * 2
+
+    for ago in range(4, 168):
+        hour(ago, computing=6, idle=2)
+    told = tiles(rates={H100: 2_000_000})
+    assert told["Utilization"].note == "no figures of the week before"
+    assert told["Idle cost this month"].note == f"from {duration(167 * HOUR)} of figures", "it is the 20th"
+
+
 def test_a_week_without_figures_says_so() -> None:
     told = tiles(rates={})
     assert [tile.value for tile in told.values()] == ["–"] * 4
