@@ -124,7 +124,7 @@ def _note(week: float | None, before: float | None, told: str, behind: Floats) -
         return "first figures after an hour"
     if before is not None:
         return told
-    read = np.count_nonzero(~np.isnan(behind))
+    read = int(np.count_nonzero(~np.isnan(behind)))
     return f"from {duration(3600 * read)} of figures" if read < WHOLE * len(behind) else "no figures of the week before"
 
 
