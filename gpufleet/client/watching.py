@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpufleet.client import DONE
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
-from gpufleet.client.words import ago, plain, table
+from gpufleet.client.words import ago, plain, plural, table
 
 
 @ends_well
@@ -37,7 +37,7 @@ def health(arguments: Sequence[str]) -> int:
     told = place.get("/health")
     if asked.json:
         return print_json(told)
-    print(f"{told['open_incidents']} open incidents, {told['incidents']} in 30 days.")
+    print(f"{plural(told['open_incidents'], 'open incident')}, {told['incidents']} in 30 days.")
     found = [(plain(row["node"]), row["action"], ago(row["since"]), plain(row["text"])) for row in told["findings"]]
     slow = [
         (row["id"], plain(row["node"]), f"{row['rank']} of {row['ranks']}", f"{row['percent']}%", plain(row["cause"])) for row in told["stragglers"]

@@ -10,6 +10,7 @@ import pytest
 from django.core.signals import request_started
 
 from dashboards.gap.store import gap_turn
+from dashboards.health.models import Incident
 from gpufleet import cli
 from gpufleet.client import fleet as fleet_command
 from gpufleet.client import gap as gap_command
@@ -121,6 +122,13 @@ def test_nodes_are_marked_now_or_planned_and_plans_are_listed_and_called_off(run
     assert planned("--call-off", "hp-999999")[0] == 4
     told = json.loads(mark("healthy", "node-well", "--reason", "quiet again", "--json")[1])["items"]
     assert [(one["health"], one["planned"]) for one in told] == [("healthy", None)]
+
+
+def test_one_incident_is_one_and_not_several(run, busy):
+    assert run("health", who="operator")[1].startswith("0 open incidents, 0 in 30 days.")
+
+    Incident.objects.create(public_id="in-1", node=Node.objects.get(name="node-well"), opened_at=now(), title="Odd noise.")
+    assert run("health", who="operator")[1].startswith("1 open incident, 1 in 30 days.")
 
 
 def test_a_mark_is_shown_before_it_is_done(run, busy):
