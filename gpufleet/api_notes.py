@@ -39,6 +39,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "cost-mails": ("Id of the e-mail.", "cm-6"),
     "costs": ("The month, as YYYY-MM.", "2026-03"),
     "rate-cards": ("Id of the rate card.", "rc-2"),
+    "sources": ("Id of the Prometheus server.", "ps-1"),
     "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
     "tokens": ("Id of the token; not its secret.", "t-9"),
     "views": ("Id of the saved view.", "v-2"),
@@ -57,7 +58,8 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("read", "admin"): "rate_cards rate_card",
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (
-        "telemetry_sources gpu_geometry gpu_geometry_delete gpu_health node_health nodes_drain_write planned_health_delete node_spare pause resume "
+        "telemetry_sources telemetry_source_create telemetry_source_get telemetry_source_change telemetry_source_delete telemetry_source_test "
+        "gpu_geometry gpu_geometry_delete gpu_health node_health nodes_drain_write planned_health_delete node_spare pause resume "
         "cluster_give_up_write cluster_remove_write "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
@@ -66,7 +68,8 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ),
     ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
-    " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_activate rate_card_delete"
+    " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_put"
+    " rate_card_activate rate_card_delete"
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "idle_notify idle_reclaim idle_snooze job_connected"

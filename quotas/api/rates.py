@@ -12,7 +12,7 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
-from quotas.chargeback.cards import card_activate, card_check, card_discard, card_draft, card_for, cards_listed, prices_of
+from quotas.chargeback.cards import card_activate, card_change, card_check, card_discard, card_draft, card_for, cards_listed, prices_of
 from quotas.models import CardState, RateCard
 
 router = Router(tags=["Costs"])
@@ -77,6 +77,16 @@ class RateCardIn(Taken):
     prices: list[PriceIn] = Field(max_length=500)
 
 
+class RateCardPut(Taken):
+    """All of a draft as it shall be. A version of a card keeps that card's times."""
+
+    name: str = Field(max_length=80)
+    valid_from: datetime | None = Field(None, description="Null: as it was.")
+    valid_to: datetime | None = None
+    note: str = Field("", max_length=280)
+    prices: list[PriceIn] = Field(max_length=500)
+
+
 @router.get("/rate-cards", response=RateCardsOut, url_name="rate_cards", summary="Rate cards")
 def rate_cards(request: HttpRequest) -> dict[str, Any]:
     """For those who may see costs."""
@@ -99,6 +109,17 @@ def rate_card(request: HttpRequest, public_id: str, response: HttpResponse) -> d
     found = card_for(access_of(request), public_id)
     stamped(response, found.revision)
     return card_told(found)
+
+
+@router.put("/rate-cards/{public_id}", response=RateCardOut, url_name="rate_card", openapi_extra=IF_MATCH, summary="Edit a draft")
+def rate_card_put(request: HttpRequest, public_id: str, body: RateCardPut, response: HttpResponse) -> dict[str, Any]:
+    """409 where it is a draft no longer. With `If-Match` only if nothing has changed."""
+    access = access_of(request)
+    given = body.dict(exclude={"prices", "valid_from"}) | {"lines": [price.dict() for price in body.prices]}
+    given |= {"valid_from": body.valid_from} if body.valid_from is not None else {}
+    changed = card_change(access=access, card=card_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
+    stamped(response, changed.revision)
+    return card_told(changed)
 
 
 @router.post(

@@ -1,5 +1,8 @@
 """Why a node of the quota tree gets what it gets: its past usage, its fair share and what it held, over time."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
@@ -10,7 +13,7 @@ from django.views.decorators.http import require_safe
 from dashboards.marks import quota_marks
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.live.feed import feed_revision
-from gpufleet.core.ranges import range_of
+from gpufleet.core.ranges import Range, range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.models import QuotaNode
@@ -21,6 +24,30 @@ from scheduler.selectors.fairness import decayed_course, fair_course, held_cours
 from scheduler.selectors.usage import gpu_types_known, held_by_quota
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.standing import TreeStanding, tree_standing
+
+
+@dataclass(frozen=True, slots=True)
+class FairnessCourse:
+    """GPUs of one type over time; None where nothing was recorded."""
+
+    at: Sequence[datetime]
+    allocated: Sequence[float | None]
+    decayed: Sequence[float | None]
+    fair: Sequence[float | None]
+
+
+def fairness_course(node: QuotaNode, gpu_type: str, chosen: Range, now: datetime) -> FairnessCourse:
+    begin = chosen.begin(now)
+    moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
+    capacity = capacity_now().by_type.get(gpu_type, 0)
+    half_life = fairness_now(policy().engine).half_life_ms // 1000
+    parts = decayed_course(node, gpu_type, moments, half_life)
+    return FairnessCourse(
+        moments,
+        [round(float(value), 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)],
+        [None if part is None else round(part * capacity / 1000, 2) for part in parts],
+        fair_course(node, gpu_type, moments),
+    )
 
 
 @require_safe
@@ -35,22 +62,19 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
     rule = fairness_now(policy().engine)
     standing = tree_standing(at)
     capacity = capacity_now().by_type.get(gpu_type, 0)
-    begin = chosen.begin(at)
-    moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
-    decayed = decayed_course(node, gpu_type, moments, rule.half_life_ms // 1000)
-    fair = fair_course(node, gpu_type, moments)
-    past = [Series("Past usage", [None if part is None else round(part * capacity / 1000, 2) for part in decayed], "series-2")]
+    course = fairness_course(node, gpu_type, chosen, at)
     counts = rule.usage_weight_millionths > 0  # otherwise no plan sums it up, and nought would be no figure
+    past = [Series("Past usage", course.decayed, "series-2")]
     chart: Chart = over_time(
         label=f"{node.path}, {gpu_type}, last {chosen.text}",
         unit="GPUs",
-        at=moments,
+        at=course.at,
         series=[
-            Series("Allocated", [round(value, 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)], "used"),
-            *(past if counts or any(part is not None for part in decayed) else ()),
-            Series("Fair share", fair, "series-3", dashed=True),
+            Series("Allocated", course.allocated, "used"),
+            *(past if counts or any(part is not None for part in course.decayed) else ()),
+            Series("Fair share", course.fair, "series-3", dashed=True),
         ],
-        marks=quota_marks(access, node, since=begin),
+        marks=quota_marks(access, node, since=chosen.begin(at)),
     )
     if request.GET.get("chart"):
         return chart_response(request, chart, name=f"fairness-{node.public_id}")
@@ -65,13 +89,13 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
         "half_life": rule.half_life_ms // 1000,
         "weight": rule.usage_weight_millionths / 1_000_000,
         "step": (rule.step_ms or 0) // 1000,
-        "rows": _rows([node, *child_list(node)], gpu_type, standing, capacity),
+        "rows": fairness_rows([node, *child_list(node)], gpu_type, standing, capacity),
         "top": QuotaNode.objects.filter(parent__isnull=True).first() if access.can_everywhere(Can.EDIT_QUOTA) else None,
     }
     return render(request, "quotas/fairness.html", context)
 
 
-def _rows(nodes: list[QuotaNode], gpu_type: str, standing: TreeStanding, capacity: int) -> list[dict[str, Any]]:
+def fairness_rows(nodes: list[QuotaNode], gpu_type: str, standing: TreeStanding, capacity: int) -> list[dict[str, Any]]:
     """The node and what is directly below it, now, in milli-GPU."""
     paths = dict(QuotaNode.objects.values_list("pk", "path"))
     held = summed(paths, held_by_quota())

@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
 from scheduler.models import ShareStep, UsageStep
 from scheduler.selectors.fairness import decayed_course, fair_course, held_course
 from scheduler.services.forecasts.standing import TreeStanding, share_step_keep
@@ -71,3 +72,23 @@ def test_the_chart_marks_changes_of_the_node_for_readers_of_its_audit(personas: 
     assert "Changed by Quinn: More weight.</li>" in told("quota_admin")
     assert "Less weight." not in told("quota_admin")
     assert "Quinn" not in told("viewer")
+
+
+@pytest.mark.django_db
+def test_programs_read_what_the_page_plots(personas: Personas):
+    node = personas.nodes["acme/research/nlp"]
+    builders.node("n1", gpus=8)
+    used(node, now() - 2 * HOUR, None, milli=2000)
+    address = f"/api/v1/quotas/{node.public_id}/fairness"
+    reader = personas.client("viewer")
+    told = reader.get(address, {"type": H100, "range": "6h"}).json()
+    file = reader.get(reverse("fairness", args=[node.public_id]), {"type": H100, "range": "6h", "chart": "1", "format": "csv"})
+    plotted = [line.split(",")[1] for line in b"".join(file.streaming_content).decode().splitlines()[1:]]
+
+    assert told["step_seconds"] == 60
+    assert len(told["at"]) == len(told["allocated"]) == len(told["past_usage"]) == len(told["fair_share"]) == 360
+    assert (told["allocated"][0], told["allocated"][-1]) == (0, 2)
+    assert told["allocated"] == [float(value) for value in plotted]
+    assert [(row["path"], row["allocated_milli"]) for row in told["now"]] == [(node.path, 0)], "nothing runs by now that the ledger has not ended"
+    assert reader.get(address, {"type": "H900"}).status_code == 422
+    assert reader.get(f"/api/v1/quotas/{personas.nodes['acme/product'].public_id}/fairness", {"type": H100}).status_code == 404

@@ -32,6 +32,10 @@ def gone(world: World) -> str:
     return builders.cluster("alpha", silent_since=builders.NOON).name
 
 
+def source(world: World) -> dict[str, Any]:
+    return {"public_id": world.source.public_id}
+
+
 def unused(world: World) -> str:
     """The name of a cluster on which nothing runs, as the examples have it."""
     return builders.cluster("alpha").name
@@ -71,7 +75,8 @@ HEALTH_RULE_JSON = {
     "clear_minutes": 10,
     "action": "note",
 }
-SOURCE = {"name": "Other", "url": "https://prometheus.example.com", "enabled": "on"}
+SOURCE_JSON = {"name": "Other", "url": "https://prometheus.example.com"}
+SOURCE = SOURCE_JSON | {"enabled": "on"}
 HEALTH_RULE = {name: str(value) for name, value in HEALTH_RULE_JSON.items()}
 ALERT_RULE_JSON = {"name": "Gaps", "figure": "gap_percent", "threshold": 45, "clear_at": 40, "for_minutes": 5, "severity": "warning"}
 ALERT_RULE = {name: str(value) for name, value in ALERT_RULE_JSON.items()}

@@ -1,6 +1,6 @@
 """Rate cards: no overlap and no hole, versions, and what is told before a card is active."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.core.exceptions import PermissionDenied, ValidationError
@@ -185,3 +185,19 @@ def test_with_approval_another_person_activates_a_card(draft, activate, personas
     activate(free)
     pieces = price_book().pieces(Kind(H100), millis(NOON), millis(NOON + 2 * DAY))
     assert [price.effective_micros for _, _, price in pieces] == [3_000_000, 0]
+
+
+def test_programs_edit_a_draft_and_no_active_card(personas, draft, activate) -> None:
+    card = draft()
+    address = f"/api/v1/rate-cards/{card.public_id}"
+    finance = personas.client("finance")
+    tag = finance.get(address)["ETag"]
+    body = {"name": "Renewed", "prices": [line(2_500_000), line(1_000_000, "L40S")]}
+    told = finance.put(address, body, content_type="application/json", headers={"If-Match": tag})
+
+    assert told.status_code == 200
+    assert (told.json()["name"], [price["list_micros"] for price in told.json()["prices"]]) == ("Renewed", [2_500_000, 1_000_000])
+    assert datetime.fromisoformat(told.json()["valid_from"]) == NOON, "it stays where none is sent"
+    assert finance.put(address, body, content_type="application/json", headers={"If-Match": tag}).status_code == 412
+    activate(RateCard.objects.get())
+    assert finance.put(address, body, content_type="application/json").status_code == 409
