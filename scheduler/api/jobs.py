@@ -21,6 +21,7 @@ from scheduler.jobs.schema import JobChange, JobDescription
 from scheduler.jobs.writing import description_of
 from scheduler.models import Attempt, Job
 from scheduler.presenters.jobs import JobLine, Life, job_lines, life_of, line_of
+from scheduler.selectors.alignment import alignment_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import (
     JobRow,
@@ -134,6 +135,17 @@ class LifeOut(Schema):
     running_s: float
 
 
+class AlignmentOut(Schema):
+    """How close together the nodes of the newest attempt stand."""
+
+    nodes: int = Field(description="How many nodes it is on.", examples=[4])
+    level: str | None = Field(description="Level of the narrowest domain that has all of them; null where none has.", examples=["leaf"])
+    domain: str | None = Field(description="That domain.", examples=["spine-1/leaf-2"])
+    rail_level: str | None = Field(description="The level on whose domains rails end; null where its cluster has no rails.", examples=["leaf"])
+    rail_domains: dict[str, int] = Field(description="Nodes by domain of that level.", examples=[{"spine-1/leaf-2": 4}])
+    rail_aligned: bool | None = Field(description="Whether all of them are in one such domain; null where there are no rails.", examples=[True])
+
+
 class JobDetailOut(JobOut):
     preemptible: str
     labels: dict[str, Any]
@@ -154,6 +166,7 @@ class JobDetailOut(JobOut):
     waits_for: list[str]
     attempts: list[AttemptOut] = Field(description="Newest first. Workers receive the newest alone.")
     checkpoints: list[CheckpointOut]
+    alignment: AlignmentOut | None = Field(description="Null of a job on less than two nodes.")
     may_steer: bool
     template_ref: str | None = Field(description="As a description names that version: org/nlp:serve@3. Null where the caller may not begin with it.")
 
@@ -591,9 +604,19 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
         "attempts": [_attempt(attempt, told, sittings if number == 0 else []) for number, attempt in enumerate(attempts)],
         "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],
+        "alignment": _alignment(attempts[0], sittings) if attempts else None,
         "may_steer": steers,
         "template_ref": (origin.exact or None) if (origin := template_of(access, found)) else None,
     }
+
+
+def _alignment(attempt: Attempt, sittings: list[Sitting]) -> dict[str, Any] | None:
+    nodes = {sitting.node_id for sitting in sittings if attempt.ended_at or sitting.until is None}
+    found = alignment_of(nodes) if len(nodes) > 1 else None
+    if found is None:
+        return None
+    names = {name: getattr(found, name) or None for name in ("level", "domain", "rail_level")}
+    return names | {"nodes": found.nodes, "rail_domains": dict(found.rail_domains), "rail_aligned": found.is_aligned}
 
 
 def _life(life: Life) -> dict[str, float]:

@@ -13,6 +13,7 @@ from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import least_of, most_of, name_of, roles_of, types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.presenters.explained import change_in_words
+from scheduler.selectors.alignment import Alignment
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.foreseen import ForeseenStart, foreseen_start
 from scheduler.selectors.jobs import NODES_SHOWN, JobRow, Sitting
@@ -333,6 +334,25 @@ def seats_by_node(sittings: Sequence[Sitting], sizes: Mapping[str, int]) -> list
     for sitting in sorted(sittings, key=lambda one: (one.node, one.node_id, one.index if one.index is not None else -1, one.worker)):
         grouped.setdefault(sitting.node_id, []).append(sitting)
     return [_node_seats(node_id, here, sizes.get(node_id, 0)) for node_id, here in grouped.items()]
+
+
+MOST_DOMAINS = 6
+
+
+def alignment_told(found: Alignment | None) -> str:
+    """`Rail-aligned: all 4 nodes in leaf spine-1/leaf-2.` Empty where there is nothing to say."""
+    if found is None:
+        return ""
+    together = f"All {found.nodes} nodes in {found.level} {found.domain}." if found.level else ""
+    if found.is_aligned is None:
+        return together
+    (first, *rest) = found.rail_domains
+    if found.is_aligned:
+        return f"Rail-aligned: all {found.nodes} nodes in {found.rail_level} {first}."
+    shown = [f"{name or 'unknown'}: {found.rail_domains[name]}" for name in (first, *rest)[:MOST_DOMAINS]]
+    more = f" and {len(found.rail_domains) - MOST_DOMAINS} more" if len(found.rail_domains) > MOST_DOMAINS else ""
+    told = f"Not rail-aligned: {found.nodes} nodes in {plural(len(found.rail_domains), 'domain')} of level {found.rail_level}"
+    return f"{told} ({', '.join(shown)}{more}). {together}".strip()
 
 
 def _node_seats(node_id: str, here: Sequence[Sitting], size: int) -> NodeSeats:

@@ -32,6 +32,7 @@ from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
+    alignment_told,
     deadline_told,
     event_lines,
     life_of,
@@ -48,6 +49,7 @@ from scheduler.presenters.logs import writer_choices
 from scheduler.presenters.planned_changes import planned_lines
 from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
+from scheduler.selectors.alignment import alignment_of
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.evictions import job_evictions
 from scheduler.selectors.foreseen import foreseen_start
@@ -344,6 +346,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "stragglers": job_stragglers(job) if running else [],
         **_course(request, job, attempts, moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
+        "alignment": alignment_told(alignment_of({sitting.node_id for sitting in sittings})) if len(nodes) > 1 else "",
         "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),
         "expected_seconds": seconds_at(slowest_on(job.spec, kinds), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
