@@ -1,7 +1,7 @@
 """Room by shape: how many workers of a shape fit into each domain of each level. It goes on from plan to plan."""
 
 from functools import reduce
-from operator import gt, or_
+from operator import or_
 
 from ..model.values import Role
 from ..state.fleet import View
@@ -28,25 +28,16 @@ class SlotCounts:
         self.grid = grid
         self.view = view
         self._read = len(view.notes)
-        self._room = [*zip(view.count, view.cpus, view.memory, view.left.max(axis=1, initial=0).tolist(), strict=True)]  # by node, then
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
         self._fits: dict[tuple[int, int, bool], bool] = {}
 
     def _fresh(self) -> None:
-        view, given = self.view, False
-        if self._read == len(view.notes):
-            return
-        for node in view.changed_since(self._read):
-            now = view.count[node], view.cpus[node], view.memory[node], int(view.left[node].max(initial=0))
-            given = given or any(map(gt, now, self._room[node]))
-            self._room[node] = now
-        self._read = len(view.notes)
-        self._nodes.clear()
-        self._useless.clear()
-        # What did not fit does not fit where nobody has given room; what was tried and undone has not.
-        self._fits = {} if given else {key: fits for key, fits in self._fits.items() if not fits}
+        if self._read != len(self.view.notes):
+            self._read = len(self.view.notes)
+            for known in (self._nodes, self._useless, self._fits):
+                known.clear()
 
     def could_fit(self, form: Form, quota_type: int, *, suspect: bool) -> bool:
         """A quick bound: False means that the minimum of a job without workers certainly does not fit."""
