@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from copy import copy
 
-import numpy as np
-
 from ..model.mig import Instance, board_of, layout_faults
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, bits_of
-from ..state.grid import Grid, ints
+from ..state.grid import Grid
 from ..state.planning import Cycle
 from ..state.tree import Tree
 from ..state.work import Work
@@ -47,31 +45,12 @@ class First:
     """Who holds what, and what that comes to in the books: as a plan begins, and in a copy as it ends."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """By columns of all; as jobs come and go it is changed by each of them."""
-        self.tree, self.grid = tree, grid = cluster.tree, cluster.grid
-        places = len(tree.names)
-        self.held, self.used = [0] * grid.size, [[0] * places for _ in tree.divisions]
+        self.tree, self.grid = cluster.tree, cluster.grid
+        self.held, self.used = [0] * self.grid.size, [[0] * len(self.tree.names) for _ in self.tree.divisions]
         self.shared: Shared = {}  # by node and GPU, who holds which share of it
-        works = [work for work in cluster.works if work.first_seats]
-        seats = [seat for work in works for seat in work.first_seats]
-        node, milli = ints([seat.node for seat in seats]), ints([seat.milli for seat in seats])
-        mask = np.array([seat.mask for seat in seats], dtype=np.uint64)
-        held = np.zeros(grid.size, dtype=np.uint64)
-        np.bitwise_or.at(held, node, mask)
-        if np.bitwise_count(held).sum() != np.bitwise_count(mask).sum():
-            for work in works:  # somebody stands where another one does: this says who
-                self.come(work, work.first_seats, 0, work.home)
-        self.held = held.tolist()
-        counts = [len(work.first_seats) for work in works]
-        of_work = [places * self.division_of(work.first_seats) + work.home for work in works]
-        used = np.zeros(len(tree.divisions) * places, dtype=np.int64)
-        np.add.at(used, np.repeat(ints(of_work), counts), milli)
-        for at, amount in enumerate(used.tolist()):
-            if amount:
-                self._use(*divmod(at, places), amount)
-        for work in works if cluster.forms.parted else ():
-            for seat in work.first_seats:
-                self._share(work, seat)
+        for work in cluster.works:
+            if work.first_seats:
+                self.come(work, work.first_seats, self.division_of(work.first_seats), work.home)
 
     def copy(self) -> "First":
         other = copy(self)
@@ -100,13 +79,10 @@ class First:
             if self.held[seat.node] & seat.mask:
                 raise _held_twice(self.grid, seat, work)
             self.held[seat.node] |= seat.mask
-            self._share(work, seat)
+            for part in seat.parts:
+                key = (seat.node, part.gpu)
+                self.shared[key] = {**self.shared.get(key, {}), (work.job.name, seat.role, seat.rank): part}
         self._use(division, leaf, sum([seat.milli for seat in seats]))
-
-    def _share(self, work: Work, seat: Seat) -> None:
-        for part in seat.parts:
-            key = (seat.node, part.gpu)
-            self.shared[key] = {**self.shared.get(key, {}), (work.job.name, seat.role, seat.rank): part}
 
     def _use(self, division: int, leaf: int, milli: int) -> None:
         used = self.used[division]
