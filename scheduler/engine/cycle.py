@@ -1,8 +1,9 @@
 """One plan: let the passes try what they can, gentlest first, until none adds anything; then say what came of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import TypeVar
 
 from .begin_anew import has_to_begin_anew
@@ -101,23 +102,24 @@ def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
 def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
     """Let everyone be served in the order of queues.
 
-    Where what the plan has just given would be taken back, it begins anew with those who stay within their fair shares, through all passes:
-    where they stand nobody else starts in vain.
+    Where one queue takes back what the plan has just started in another, it begins anew with those who stay within their fair shares,
+    through all passes: where they stand nobody else starts in vain.
     """
+    sweeps = count()
     turns: tuple[int, ...] = (IN_ORDER,)
-    while True:
+    while turns:
         try:
             for cycle.turn in turns:
-                _sweep(cycle, runs)
-            return
+                _sweep(cycle, runs, sweeps)
+            turns = ()
         except TakenBack:
             cycle.begin_anew()
             turns = (FAIR, ANYONE)
 
 
-def _sweep(cycle: Cycle, runs: Sequence[Run]) -> None:
+def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
-    for _ in range(MOST_SWEEPS):
+    while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
         for run in runs:
             charge_claims(cycle)  # who may be taken from goes by who is charged where
