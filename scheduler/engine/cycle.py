@@ -12,7 +12,7 @@ from .model.values import Scenario
 from .passes import allocate, backfill, consolidate, grow, preempt, reclaim, repartition, shrink, stale
 from .rules.claims import charge_claims
 from .rules.invariants import prepare
-from .rules.taken_back import TakenBack
+from .rules.taken_back import TakenBack, TakenInVain
 from .state.kept import Kept
 from .state.planning import ANYONE, FAIR, IN_ORDER, Cycle
 from .tell.forecast import Forecast
@@ -106,26 +106,26 @@ def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
     through all passes: where they stand nobody else starts in vain.
     """
     sweeps = count()
-    turns: tuple[int, ...] = (IN_ORDER,)
-    while turns:
-        try:
-            for cycle.turn in turns:
-                _sweep(cycle, runs, sweeps)
-            turns = ()
-        except TakenBack:
-            cycle.begin_anew()
-            turns = (FAIR, ANYONE)
+    try:
+        _sweep(cycle, runs, sweeps)
+    except TakenInVain:
+        cycle.begin_anew()
+        for cycle.turn in (FAIR, ANYONE):
+            _sweep(cycle, runs, sweeps)
 
 
 def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
     while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
-        for run in runs:
-            charge_claims(cycle)  # who may be taken from goes by who is charged where
-            run(cycle)
+        try:
+            for run in runs:
+                charge_claims(cycle)  # who may be taken from goes by who is charged where
+                run(cycle)
+        except TakenBack:
+            continue
         # Who was put out may find another place, and that comes before anyone's growth.
-        if cycle.placed != before or (cycle.turn != FAIR and cycle.takers.second_chance()) or cycle.held_shares.in_vain(cycle.waiting):
+        if cycle.placed != before or cycle.takers.second_chance() or cycle.held_shares.in_vain(cycle.waiting):
             continue
         if cycle.turn != FAIR and "grow" in cycle.settings.passes:
             grow.run(cycle)

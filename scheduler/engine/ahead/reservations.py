@@ -7,6 +7,7 @@ from ..model.reasons import Reason, reason
 from ..model.values import Preemptible
 from ..reading.checkers import spell_instant
 from ..rules.held_gates import Hold
+from ..rules.times import overdue
 from ..state.fleet import Seat
 from ..state.standing import most_freed
 from ..state.work import Work
@@ -251,6 +252,16 @@ def off_limits(book: Book, work: Work, quota_type: int, milli: int) -> int:
     for node, entries in book._by_node.items():
         if _room(book, node, entries, 0, until, inside, work) < gpus:
             bits |= 1 << node
+    return bits
+
+
+def places_of_overdue(book: Book, work: Work) -> int:
+    """The nodes that are kept for others that have waited `max_wait_s`, as a bit set."""
+    bits = 0
+    for entry in book.entries if book.cycle.settings.waits_end else ():
+        if entry.work is not work and not entry.served and overdue(book.cycle, entry.work):
+            for node, _ in entry.places:
+                bits |= 1 << node
     return bits
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ..ahead.reservations import delays, held_back, off_limits, yields
+from ..ahead.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
 from ..rules.gates import open_leaf
@@ -15,8 +15,9 @@ from ..search.evicting import delaying_none
 from ..state.fleet import Seat
 from ..state.form import Form
 from ..state.planning import FAIR, Cycle
-from ..state.tree import Division
+from ..state.tree import NEVER, Division
 from ..state.work import Work
+from .gaps import leaves_in_time
 from .walk import TAKEN_AGAIN, in_turn
 
 Keep = Callable[[Cycle, Work, tuple[int, ...]], None]
@@ -44,14 +45,19 @@ class Walk:
         self.keep = keep
         self.free_start = free_start
         self.book = cycle.book
+        types = range(len(cycle.grid.types))
         # Whether those who are `_alike` may fit, by quota type: nothing is freed in this pass, so who does not will not.
-        self.fits: dict[tuple[int, object], bool] = {}
-        self.shapes: list[tuple[int, Form | None]] | None = None
+        self.fits: list[dict[object, bool]] = [{} for _ in types]
+        self.only_type = len(types) == 1
+        self.views = cycle.fleet.views()
+        self.shapes: dict[int, Form | None] | None = None
         self.by_right = cycle.turn == FAIR
 
     def run(self) -> None:
         cycle, waiting = self.cycle, self.cycle.waiting
         order = waiting.order_of(self.division, self.choice, waiting.of_round(self.division, self.choice), self.onward)
+        if order.best() is None or self._over():
+            return
         for work in in_turn(cycle, order):
             types = cycle.waiting.tried_types(work, self.choice)
             if not self._serve(work, types) and self.keep:
@@ -61,24 +67,32 @@ class Walk:
 
     def _over(self) -> bool:
         """Whether no shape that is waited for fits, and no more places are kept: then nothing comes of the rest of the walk."""
-        if self.by_right or len(self.cycle.grid.types) > 1 or (self.keep and self.book.room_for_more(0)):
+        if not self.only_type or self.by_right or (self.keep and self.book.room_for_more(0)):
             return False
+        cycle, fits = self.cycle, self.fits[0]
+        if not self.views[-1].idle and not cycle.cluster.forms.gpuless and not any(work.degraded for work in cycle.waiting.queues.open):
+            return True
         if self.shapes is None:
-            self.shapes = [*self.cycle.waiting.shapes().items()]
-        slots = self.cycle.slots(self.cycle.fleet.soon)
-        while self.shapes:
-            shape, form = self.shapes[-1]
-            if form is None or (self.fits.get((0, shape), True) and slots.could_fit(form, 0, suspect=form.kind.tolerates_suspect)):
-                return False
-            self.shapes.pop()
+            self.shapes = cycle.waiting.shapes()
+        for shape, form in [*self.shapes.items()]:
+            if fits.get(shape, True):
+                if form is None or cycle.slots(self.views[-1]).could_fit(form, 0, suspect=form.kind.tolerates_suspect):
+                    return False
+                fits[shape] = False
+            del self.shapes[shape]  # nothing is freed in this pass
         return True
 
     def onward(self, queue: Sequence[Work], at: int) -> int:
         """The place of the first job from there on that is not hopeless. Nothing changes meanwhile, so of those that are alike one tells for all."""
         refused: set[object] = set()
+        room = NEVER  # most of those that wait where only rights count ask for more than is left
+        if self.by_right and self.only_type and at < len(queue):
+            room = self.division.fair[queue[at].home] - self.division.used[queue[at].home]
         for place in range(at, len(queue)):
             work = queue[place]
-            alike = (work.form, self.book.length(work)) if work.evicted else work.form
+            if work.form.lowest > room and not work.seats:
+                continue
+            alike = (work.form, work.job.limit_ms, work.job.estimate_ms) if work.evicted else work.form
             if work.seats or alike not in refused:
                 if not self.hopeless(work):
                     return place
@@ -90,17 +104,22 @@ class Walk:
         return (work.form.shape, work.trust(self.cycle.settings.sharing_trust)) if work.kind.sharing == "mps" else work.form.shape
 
     def _has_right(self, work: Work, quota_type: int) -> bool:
-        return self.cycle.has_turn(work, quota_type, work.missing_milli(quota_type))
+        return self.cycle.has_turn(work, quota_type, self._milli(work))
+
+    def _milli(self, work: Work) -> int:
+        return self.cycle.waiting.asked_milli(work, self.choice)
 
     def may_fit(self, work: Work, quota_type: int) -> bool:
-        key = quota_type, self._alike(work)
-        fits = self.fits.get(key)  # until placing it fails
+        known, shape, alike = self.fits[quota_type], work.form.shape, self._alike(work)
+        fits = known.get(shape, True) and known.get(alike)  # until placing it fails
         if fits is None:
-            fits = self.cycle.slots(self.cycle.fleet.soon).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
-            if fits and not work.form.plain:  # the bound looks at one role at a time, and not at parts
+            fits = self.cycle.slots(self.views[-1]).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect)
+            if not fits:
+                alike = shape  # whoever may share with whom
+            elif not work.form.plain:  # the bound looks at one role at a time, and not at parts
                 with self.cycle.cluster.attempt():
                     fits = fit_any(self.cycle, work, quota_type, 0) is not None
-            self.fits[key] = fits
+            known[alike] = fits
         return fits
 
     def hopeless(self, work: Work) -> bool:
@@ -111,10 +130,12 @@ class Walk:
         for quota_type in types:
             if self.by_right and not self._has_right(work, quota_type):
                 continue
-            # For whom this plan has put out a place is kept only if he can have it now.
-            if self.keep and self.book.room_for_more(quota_type) and not (work.evicted and self.book.is_full(work, quota_type)):
-                room = self.division.fair[work.home] - self.division.used[work.home]
-                if quota_type not in self.book.blocked_within or work.missing_milli(quota_type) <= room:
+            if self.keep and self.book.room_for_more(quota_type):
+                blocked, used, fair = quota_type in self.book.blocked_within, self.division.used[work.home], self.division.fair[work.home]
+                within = not (blocked or work.evicted) or used + self._milli(work) <= fair
+                # For whom this plan has put out a place is kept only if he can have it now.
+                in_vain = work.evicted and (blocked or not within) and self.book.is_full(work, quota_type)
+                if (within or not blocked) and not in_vain:
                     return False
             if self.may_fit(work, quota_type):
                 return False
@@ -132,7 +153,7 @@ class Walk:
             if outcome == STARTED:
                 return True
             if outcome == NO_ROOM and not work.seats:
-                self.fits[quota_type, self._alike(work)] = False
+                self.fits[quota_type][self._alike(work)] = False
         return False
 
 
@@ -162,7 +183,7 @@ def try_start(cycle: Cycle, work: Work, quota_type: int) -> str:
     if found.outcome == STARTED:
         _seat(cycle, work, quota_type, found)
         if repairs:
-            cycle.takers.dear[work.order] = "allocate"
+            cycle.takers.repaired(work, before)
         return STARTED
     cycle.cluster.undo(before)
     if found.why is not None:
@@ -187,14 +208,13 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
         if refused is not None:
             return Look(REFUSED, refused)
     kept = bool(book.entries)
-    off = banned | off_limits(book, work, quota_type, milli)
-    seats = delaying_none(cycle, work, quota_type, milli, off, partial(fit_any, cycle, work, quota_type))
+    seats = _clear_of_reservations(cycle, work, quota_type, milli, banned) if kept or banned else fit_any(cycle, work, quota_type, 0)
     if seats is not None:
         return Look(STARTED, None, seats, leaf)
     if kept and (seats := fit_any(cycle, work, quota_type, banned)) is not None:
         crowded = delays(book, work, quota_type, milli, seats)
         # What runs of a gang that is made whole was not lent to it.
-        if work.seats or not yields(cycle, work):
+        if work.seats or not yields(cycle, work) or not leaves_in_time(cycle, work, quota_type, crowded):
             return Look(REFUSED, held_back(book, work, quota_type, milli, crowded[0]))
         return Look(STARTED, None, seats, leaf, backfilled=True)
     if banned and fit_any(cycle, work, quota_type, 0) is not None:
@@ -211,6 +231,19 @@ def fit_any(cycle: Cycle, work: Work, quota_type: int, banned: int) -> tuple[Sea
                 return seats
             cycle.cluster.undo(mark)
     return None
+
+
+def _clear_of_reservations(cycle: Cycle, work: Work, quota_type: int, milli: int, banned: int) -> tuple[Seat, ...] | None:
+    """A place that delays no reservation."""
+    book = cycle.book
+    if overdue := places_of_overdue(book, work):  # also of what they do not bind: elsewhere it is as well off
+        mark = cycle.cluster.mark()
+        seats = fit_any(cycle, work, quota_type, banned | overdue)
+        if seats is not None and not delays(book, work, quota_type, milli, seats):
+            return seats
+        cycle.cluster.undo(mark)
+    banned |= off_limits(book, work, quota_type, milli)
+    return delaying_none(cycle, work, quota_type, milli, banned, partial(fit_any, cycle, work, quota_type))
 
 
 def _seat(cycle: Cycle, work: Work, quota_type: int, found: Look) -> None:

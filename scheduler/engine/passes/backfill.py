@@ -5,11 +5,11 @@ What may start before such a place: `_look` in allocate.py, by `delays` and `yie
 
 from ..rules.gates import closed_gate
 from ..rules.held_gates import hold_of, used_before
-from ..rules.times import overdue
+from ..rules.times import may_cause_evictions, overdue
 from ..state.planning import Cycle
 from ..state.work import Work
 from .allocate import STARTED, serve, try_start
-from .gaps import due, in_gaps, not_bound
+from .gaps import due, in_gaps, lenders, not_bound
 
 
 def run(cycle: Cycle) -> None:
@@ -34,22 +34,22 @@ def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = Fals
     if not hopeful:
         return
     types = tuple(hopeful)
+    if len(types) == 1 and not work.evicted:
+        may_be, staying = in_gaps(cycle, work, types[0])
+        if not may_be:
+            if staying:
+                book.stay(work, staying)
+            book.add_later(work, types[0])
+            return
     if work.evicted:
         _may_stand_at_once(cycle, work, types)
-    elif len(types) == 1 and not in_gaps(cycle, work, types[0]):
-        book.stay(work, not_bound(cycle, work, types[0]))
-        book.add_later(work, types[0])
-    else:
-        _keep_or_start(cycle, work, types)
-
-
-def _keep_or_start(cycle: Cycle, work: Work, types: tuple[int, ...]) -> None:
-    """Keep the earliest place, where its time has come with those gone who stand in gaps and leave for it."""
-    book = cycle.book
+        return
     entry = book.add(work, types)
     while entry is not None and not entry.at:
         due(cycle, work, entry.quota_type)
-        if work not in cycle.waiting or not book.stay(work, not_bound(cycle, work, entry.quota_type)):
+        if work not in cycle.waiting or not may_cause_evictions(cycle, work):
+            return
+        if not book.stay(work, not_bound(cycle, work, entry.quota_type, lenders(cycle, work, entry.quota_type))):
             return
         book.withdraw(entry)  # nobody gives way to it, so its time has not come
         entry = book.add(work, types)

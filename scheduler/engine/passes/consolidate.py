@@ -189,7 +189,7 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
         cluster.undo(before)
         return False
     cycle.changed()
-    cycle.takers.dear[work.order] = "consolidate"
+    cycle.takers.moved(work, before, moved)
     return True
 
 

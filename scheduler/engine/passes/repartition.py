@@ -174,6 +174,7 @@ class Anew:
     def _carry_out(self, found: Found, rights: Reclaim | Preempt) -> bool:
         cycle, name = self.cycle, self.work.job.name
         gone = {unit.work.job.name for unit in found.units}
+        before = cycle.cluster.mark()
         upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
         with cycle.cluster.attempt() as attempt:
             detail = f"its place is repartitioned for {name}, which takes {counted(self.milli)}"
@@ -186,7 +187,7 @@ class Anew:
             cycle.cluster.seat(self.work, seats, self.quota_type, leaf, told)
             attempt.keep()
         cycle.changed()
-        cycle.takers.served(self.work, found.works, "repartition", upset=upset)
+        cycle.takers.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
         return True
 
     # Placing

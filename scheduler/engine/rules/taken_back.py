@@ -1,7 +1,10 @@
 """Who was served at the cost of others in this plan, and what follows when a later pass takes that place away again.
 
-Its victims would have given way to nobody, and whoever took the place may have no right to them. So the plan begins anew, and the one that lost
-its place takes nothing from others until nobody else can do anything more. What it gets then is looked at as the next plan would.
+Its victims gave way to nobody then, and whoever took the place may have no right to them. So everything since is undone, the
+victims are back, and the new job has to find victims of its own. Where it takes the places of several, that goes for the last of them first.
+The one that lost its place tries again when nobody else can do anything more, and what it gets then is safe for its minimum run time, as the
+next plan would see it. After a few such losses nothing is undone any more: the plan goes on as the next one would, to which those victims are
+history.
 """
 
 from collections import Counter
@@ -13,54 +16,124 @@ from ..state.work import Work
 if TYPE_CHECKING:
     from ..state.planning import Cycle
 
-MOST_LOSSES = 2  # of one job for which a plan begins anew
-MOST_AT_ALL = 12
+Mark = tuple[int, int]
+MOST_LOSSES = 4  # of one job in one plan that are undone; after twice as many it waits for the next one
 
 
 class TakenBack(Exception):
-    """What this plan gave would be taken again: it begins anew."""
+    """The plan was set back to an earlier state: the sweep begins anew."""
+
+
+class TakenInVain(Exception):
+    """One queue took back what this plan had started in another."""
 
 
 class Takers:
     def __init__(self, cycle: "Cycle") -> None:
         self.cycle = cycle
-        self.dear: dict[int, str] = {}  # for whom others stopped running in this plan or were moved, or who was repaired; and by which pass
-        self._lost: Counter[int] = Counter()  # how often a job lost such a place
-        self._by: dict[int, str] = {}  # and by which pass it had it
-        self._later: set[int] = set()  # of those, who takes nothing now
+        self._before: dict[int, Mark] = {}  # the state before a job was served
+        self._movers: dict[int, int] = {}  # for whom a job was moved
+        self._later: dict[int, bool] = {}  # who takes nothing now; true where it lost what it had reclaimed, and may still preempt
+        self._reclaimed: set[int] = set()  # who was last served by reclaim
+        self._lost: Counter[int] = Counter()  # how often a job lost its place again
+        self._settled = False  # whether all that stands was taken for ordinary running work at last
+        self._tried: dict[int, Mark] = {}  # when it last tried once more: as long as nothing has changed since, it would only lose again
 
-    def begin_anew(self) -> None:
-        for work in self.cycle.cluster.journal:
+    def forget(self) -> None:
+        """The plan begins anew."""
+        cluster = self.cycle.cluster
+        for work in (*cluster.journal, *(cluster.works[order] for order in self._tried)):
             work.firm = False
-        self.dear.clear()
-        self._later = {*self._lost}
+        self._settled = False
+        for known in (self._before, self._movers, self._later, self._reclaimed, self._lost, self._tried):
+            known.clear()
 
     def holds_back(self, work: Work, *, inside: bool = False) -> bool:
         """Whether a job may not take anything now, because it would only be taken from it again. Inside its leaf it takes other places than those
         that it has reclaimed and lost."""
-        return work.order in self._later and not (inside and self._by[work.order] == "reclaim")
+        return work.order in self._later and not (inside and self._later[work.order])
 
-    def served(self, work: Work, losers: Iterable[Work], code: str, *, upset: bool) -> None:
-        """A job got a place at the cost of others; `upset` says that somebody stopped running for it."""
-        out = {one.order for one in losers if not one.seats and self._lost[one.order] < MOST_LOSSES}
-        last = next((order for order in reversed(self.dear) if order in out), None)  # without it there may be no set that takes others
-        if last is not None and self._lost.total() < MOST_AT_ALL:
-            self._lost[last] += 1
-            self._by[last] = self.dear[last]
-            raise TakenBack
-        if upset:
-            self.dear[work.order] = code
+    @property
+    def holds_any(self) -> bool:
+        return bool(self._later)
+
+    @property
+    def any_dear(self) -> bool:
+        return bool(self._before)
+
+    def dear(self, work: Work) -> bool:
+        """Whether others stopped running for the place that it got in this plan, or it was repaired there."""
+        return work.order in self._before
+
+    def repaired(self, work: Work, before: Mark) -> None:
+        """A degraded gang got its missing workers. Who takes the whole of it afterwards must have a right to it without them."""
+        self._before.setdefault(work.order, before)
+
+    def moved(self, work: Work, before: Mark, moved: Iterable[Work]) -> None:
+        """A job got a place because others were moved. Who puts one of them out undoes that as well: it was moved for nothing."""
+        self._before.setdefault(work.order, before)
+        for one in moved:
+            self._before.setdefault(one.order, before)
+            self._movers[one.order] = work.order
+
+    def served(self, work: Work, before: Mark, losers: Iterable[Work], code: str, *, upset: bool) -> None:
+        """A job got a place at the cost of others. Who loses here what it got in the same way takes its victims back with it.
+
+        `upset` says that somebody stopped running for it. Whoever only took what this plan had started itself cost nobody anything,
+        and there is nothing to give back should it lose the place again.
+        """
+        self._later.pop(work.order, None)
+        (self._reclaimed.add if code == "reclaim" else self._reclaimed.discard)(work.order)
+        ousted = [one.order for one in dict.fromkeys(losers) if not one.seats and one.order in self._before] if self._before else []
+        lost = list(dict.fromkeys(self._movers.get(order, order) for order in ousted))
+        if all(self._lost[order] >= MOST_LOSSES for order in lost):
+            self._lose_for_good(ousted, lost)  # mostly nobody
+            if upset:
+                self._before.setdefault(work.order, before)
+            return
+        # Of several the last one: without it there may be no set that takes the others.
+        latest = max(self._before[order] for order in ousted)
+        for order in dict.fromkeys(self._movers.get(order, order) for order in ousted if self._before[order] == latest):
+            self._later[order] = order in self._reclaimed
+            self._lost[order] += 1
+        self._before = {order: mark for order, mark in self._before.items() if mark < latest}
+        self._movers = {order: mover for order, mover in self._movers.items() if order in self._before}
+        self.cycle.cluster.undo(latest)
+        self.cycle.changed()
+        raise TakenBack
+
+    def _lose_for_good(self, ousted: Iterable[int], lost: Iterable[int]) -> None:
+        """Who lost his place so often loses it as he would in the next plan: his victims have left, and he looks for another place at once."""
+        for order in ousted:
+            del self._before[order]
+        for order in lost:
+            self._lost[order] += 1
+            if self._lost[order] >= 2 * MOST_LOSSES:
+                self._later[order] = False
 
     def second_chance(self) -> bool:
-        """Nobody else can do anything more: those that were held back try again, as in the next plan, to which all that stands by then is ordinary
-        running work. False where there is nobody."""
-        again = {order for order in self._later if self._lost[order] < MOST_LOSSES}
-        if not again:
+        """Nobody else can do anything more: let those try again who were held back. False where there is nobody."""
+        if not self._later:
             return False
+        cluster, here = self.cycle.cluster, self.cycle.cluster.mark()
+        again = sorted(order for order in self._later if self._lost[order] <= MOST_LOSSES and self._tried.get(order) != here)
+        for order in again:
+            cluster.works[order].firm = True
+            self._tried[order] = here
+            del self._later[order]
+        return bool(again) or self._as_the_next_plan_would()
+
+    def _as_the_next_plan_would(self) -> bool:
+        """At last they try as in the next plan, to which all that stands by then is ordinary running work; once in a plan."""
+        if self._settled:
+            return False
+        self._settled = True
         cluster = self.cycle.cluster
-        for work in dict.fromkeys(cluster.journal):
-            if work.order in again or (work.seats and (work.evicted or not work.first_seats)):
-                work.firm = True
-        self._later -= again
+        fresh = [work for work in dict.fromkeys(cluster.journal) if work.seats and not work.firm and (work.evicted or not work.first_seats)]
+        for work in fresh:
+            work.firm = True
+        cluster.journal += fresh
+        for known in (self._before, self._movers, self._later, self._lost):
+            known.clear()
         self.cycle.changed()
         return True

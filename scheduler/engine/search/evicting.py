@@ -9,7 +9,7 @@ from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
 from ..rules.gates import open_leaf
-from ..rules.taken_back import TakenBack
+from ..rules.taken_back import TakenInVain
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
 from ..state.grid import Ints, ascending, ints, span_bits
@@ -282,8 +282,10 @@ def take_cheaply(
     Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
     what setting it back would come to as well.
     """
+    if not cycle.takers.any_dear:
+        return False
     dear = cycle.takers.dear
-    others = [pair for pair in ranked if pair[1].work.order not in dear] if dear else ranked
+    others = [pair for pair in ranked if not dear(pair[1].work)]
     if len(others) == len(ranked):
         return False
     return take_units(cycle, work, quota_type, others, rights, why, (*alike, "others"), claim) is None
@@ -429,8 +431,8 @@ def try_set(
         return refused
     cycle.changed()
     if in_vain:
-        raise TakenBack
-    cycle.takers.served(work, victims, code.code, upset=upset)
+        raise TakenInVain
+    cycle.takers.served(work, before, victims, code.code, upset=upset)
     return None
 
 

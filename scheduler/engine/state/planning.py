@@ -125,7 +125,7 @@ class Cycle:
         """Take back all that was decided, and what was still to be worked out of that state."""
         self.book.clear()
         self.cluster.undo((0, 0))
-        self.takers.begin_anew()
+        self.takers.forget()
         self.gave_way.clear()
         self.held_shares = HeldShares()
         self._units = None

@@ -14,7 +14,7 @@ from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.order import QueueOrder
-from scheduler.engine.rules.taken_back import TakenBack
+from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import Found, Rights, category, search
@@ -30,7 +30,7 @@ def after_some_passes(seed: int, passes: int) -> Cycle:
     for name in list(RUNS)[:passes]:
         try:
             RUNS[name](cycle)
-        except TakenBack:
+        except (TakenBack, TakenInVain):
             break
     return cycle
 
@@ -103,7 +103,7 @@ def test_sums_over_units_are_those_of_units_made_anew(seed: int, passes: int):
     for name in list(RUNS)[2 : 2 + passes]:
         try:
             RUNS[name](cycle)
-        except TakenBack:
+        except (TakenBack, TakenInVain):
             break
     kept = cycle.units()
     standing = Standing(cycle.cluster)

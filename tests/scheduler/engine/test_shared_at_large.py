@@ -15,7 +15,7 @@ from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
-from scheduler.engine.rules.taken_back import TakenBack
+from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search import rehearsal as rehearsal_module
 from scheduler.engine.search.evicting import place_in, release, room_without
 from scheduler.engine.search.victims import fewest
@@ -42,7 +42,7 @@ def after_some_passes(seed: int, passes: int, **hosts: int) -> Cycle:
     for name in list(RUNS)[:passes]:
         try:
             RUNS[name](cycle)
-        except TakenBack:
+        except (TakenBack, TakenInVain):
             break
     return cycle
 
@@ -172,7 +172,7 @@ def test_what_stands_below_a_leaf_is_summed_up_as_anew(seed: int, passes: int):
     for name in list(RUNS)[:passes]:
         try:
             RUNS[name](cycle)
-        except TakenBack:
+        except (TakenBack, TakenInVain):
             break
     anew = Standing(cycle.cluster)
     for leaf, kind, level in asked:
