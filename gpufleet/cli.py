@@ -15,6 +15,7 @@ from gpufleet.collector import collect_seldom
 PLAIN_COMMANDS: dict[str, str] = {
     "plan": "scheduler.cli:plan",
     "simulate": "scheduler.cli:simulate",
+    "sweep": "scheduler.sweeps.command:main",
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",
     "bench api": "gpufleet.bench.api:main",

@@ -29,7 +29,7 @@ def plan(arguments: Sequence[str]) -> int:
         parser.error("--explain tells one plan to people; --jsonl writes many for programs")
     if options.jsonl:
         return _plan_lines(sys.stdin if options.scenario == "-" else _open(options.scenario), sys.stdout)
-    document = _read(options.scenario)
+    document = read(options.scenario)
     if document is None:
         return BAD_INPUT
     gc.disable()  # one plan and out: a collection in the middle finds nothing and costs tens of milliseconds
@@ -68,11 +68,11 @@ def simulate(arguments: Sequence[str]) -> int:
             print(f"{name:8} {meaning}")
         return 0
     try:
-        length = None if options.until is None else _length(options.until)
+        length = None if options.until is None else length_of(options.until)
     except ValueError:
         print(f"--until: {options.until!r} is not a length; write 14d, 6h, 30m or seconds", file=sys.stderr)
         return BAD_INPUT
-    document = _read(options.scenario)
+    document = read(options.scenario)
     if document is None:
         return BAD_INPUT
     try:
@@ -101,7 +101,7 @@ def _play(scenario: Scenario, policy: str, seed: int, length_ms: int | None, per
     return summary(world, policy=policy, seed=seed, wall_s=time.perf_counter() - began, per_job=per_job)
 
 
-def _length(text: str) -> int:
+def length_of(text: str) -> int:
     factor = {"d": 86_400, "h": 3600, "m": 60, "s": 1}.get(text[-1:], 0)
     number = float(text[:-1] if factor else text)
     if not 0 <= number < 1e9:
@@ -182,7 +182,7 @@ def _open(name: str) -> TextIO | None:
         return None
 
 
-def _read(name: str) -> bytes | None:
+def read(name: str) -> bytes | None:
     if name == "-":
         return sys.stdin.buffer.read()
     try:

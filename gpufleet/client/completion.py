@@ -136,5 +136,5 @@ def _fish() -> str:
         lines += [f"complete -c gpufleet {seen} -a '{' '.join(plain)}'"] if plain else []
     lines.append(f"complete -c gpufleet -n '__fish_seen_subcommand_from {' '.join(OF_JOBS)}' -a '(gpufleet ls --ids 2>/dev/null)'")
     lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from schedule' -a '(gpufleet schedule ls --ids 2>/dev/null)'")
-    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate inventory' -F")
+    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate sweep inventory' -F")
     return "\n".join(lines) + "\n"

@@ -39,7 +39,7 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
         "jct_s": _spread(spans),
         "wait_s": {"by_class": {name: _spread(_waits(completed, rank)) for rank, name in enumerate(CLASSES)}},
         "makespan_s": max((life.ended - began for life in completed if life.ended is not None), default=0) / 1000,
-        "utilization": round((totals.useful + _under_way(world)) / capacity, 6),
+        "utilization": round((totals.useful + under_way(world)) / capacity, 6),
         "allocation": round(totals.held / capacity, 6),
         "fragmentation": round(totals.fragmented / max(1, totals.plans) / max(1, world.capacity), 6),
         "finish_time_fairness": {
@@ -65,7 +65,7 @@ def _waits(lives: Sequence[Life], rank: int) -> list[float]:
     return [(life.first_start - life.arrived) / 1000 for life in lives if life.job.kind.class_rank == rank and life.first_start is not None]
 
 
-def _under_way(world: World) -> int:
+def under_way(world: World) -> int:
     """What has been computed by those who are not done, and is not lost: milli-GPU times milliseconds at speed 1.0, of the simulated time."""
     total = 0
     for name in world.active:

@@ -1,0 +1,170 @@
+"""`gpufleet sweep`: a scenario played at several loads or fleet sizes, under several policies. Without Django."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from scheduler.cli import BAD_INPUT, length_of, read
+from scheduler.engine.model.values import Scenario
+from scheduler.engine.reading.faults import ScenarioError
+from scheduler.engine.reading.scenario import load
+
+from .points import Axis, Interval, Point, SweepError, interval_of, points_of, round_ms
+from .policies import BASELINES, POLICIES
+from .running import Folder, folder_of, run
+from .telling import Row, knee_of, knee_text, rows_of, table
+
+FAILED, STOPPED = 1, 130
+T = TypeVar("T")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play a scenario at several loads or fleet sizes and find the knee."""
+    options = _parser().parse_args(arguments)
+    if options.list_policies:
+        for name, (_, meaning) in POLICIES.items():
+            print(f"{name:14} {meaning}")
+        return 0
+    document = read(options.scenario)
+    if document is None:
+        return BAD_INPUT
+    axis: Axis = "nodes" if options.nodes else "load"
+    try:
+        scenario = load(document)
+        if not scenario.nodes:
+            raise SweepError("$.nodes: a sweep needs a node")
+        round_ms(scenario)
+        interval = interval_of(scenario, options.warm_up, options.until)
+        folder = folder_of(options.out or Path(_default_folder(options.scenario)), document, axis, interval)
+        points = points_of(list(dict.fromkeys([*options.policies, *BASELINES])), axis, options.nodes or options.load, options.seeds)
+        return _sweep(folder, scenario, interval, points, options)
+    except ScenarioError as error:
+        print(*error.faults, sep="\n", file=sys.stderr)
+    except SweepError as error:
+        print(error, file=sys.stderr)
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[Point], options: argparse.Namespace) -> int:
+    known = {point: folder.read(point) for point in points}
+    again = ("timed out", "failed") if options.retry else ()
+    todo = [point for point, result in known.items() if result is None or result["state"] in again]
+    for point in todo:
+        folder.of(point).unlink(missing_ok=True)
+    done = len(points) - len(todo)
+    if done:
+        print(f"{done} of {len(points)} points are in {folder.path} already.", file=sys.stderr)
+
+    def told(point: Point) -> None:
+        nonlocal done
+        done += 1
+        result = folder.read(point) or {}
+        error = f": {result['error']}" if "error" in result else ""
+        print(f"{done}/{len(points)} {point.name}: {result.get('state')}{error}", file=sys.stderr, flush=True)
+
+    try:
+        run(folder, scenario, interval, todo, workers=options.workers, limit_s=options.timeout, told=told)
+    except KeyboardInterrupt:
+        print(f"Stopped: {done} of {len(points)} points are in {folder.path}. The same command goes on.", file=sys.stderr)
+        return STOPPED
+    results = {point: folder.read(point) or {"state": "failed"} for point in points}
+    types = sorted({node.gpu_type for node in scenario.nodes})
+    rows, axis = rows_of(results, types), points[0].axis
+    print(table(rows, axis, types))
+    print(f"\nMeasured from {interval.warm_up / 3_600_000:.1f} h to {interval.end / 3_600_000:.1f} h of {interval.until / 3_600_000:.1f} h.")
+    found = knees(rows, axis)
+    print("Knee:", *(f"  {line}" for line in found), sep="\n")
+    return FAILED if any(result["state"] == "failed" for result in results.values()) else 0
+
+
+def knees(rows: Sequence[Row], axis: Axis) -> list[str]:
+    return [knee_text(name, knee_of([row for row in rows if row.policy == name], axis), axis) for name in dict.fromkeys(row.policy for row in rows)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gpufleet sweep", description=main.__doc__)
+    parser.add_argument("scenario", nargs="?", default="-", help="a scenario file; - reads standard input")
+    axis = parser.add_mutually_exclusive_group(required=True)
+    axis.add_argument("--load", type=_list(_load), metavar="LIST", help="factors on the arrival rate: 0.6,0.8,1.0,1.2")
+    axis.add_argument("--nodes", type=_list(_nodes), metavar="LIST", help="numbers of nodes: 8,12,16")
+    axis.add_argument("--list-policies", action="store_true", help="list the policies and stop")
+    parser.add_argument("--policies", type=_list(_policy), default=["stated"], metavar="LIST", help="fifo and type-blind are always compared")
+    parser.add_argument("--seeds", type=_whole(1, 1000), default=3, metavar="N", help="draws of jobs for each point")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; a sweep that is in it goes on")
+    parser.add_argument("--workers", type=_whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="points played at a time")
+    parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="of one point")
+    parser.add_argument("--warm-up", type=_span, metavar="LENGTH", help="left out at the beginning and the end: 6h, 30m or seconds")
+    parser.add_argument("--until", type=_span, metavar="LENGTH", help="how long to simulate: 14d, 6h, 30m or seconds")
+    parser.add_argument("--retry", action="store_true", help="play points again that timed out or failed")
+    return parser
+
+
+def _default_folder(scenario: str) -> str:
+    return "sweep" if scenario == "-" else f"{Path(scenario).stem}-sweep"
+
+
+def _list(one: Callable[[str], T]) -> Callable[[str], list[T]]:
+    return lambda text: _once([one(part.strip()) for part in text.split(",")])
+
+
+def _once(values: list[T]) -> list[T]:
+    """Each once; numbers in their order."""
+    found = list(dict.fromkeys(values))
+    return found if any(isinstance(value, str) for value in found) else sorted(found)  # type: ignore[type-var]
+
+
+def _load(text: str) -> float:
+    number = _number(text)
+    if not 0.01 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is not a load; from 0.01 to 100, 1 being the scenario's own arrival rate")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return number
+
+
+def _nodes(text: str) -> float:
+    return float(_whole(1, 100_000)(text))
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read_whole(text: str) -> int:
+        number = _number(text)
+        if number != int(number) or not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {most}")
+        return int(number)
+
+    return read_whole
+
+
+def _policy(text: str) -> str:
+    if text not in POLICIES:
+        raise argparse.ArgumentTypeError(f"there is no policy {text!r}; there are {', '.join(POLICIES)}")
+    return text
+
+
+def _seconds(text: str) -> float:
+    number = _number(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a length above 0")
+    return number
+
+
+def _span(text: str) -> int:
+    try:
+        return length_of(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length; write 14d, 6h, 30m or seconds") from None

@@ -1,0 +1,155 @@
+"""One point played and measured. Every point has the same warm-up and the same end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from scheduler.engine.model.values import Job, Kind, Scenario
+from scheduler.simulation.result import saturated, under_way
+from scheduler.simulation.workload import works_drawn
+from scheduler.simulation.world import Life, Policy, World, milli_of
+
+from .points import Interval, Point, scenario_of
+from .policies import POLICIES
+
+CHECKED_EVERY = 64  # plans
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was counted by a moment."""
+
+    useful: int = 0
+    held: int = 0
+    preemptions: int = 0
+    moves: int = 0
+    lost: int = 0
+
+
+class Measured(World):
+    """A world that measures between two moments, and knows what jobs truly are where the scheduler sees them otherwise."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        interval: Interval,
+        *,
+        works: dict[str, int],
+        policy: Policy | None = None,
+        kinds: Mapping[int, Kind] | None = None,
+        on: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.begin, self.end = scenario.now + interval.warm_up, scenario.now + interval.end
+        self.counts = [Counts(), Counts()]  # at the beginning and the end of what is measured
+        self.held_by_type: dict[str, int] = {}  # milli-GPU times milliseconds between them
+        self._kinds, self._on, self._plans = kinds or {}, on, 0
+        self._places: dict[str, dict[str, int]] = {}  # milli-GPU by type, by job
+        self._here: dict[str, int] = {}  # the sum of them
+        super().__init__(scenario, policy, works)
+        self.by_type = self._capacity_by_type()
+
+    def play(self, until: int) -> None:
+        self.run(until)
+        self._pass_time(until)  # also where nothing happens any more
+
+    def _pass_time(self, time: int) -> None:
+        for place, mark in enumerate((self.begin, self.end)):
+            if self._last < mark <= time:
+                self._advance(mark)
+                lost = sum(life.lost for life in self.lives.values())
+                totals = self.totals
+                self.counts[place] = Counts(totals.useful + under_way(self), totals.held, totals.preemptions, totals.moves, lost)
+        self._advance(time)
+
+    def _advance(self, time: int) -> None:
+        if self.begin <= self._last < self.end:
+            for gpu_type, milli in self._here.items():
+                self.held_by_type[gpu_type] = self.held_by_type.get(gpu_type, 0) + milli * (time - self._last)
+        super()._pass_time(time)
+
+    def _note_use(self, job: Job) -> None:
+        super()._note_use(job)
+        there = job.name in self.active and job.run.state != "reserved"  # whose place another may still leave
+        for gpu_type, milli in self._places.pop(job.name, {}).items():
+            self._here[gpu_type] -= milli
+        if there and job.run.workers:
+            held: dict[str, int] = {}
+            for worker in job.run.workers:
+                node = self.nodes[worker.node]
+                held[node.gpu_type] = held.get(node.gpu_type, 0) + milli_of(worker, node)
+            for gpu_type, milli in held.items():
+                self._here[gpu_type] = self._here.get(gpu_type, 0) + milli
+            self._places[job.name] = held
+
+    def _rate(self, job: Job) -> tuple[int, int]:
+        kind = self._kinds.get(id(job.kind))
+        return super()._rate(job if kind is None else replace(job, kind=kind))
+
+    def _plan(self) -> None:
+        self._plans += 1
+        if self._plans % CHECKED_EVERY == 0:
+            self._on()
+        super()._plan()
+
+
+def measured(scenario: Scenario, point: Point, interval: Interval, on: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The state of a point that was played to its end, and its figures."""
+    played = scenario_of(scenario, point, interval)
+    variant = POLICIES[point.policy][0](played)
+    works = works_drawn(played, point.seed)
+    world = Measured(variant.scenario, interval, works=works, policy=variant.policy, kinds=variant.kinds, on=on)
+    world.play(played.now + interval.until)
+    return {"state": "saturated" if saturated(_after(world.totals.queue, interval.warm_up)) else "completed", "figures": _figures(world)}
+
+
+def _figures(world: Measured) -> dict[str, Any]:
+    """Of the jobs that were submitted while it was measured, and of the GPUs meanwhile."""
+    lives = [life for life in world.lives.values() if world.begin <= life.arrived < world.end]
+    before, after = world.counts
+    span = world.end - world.begin
+    ended = [life for life in lives if life.ended is not None and not life.failed]
+    return {
+        "jobs": {
+            "submitted": len(lives),
+            "completed": len(ended),
+            "failed": sum(life.failed for life in lives),
+            "never_started": sum(life.first_start is None for life in lives),
+        },
+        "allocation": _part(sum(world.held_by_type.values()), 1000 * world.capacity * span),
+        "allocation_by_type": {name: _part(world.held_by_type.get(name, 0), milli * span) for name, milli in sorted(world.by_type.items())},
+        "utilization": _part(after.useful - before.useful, 1000 * world.capacity * span),
+        # A job that still waits counts with its wait so far: it is never left out, and waits at least as long as the time after what is measured.
+        "wait_s": _spread([((world.now if life.first_start is None else life.first_start) - life.arrived) / 1000 for life in lives]),
+        "completion_s": _spread([_took(life) for life in ended]),
+        "preemptions": after.preemptions - before.preemptions,
+        "moves": after.moves - before.moves,
+        "lost_work_gpu_s": (after.lost - before.lost) / 1_000_000,
+    }
+
+
+def _took(life: Life) -> float:
+    assert life.ended is not None
+    return (life.ended - life.arrived) / 1000
+
+
+def _part(some: int, of: int) -> float:
+    return round(some / max(1, of), 6)
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return {"mean": None, "p50": None, "p95": None}
+    p50, p95 = np.percentile(np.array(values), [50, 95])
+    return {"mean": round(float(np.mean(values)), 3), "p50": round(float(p50), 3), "p95": round(float(p95), 3)}
+
+
+def _after(queue: Sequence[tuple[int, int]], warm_up: int) -> list[tuple[int, int]]:
+    """The course of the queue without the warm-up, in which every queue grows."""
+    found, at = list[tuple[int, int]](), 0
+    for span, waiting in queue:
+        at += span
+        if at > warm_up:
+            found.append((min(span, at - warm_up), waiting))
+    return found

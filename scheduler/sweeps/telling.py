@@ -1,0 +1,155 @@
+"""What a sweep says: one row for each policy and load, over its seeds, and where each policy has its knee."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .points import Axis, Point
+from .running import STATES
+
+HOUR_S = 3600.0
+Results = Mapping[Point, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean, least and most over seeds."""
+
+    mean: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A policy at one load. Figures are of the seeds that were played to the end, None where none was."""
+
+    policy: str
+    value: float
+    states: tuple[tuple[str, int], ...]  # how many seeds ended so
+    figures: Mapping[str, Spread | None]
+
+    @property
+    def is_complete(self) -> bool:
+        return [state for state, _ in self.states] == ["completed"]
+
+    @property
+    def state(self) -> str:
+        """The worst state, with how many seeds had it where not all did."""
+        total = sum(count for _, count in self.states)
+        state, count = self.states[-1]
+        return state if count == total else f"{state} ({count} of {total})"
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    value: float | None  # the last before the bend; None: none can be told
+    is_reached: bool  # whether the next value is past the bend, or there is none
+
+
+FIGURES = {
+    "allocation": ("allocation",),
+    "utilization": ("utilization",),
+    "wait_p50": ("wait_s", "p50"),
+    "wait_p95": ("wait_s", "p95"),
+    "completion": ("completion_s", "mean"),
+    "preemptions": ("preemptions",),
+}
+
+
+def rows_of(results: Results, types: Sequence[str]) -> list[Row]:
+    """In the order of the points: by policy, then by load."""
+    paths = {**FIGURES, **{f"allocation:{name}": ("allocation_by_type", name) for name in types}}
+    groups: dict[tuple[str, float], list[Mapping[str, Any]]] = {}
+    for point, result in results.items():
+        groups.setdefault((point.policy, point.value), []).append(result)
+    policies = list(dict.fromkeys(policy for policy, _ in groups))
+    found = []
+    for (policy, value), of in sorted(groups.items(), key=lambda item: (policies.index(item[0][0]), item[0][1])):
+        counts = tuple((state, count) for state in STATES if (count := sum(one["state"] == state for one in of)))
+        figures = [one["figures"] for one in of if "figures" in one]
+        found.append(Row(policy, value, counts, {name: _spread([_at(one, path) for one in figures]) for name, path in paths.items()}))
+    return found
+
+
+def _at(figures: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    found: Any = figures
+    for key in path:
+        found = found.get(key)
+    return None if found is None else float(found)
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    known = [value for value in values if value is not None]
+    return Spread(sum(known) / len(known), min(known), max(known)) if known else None
+
+
+def knee_of(rows: Sequence[Row], axis: Axis) -> Knee:
+    """The rows of one policy. From the easiest value on (the lowest load, the largest fleet), the last at which every seed completes and the 95%
+    queue time is at most twice that at the easiest value plus an hour."""
+    eased = sorted(rows, key=lambda row: row.value if axis == "load" else -row.value)
+    first = eased[0].figures["wait_p95"] if eased else None
+    if first is None:
+        return Knee(None, True)
+    last = None
+    for row in eased:
+        wait = row.figures["wait_p95"]
+        if not row.is_complete or wait is None or wait.mean > 2 * first.mean + HOUR_S:
+            return Knee(last, True)
+        last = row.value
+    return Knee(last, False)
+
+
+def knee_text(policy: str, knee: Knee, axis: Axis) -> str:
+    lower, higher = ("lower", "higher") if axis == "load" else ("larger", "smaller")
+    what = "load" if axis == "load" else "fleet size"
+    if knee.value is None:
+        return f"{policy}: past the knee at every {what}; sweep {lower} ones"
+    told = f"{knee.value:g}" if axis == "load" else f"{knee.value:g} nodes"
+    return f"{policy}: {told}" if knee.is_reached else f"{policy}: not reached at {told}; sweep {higher} ones"
+
+
+HEADS = ("policy", "state", "wait p50", "wait p95", "completion", "preemptions", "utilization", "allocation")
+
+
+def cells(row: Row, types: Sequence[str]) -> list[str]:
+    """A row of the table: policy, load, and what follows, as texts."""
+    of = row.figures
+    return [
+        row.policy,
+        f"{row.value:g}",
+        row.state,
+        _hours(of["wait_p50"]),
+        _hours(of["wait_p95"]),
+        _hours(of["completion"]),
+        _number(of["preemptions"]),
+        _percent(of["utilization"]),
+        _percent(of["allocation"]),
+        *(_percent(of[f"allocation:{name}"]) for name in types),
+    ]
+
+
+def heads(axis: Axis, types: Sequence[str]) -> list[str]:
+    return [HEADS[0], axis, *HEADS[1:], *types]
+
+
+def table(rows: Sequence[Row], axis: Axis, types: Sequence[str]) -> str:
+    lines = [heads(axis, types), *(cells(row, types) for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    texts = (0, 2)  # flush left; numbers are flush right
+    return "\n".join(
+        "  ".join(cell.ljust(width) if place in texts else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
+
+
+def _hours(of: Spread | None) -> str:
+    return "-" if of is None else f"{of.mean / HOUR_S:.2f} h"
+
+
+def _percent(of: Spread | None) -> str:
+    return "-" if of is None else f"{of.mean:.1%}"
+
+
+def _number(of: Spread | None) -> str:
+    return "-" if of is None else f"{of.mean:.1f}".removesuffix(".0")

@@ -1,0 +1,295 @@
+"""Sweeps: what is played at a point, how points end, that a sweep goes on where it was cut off, and where the knee is."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.engine.reading.scenario import parse
+from scheduler.simulation.policies import POLICIES as SIMULATED
+from scheduler.sweeps.measuring import measured
+from scheduler.sweeps.points import Interval, Point, arrivals, interval_of, nodes_of, scenario_of
+from scheduler.sweeps.policies import POLICIES, type_blind
+from scheduler.sweeps.running import folder_of, play
+from scheduler.sweeps.telling import Knee, Row, Spread, knee_of, rows_of
+from tests.servers import PROJECT
+
+from ..engine.scenes import A100, H100, job, node, quota, scene
+
+HOUR = 3_600_000
+START = "import sys; from gpufleet.cli import main; status = main(); assert 'django' not in sys.modules; sys.exit(status)"
+
+
+def small(jobs: int = 40, gap: int = 600, work_s: int = 3000, **fields: Any) -> dict[str, Any]:
+    """Two nodes of two types, and a job of two to four GPUs every ten minutes: about half of what they can do."""
+    nodes = [node("h", gpus=4), node("a", gpus=4, gpu_type=A100, gpu_memory_gb=40)]
+    each = {"estimate_s": work_s, "throughput": {H100: 1.0, A100: 0.5}}
+    made = [job(f"j{i:03d}", gpus=1 + i % 4, submitted=gap * i, work_s=work_s // 2 + 97 * i, **each) for i in range(jobs)]
+    return scene(nodes, [quota("q", 8)], made, **fields)
+
+
+def sweep(scenario: Path, out: Path, *words: str) -> list[str]:
+    return [sys.executable, "-c", START, "sweep", str(scenario), "--out", str(out), *words]
+
+
+def done(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=300)
+
+
+def results(out: Path) -> dict[str, dict[str, Any]]:
+    found = {path.name: json.loads(path.read_bytes()) for path in (out / "points").glob("*.json")}
+    for result in found.values():
+        result.pop("wall_s", None)
+    return found
+
+
+def point(policy: str = "stated", load: float = 1.0, seed: int = 0) -> Point:
+    return Point(policy, "load", load, seed)
+
+
+def test_a_seed_has_the_same_jobs_in_the_same_order_at_every_load():
+    scenario = parse(small())
+
+    slow, fast = (arrivals(scenario, load, 3, 10 * HOUR) for load in (0.5, 2.0))
+
+    assert len(fast) == pytest.approx(4 * len(slow), abs=4)
+    assert [one.work_ms for one in fast[: len(slow)]] == [one.work_ms for one in slow]
+    assert [one.submitted - scenario.now for one in slow[:3]] == [0, 1_200_000, 2_400_000]
+    assert [one.submitted - scenario.now for one in fast[:3]] == [0, 300_000, 600_000]
+    assert [one.work_ms for one in slow] != [one.work_ms for one in arrivals(scenario, 0.5, 4, 10 * HOUR)]
+    assert fast[-1].submitted <= scenario.now + 10 * HOUR, "nobody comes after the end"
+
+
+def test_moments_of_a_job_move_with_its_submission():
+    said = small(jobs=2)
+    for one in said["jobs"]:
+        one.update(not_before=one["submitted"] + 60, deadline=one["submitted"] + 9000)
+
+    found = arrivals(parse(said), 1.0, 0, 2 * HOUR)
+
+    assert {(one.not_before - one.submitted, one.deadline - one.submitted) for one in found} == {(60_000, 9_000_000)}
+    assert len(found) > 2
+
+
+def test_a_fleet_of_another_size_keeps_its_types_in_proportion():
+    nodes = parse(scene([*(node(f"h{i}") for i in range(4)), *(node(f"a{i}", gpu_type=A100) for i in range(2))], [quota("q")], [])).nodes
+
+    for count, expected in ((3, {H100: 2, A100: 1}), (6, {H100: 4, A100: 2}), (12, {H100: 8, A100: 4})):
+        found = nodes_of(nodes, count)
+        assert {name: sum(one.gpu_type == name for one in found) for name in expected} == expected
+        assert len({one.name for one in found}) == len({one.island for one in found}) == count
+    assert set(nodes_of(nodes, 6)) == set(nodes)
+
+
+def test_every_point_is_measured_in_the_same_interval():
+    scenario = parse(small())
+    interval = interval_of(scenario, None, None)
+
+    assert interval == Interval(100 * 60_000, 400 * 60_000)  # 40 submissions, ten minutes apart
+    for load in (0.5, 1.0, 3.0):
+        submitted = measured(scenario, point(load=load), interval)["figures"]["jobs"]["submitted"]
+        assert submitted == pytest.approx(20 * load, abs=1)
+
+
+def test_a_full_fleet_is_allocated_and_a_queue_that_grows_is_saturated():
+    scenario, interval = parse(small()), interval_of(parse(small()), None, None)
+
+    calm, full = measured(scenario, point(load=0.2), interval), measured(scenario, point(load=5.0), interval)
+
+    assert (calm["state"], full["state"]) == ("completed", "saturated")
+    assert calm["figures"]["allocation"] < 0.5 < 0.8 < full["figures"]["allocation"] <= 1
+    for figures in (calm["figures"], full["figures"]):
+        by_type = figures["allocation_by_type"]
+        assert figures["allocation"] == pytest.approx((by_type[H100] + by_type[A100]) / 2, abs=1e-5), "both have four GPUs"
+        assert figures["utilization"] <= figures["allocation"]
+    assert full["figures"]["wait_s"]["p95"] >= interval.warm_up / 1000, "jobs that never start count with their wait"
+    assert full["figures"]["jobs"]["never_started"] > 0
+
+
+def test_who_computes_alone_holds_what_it_holds_for_as_long_as_it_computes():
+    """Two jobs of an hour on four of eight GPUs, one after the other, and a measurement that cuts both in half."""
+    said = scene([node("h")], [quota("q")], [job(f"j{i}", gpus=4, submitted=7200 * i, work_s=3600) for i in range(2)])
+
+    figures = measured(parse(said), point(), Interval(1_800_000, 4 * HOUR))["figures"]  # half an hour to three and a half hours
+
+    assert figures["allocation"] == figures["utilization"] == pytest.approx(4 / 8 * 1.5 / 3, abs=1e-6)
+    assert figures["completion_s"]["mean"] == 3600 and figures["jobs"]["submitted"] == 1
+
+
+def test_blind_to_types_the_scheduler_sees_no_speed_and_jobs_run_at_theirs():
+    said = small(jobs=8)
+    said["jobs"][0]["throughput"] = {H100: 1.0, A100: 0}
+    scenario = parse(said)
+
+    variant = type_blind(scenario)
+
+    for before, after in zip(scenario.jobs, variant.scenario.jobs, strict=True):
+        assert {after.kind.speed(name) for name in (H100, A100)} == ({0, 1_000_000} if before.kind.speed(A100) == 0 else {1_000_000})
+        assert variant.kinds[id(after.kind)] is before.kind
+    assert {one.kind.roles[0].gpu_types for one in variant.scenario.jobs} == {(H100, A100), (A100, H100)}
+    alone = scene([node("a", gpu_type=A100)], [quota("q")], [job(f"j{i}", submitted=9000 * i, work_s=3600, throughput={A100: 0.5}) for i in range(2)])
+    figures = measured(parse(alone), point("type-blind"), Interval(0, 4 * HOUR))["figures"]
+    assert figures["completion_s"]["mean"] == 7200
+
+
+def test_the_baseline_fifo_is_that_of_simulations():
+    scenario = parse(small())
+    variant = POLICIES["fifo"][0](scenario)
+
+    assert variant.policy is SIMULATED["fifo"][0] and variant.scenario is scenario
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_plays(policy):
+    scenario = parse(small())
+
+    assert measured(scenario, point(policy), interval_of(scenario, None, None))["state"] in ("completed", "saturated")
+    assert scenario_of(scenario, point(policy), Interval(0, HOUR)).settings.forecast == "none"
+
+
+def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path):
+    scenario = tmp_path / "s.json"
+    scenario.write_text(json.dumps(small(jobs=60)))
+    words = ("--load", "0.5,1", "--policies", "spread", "--seeds", "2", "--workers", "1")
+    process = subprocess.Popen(sweep(scenario, tmp_path / "cut", *words), cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("3/"):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "cut/points").glob("*.json")}
+
+    again = done(sweep(scenario, tmp_path / "cut", *words))
+    whole = done(sweep(scenario, tmp_path / "whole", *words))
+
+    assert 3 <= len(before) < 12
+    assert again.returncode == whole.returncode == 0, again.stderr + whole.stderr
+    assert "of 12 points are in" in again.stderr
+    assert again.stdout == whole.stdout
+    assert results(tmp_path / "cut") == results(tmp_path / "whole") and len(results(tmp_path / "cut")) == 12
+    assert {name: (tmp_path / "cut/points" / name).read_bytes() for name in before} == before, "what was done is not done again"
+    assert not list((tmp_path / "cut/points").glob(".*")), "no half of a file is left"
+
+
+def test_what_takes_too_long_times_out_and_is_played_again_when_asked(tmp_path):
+    scenario = tmp_path / "s.json"
+    scenario.write_text(json.dumps(small(jobs=60)))
+    words = ("--load", "3", "--seeds", "1", "--workers", "2")
+
+    late = done(sweep(scenario, tmp_path / "out", *words, "--timeout", "0.001"))
+    kept = done(sweep(scenario, tmp_path / "out", *words))
+
+    assert late.returncode == kept.returncode == 0, late.stderr
+    assert {one["state"] for one in results(tmp_path / "out").values()} == {"timed out"}
+    assert "did not end within 0.001 s" in late.stderr
+    again = done(sweep(scenario, tmp_path / "out", *words, "--retry"))
+    assert {one["state"] for one in results(tmp_path / "out").values()} == {"saturated"}, again.stderr
+
+
+def test_an_error_is_a_result(tmp_path):
+    scenario = parse(small())
+    interval = interval_of(scenario, None, None)
+    folder = folder_of(tmp_path, b"", "load", interval)
+
+    play(folder, scenario, interval, point("nonesuch"))
+
+    result = folder.read(point("nonesuch"))
+    assert result is not None
+    assert result["state"] == "failed" and result["error"].startswith("KeyError: 'nonesuch'")
+
+
+def test_a_process_that_is_ended_from_outside_has_failed(tmp_path):
+    """Memory that runs out ends a process so."""
+    code = """if True:
+        import multiprocessing, os, signal, sys, threading
+        from pathlib import Path
+        from scheduler.engine.reading.scenario import load
+        from scheduler.sweeps.points import Point, interval_of
+        from scheduler.sweeps.running import folder_of, run
+        scenario = load(Path(sys.argv[1]).read_bytes())
+        interval = interval_of(scenario, None, 100 * 86_400_000)
+        def end():
+            while not (found := multiprocessing.active_children()):
+                pass
+            os.kill(found[0].pid, signal.SIGKILL)
+        threading.Thread(target=end).start()
+        folder = folder_of(Path(sys.argv[2]), b"", "load", interval)
+        run(folder, scenario, interval, [Point("stated", "load", 5.0, 0)], workers=1, limit_s=100, told=lambda point: print(folder.read(point)))
+    """
+    (tmp_path / "s.json").write_text(json.dumps(small()))
+
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s.json"), str(tmp_path / "out")], capture_output=True, text=True, cwd=PROJECT)
+
+    assert "'state': 'failed', 'error': 'its process was ended by signal 9'" in found.stdout, found.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "change", "said"),
+    [
+        (("--load", "1,x"), {}, "'x' is not a number"),
+        (("--load", "0"), {}, "0 is not a load"),
+        (("--nodes", "1.5"), {}, "1.5 is not a whole number"),
+        (("--load", "1", "--policies", "fair,best"), {}, "there is no policy 'best'; there are stated, fifo, type-blind"),
+        (("--load", "1", "--nodes", "2"), {}, "not allowed with argument"),
+        ((), {}, "one of the arguments --load --nodes --list-policies is required"),
+        (("--load", "1", "--timeout", "0"), {}, "0 is not a length above 0"),
+        (("--load", "1", "--until", "1h", "--warm-up", "30m"), {}, "--warm-up: nothing is left to measure"),
+        (("--load", "1"), {"jobs": []}, "$.jobs: a sweep needs an arrival rate"),
+        (("--load", "1"), {"nodes": []}, "$.nodes: a sweep needs a node"),
+        (("--load", "1"), {"jbos": []}, "$.jbos: unknown key"),
+    ],
+)
+def test_what_cannot_be_swept_is_said(tmp_path, words, change, said):
+    (tmp_path / "s.json").write_text(json.dumps({**small(), **change}))
+
+    found = done(sweep(tmp_path / "s.json", tmp_path / "out", *words))
+
+    assert (found.returncode, found.stdout) == (2, "")
+    assert said in found.stderr and "Traceback" not in found.stderr
+
+
+def test_a_folder_with_another_sweep_is_refused(tmp_path):
+    for name, gap in (("one", 600), ("two", 700)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(small(jobs=4, gap=gap)))
+    words = ("--load", "1", "--seeds", "1")
+
+    assert done(sweep(tmp_path / "one.json", tmp_path / "out", *words)).returncode == 0
+    other = done(sweep(tmp_path / "two.json", tmp_path / "out", *words))
+
+    assert other.returncode == 2 and "holds a sweep of another scenario, interval or axis" in other.stderr
+
+
+def row(value: float, wait_h: float | None, *states: str) -> Row:
+    counts = tuple((state, states.count(state)) for state in dict.fromkeys(states or ("completed",)))
+    return Row("stated", value, counts, {"wait_p95": None if wait_h is None else Spread(wait_h * 3600, 0, 0)})
+
+
+@pytest.mark.parametrize(
+    ("axis", "rows", "knee"),
+    [
+        ("load", [row(0.6, 1), row(0.8, 2), row(1.0, 3), row(1.2, 3.1)], Knee(1.0, True)),
+        ("load", [row(0.6, 0), row(0.8, 0.9)], Knee(0.8, False)),
+        ("load", [row(0.6, 0), row(0.8, 0, "completed", "saturated"), row(1.0, 0)], Knee(0.6, True)),
+        ("load", [row(0.6, 0, "saturated"), row(0.8, 0)], Knee(None, True)),
+        ("load", [row(0.6, None, "timed out"), row(0.8, 0)], Knee(None, True)),
+        ("nodes", [row(8, 9), row(12, 1), row(16, 0)], Knee(12, True)),
+    ],
+)
+def test_the_knee_is_the_last_value_before_the_bend(axis, rows, knee):
+    assert knee_of(rows, axis) == knee
+
+
+def test_points_that_did_not_end_are_not_averaged_in():
+    figures = {"allocation": 0.5, "utilization": 0.4, "preemptions": 2, "allocation_by_type": {H100: 0.5}}
+    ended = {"state": "completed", "figures": {**figures, "wait_s": {"p50": 1, "p95": 2}, "completion_s": {"mean": None}}}
+
+    (found,) = rows_of({point(seed=0): ended, point(seed=1): {"state": "timed out"}}, [H100])
+
+    assert found.figures["allocation"] == Spread(0.5, 0.5, 0.5) and found.figures["completion"] is None
+    assert found.state == "timed out (1 of 2)" and not found.is_complete
