@@ -15,7 +15,7 @@ from scheduler.engine.reading.scenario import load
 
 from .points import Axis, Interval, Point, SweepError, interval_of, points_of, round_ms
 from .policies import BASELINES, POLICIES
-from .running import Folder, folder_of, run
+from .running import Folder, folder_of, run, write_whole
 from .telling import Row, knee_of, knee_text, rows_of, table
 
 FAILED, STOPPED = 1, 130
@@ -80,6 +80,11 @@ def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[
     print(f"\nMeasured from {interval.warm_up / 3_600_000:.1f} h to {interval.end / 3_600_000:.1f} h of {interval.until / 3_600_000:.1f} h.")
     found = knees(rows, axis)
     print("Knee:", *(f"  {line}" for line in found), sep="\n")
+    from .page import page  # plotly takes half a second to import
+
+    title = "Standard input" if options.scenario == "-" else Path(options.scenario).name
+    write_whole(folder.path / "sweep.html", page(title, rows, found, axis, types, interval).encode())
+    print(f"Charts: {folder.path / 'sweep.html'}", file=sys.stderr)
     return FAILED if any(result["state"] == "failed" for result in results.values()) else 0
 
 

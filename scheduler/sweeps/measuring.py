@@ -15,6 +15,8 @@ from .points import Interval, Point, scenario_of
 from .policies import POLICIES
 
 CHECKED_EVERY = 64  # plans
+NEVER_STARTED = 0.05  # of the jobs that were submitted while it was measured
+WAITING_AT_END = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,18 @@ def measured(scenario: Scenario, point: Point, interval: Interval, on: Callable[
     works = works_drawn(played, point.seed)
     world = Measured(variant.scenario, interval, works=works, policy=variant.policy, kinds=variant.kinds, on=on)
     world.play(played.now + interval.until)
-    return {"state": "saturated" if saturated(_after(world.totals.queue, interval.warm_up)) else "completed", "figures": _figures(world)}
+    figures = _figures(world)
+    return {"state": "saturated" if _falls_behind(world, interval, figures["jobs"]) else "completed", "figures": figures}
+
+
+def _falls_behind(world: Measured, interval: Interval, jobs: Mapping[str, int]) -> bool:
+    """Whether jobs come faster than they start: some never do, though they had the time after the interval, or the queue keeps growing.
+
+    A queue that grows is that of a few jobs at a low load; so it counts only where many wait at the end.
+    """
+    if jobs["never_started"] > NEVER_STARTED * jobs["submitted"]:
+        return True
+    return jobs["waiting_at_end"] > WAITING_AT_END * jobs["submitted"] and saturated(_after(world.totals.queue, interval.warm_up))
 
 
 def _figures(world: Measured) -> dict[str, Any]:
@@ -116,6 +129,7 @@ def _figures(world: Measured) -> dict[str, Any]:
             "completed": len(ended),
             "failed": sum(life.failed for life in lives),
             "never_started": sum(life.first_start is None for life in lives),
+            "waiting_at_end": sum(not job.run.workers for job in world.active.values()),
         },
         "allocation": _part(sum(world.held_by_type.values()), 1000 * world.capacity * span),
         "allocation_by_type": {name: _part(world.held_by_type.get(name, 0), milli * span) for name, milli in sorted(world.by_type.items())},

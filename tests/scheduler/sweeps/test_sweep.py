@@ -12,7 +12,8 @@ import pytest
 
 from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.policies import POLICIES as SIMULATED
-from scheduler.sweeps.measuring import measured
+from scheduler.simulation.result import saturated
+from scheduler.sweeps.measuring import Measured, measured
 from scheduler.sweeps.points import Interval, Point, arrivals, interval_of, nodes_of, scenario_of
 from scheduler.sweeps.policies import POLICIES, type_blind
 from scheduler.sweeps.running import folder_of, play
@@ -174,6 +175,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path):
     assert again.stdout == whole.stdout
     assert results(tmp_path / "cut") == results(tmp_path / "whole") and len(results(tmp_path / "cut")) == 12
     assert {name: (tmp_path / "cut/points" / name).read_bytes() for name in before} == before, "what was done is not done again"
+    assert (tmp_path / "cut/sweep.html").read_bytes() == (tmp_path / "whole/sweep.html").read_bytes()
     assert not list((tmp_path / "cut/points").glob(".*")), "no half of a file is left"
 
 
@@ -263,6 +265,19 @@ def test_a_folder_with_another_sweep_is_refused(tmp_path):
     other = done(sweep(tmp_path / "two.json", tmp_path / "out", *words))
 
     assert other.returncode == 2 and "holds a sweep of another scenario, interval or axis" in other.stderr
+
+
+def test_bursts_that_grow_are_no_saturation_where_each_is_served():
+    """Every five hours more jobs come at once than before. The queue is longer each time, and empty before the next."""
+    bursts = [18_000 * number for number in range(8) for _ in range(8 * (number + 1))]
+    scenario = parse(scene([node("h")], [quota("q", 8)], [job(f"j{i:03d}", submitted=at, work_s=1800) for i, at in enumerate(bursts)]))
+    interval = Interval(0, 40 * HOUR)
+    world = Measured(scenario_of(scenario, point(), interval), interval, works={})
+    world.play(scenario.now + interval.until)
+
+    assert saturated(world.totals.queue), "by its growth alone it would be"
+    assert measured(scenario, point(), interval)["state"] == "completed"
+    assert measured(scenario, point(load=2.0), interval)["state"] == "saturated"
 
 
 def row(value: float, wait_h: float | None, *states: str) -> Row:
