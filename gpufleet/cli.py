@@ -16,6 +16,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "plan": "scheduler.cli:plan",
     "simulate": "scheduler.cli:simulate",
     "sweep": "scheduler.sweeps.command:main",
+    "trace": "scheduler.cli:trace",
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",
     "bench api": "gpufleet.bench.api:main",

@@ -38,7 +38,7 @@ GROUPS: dict[str, Sequence[str]] = {
     "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "drain", "mark", "spare", "abandon", "alerts"),
     "Quotas and costs": ("quota", "reserve", "budget", "ledger", "chargeback"),
     "Running a console": ("up", "doctor", "person", "inventory", "slurm", "webhooks", "backup", "seed_demo"),
-    "Trying and measuring": ("plan", "simulate", "sweep", "scenario", "bench", "storm"),
+    "Trying and measuring": ("plan", "simulate", "sweep", "trace", "scenario", "bench", "storm"),
 }
 DJANGOS = "Django's commands (migrate, check, shell, ...) are those of manage.py and work here as well: gpufleet help --commands names all."
 

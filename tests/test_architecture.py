@@ -16,7 +16,7 @@ FLOORS = ("gpufleet.core", "quotas", "scheduler", "dashboards")
 GROUND = ("gpufleet.environment", "gpufleet.layers", "gpufleet.settings")
 # Views, and what else takes requests in, call whom they like.
 EDGES = ("views", "urls", "api", "tasks", "consumers", "forms", "apps", "admin", "templatetags", "management")
-PURE = ("scheduler.engine", "scheduler.simulation")
+PURE = ("scheduler.engine", "scheduler.simulation", "scheduler.traces")
 PURE_MAY_USE = {"numpy"}
 # Inside one app: what reads rows and what decides must not know who asks.
 INNER = ("services", "selectors", "models", "snapshots", "presenters")

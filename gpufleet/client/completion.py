@@ -63,6 +63,7 @@ WORDS = {
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
     " --estimate --limit --not-before --deadline --label --env --secret --image --array --param --zip --workdir --after",
+    "trace": "gavel helios openb own philly --nodes --cpus --limit --days --data-dir --out",
     "top": "--json --limit --team --once",
     "webhooks": "ls add pause resume test rm deliveries redeliver --json --state --limit --quota --on --reason --no-wait",
     "notices": "ls read set test log --json --unread --limit --zone --quiet --quiet-rule --urgent",
@@ -136,5 +137,5 @@ def _fish() -> str:
         lines += [f"complete -c gpufleet {seen} -a '{' '.join(plain)}'"] if plain else []
     lines.append(f"complete -c gpufleet -n '__fish_seen_subcommand_from {' '.join(OF_JOBS)}' -a '(gpufleet ls --ids 2>/dev/null)'")
     lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from schedule' -a '(gpufleet schedule ls --ids 2>/dev/null)'")
-    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate sweep inventory' -F")
+    lines.append("complete -c gpufleet -n '__fish_seen_subcommand_from submit plan simulate sweep trace inventory' -F")
     return "\n".join(lines) + "\n"

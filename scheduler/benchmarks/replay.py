@@ -19,6 +19,7 @@ from scheduler.cli import BAD_INPUT, whole
 from scheduler.engine.model.values import PLACEMENTS, Scenario
 from scheduler.engine.reading.scenario import parse
 from scheduler.simulation.world import World
+from scheduler.traces.rows import TraceFault
 
 CASES = ("fleet", "huge", *openb.LISTS)
 TENTHS = 10
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
             for seed in options.seed or ([42] if case in openb.LISTS else [1]):
                 try:
                     result = run_case(case, options.traces, seed, placement, options.arrivals)
-                except openb.NoTrace as fault:
+                except TraceFault as fault:
                     parser.exit(BAD_INPUT, f"{fault}\n")
                 results.append(result)
                 if not options.json:

@@ -8,9 +8,10 @@ import pytest
 
 from gpufleet.cli import main
 from scheduler.benchmarks import cases
-from scheduler.benchmarks.openb import LISTS, NODES, inflated, milli_of
+from scheduler.benchmarks.openb import LISTS, NODES, inflated
 from scheduler.benchmarks.replay import huge
 from scheduler.engine.reading.scenario import parse
+from scheduler.traces.openb import Pod
 
 NODE_LINES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,65536,2,G2\nb,4000,65536,2,T4\n"
 JOB_LINES = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
@@ -57,11 +58,10 @@ def test_a_fleet_that_is_not_filled_by_its_first_jobs_tells_its_speed_and_memory
 
 
 def test_a_list_is_filled_up_to_what_is_asked_for() -> None:
-
-    rows = [{"num_gpu": "1", "gpu_milli": "500"}, {"num_gpu": "0", "gpu_milli": ""}]
-    arrived = inflated(rows, 2000, random.Random(1))
-    assert sum(map(milli_of, arrived)) == 2000
-    assert arrived[:2] in (rows, rows[::-1])
+    pods = [Pod("a", 1000, 0, 1, 500), Pod("b", 1000, 0, 0, 0)]
+    arrived = inflated(pods, 2000, random.Random(1))
+    assert sum(pod.milli for pod in arrived) == 2000
+    assert arrived[:2] in (pods, pods[::-1])
 
 
 def test_a_trace_that_is_missing_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
