@@ -10,7 +10,6 @@ from typing import Any
 
 from .rows import (
     BACKWARDS,
-    EARLY,
     NEVER_RAN,
     NOTHING_ASKED,
     STILL_RUNS,
@@ -131,25 +130,22 @@ def imported(files: Sequence[File], shapes: Sequence[Shape]) -> Imported:
     listed = [pair for file in lists for pair in pods(file, columns=POD_COLUMNS | TIMES)]
     found.demand = usual([pod for _, pod in listed])
     for row, pod in listed:
+        created = row.number("creation_time")
         if why := _unplayable(row, pod):
             found.left_out[why] += 1
             continue
         began, ended = row.number("scheduled_time"), row.number("deletion_time")
         best_effort = row.values.get("qos", "").strip() == "BE"
         entry = job(pod, NAME) | {"preemptible": best_effort, "work_s": run_time(began, ended)}
-        found.jobs.append((row.number("creation_time"), entry))
+        found.jobs.append((created, entry))
     return found
 
 
 def _unplayable(row: Row, pod: Pod) -> str | None:
-    created = row.number("creation_time")
     if not pod.gpus and not pod.cpu_milli:
         return NOTHING_ASKED
     if not row.values["scheduled_time"].strip():
         return NEVER_RAN
     if not row.values["deletion_time"].strip():
         return STILL_RUNS
-    began = row.number("scheduled_time")
-    if began < created:
-        return EARLY
-    return BACKWARDS if row.number("deletion_time") < began else None
+    return BACKWARDS if row.number("deletion_time") < row.number("scheduled_time") else None

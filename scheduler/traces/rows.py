@@ -14,7 +14,6 @@ FIRST_YEAR = 1990  # earlier years are epochs and slips
 NEVER_RAN = "never started, so its run time is unknown"
 STILL_RUNS = "has no end, so its run time is unknown"
 BACKWARDS = "ends before it starts"
-EARLY = "starts before it was submitted"
 NOTHING_ASKED = "asks for neither GPUs nor CPUs"
 
 
