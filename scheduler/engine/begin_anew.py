@@ -23,7 +23,7 @@ def _outside_again(cycle: Cycle) -> list[int]:
 
 def _is_borrowed(cycle: Cycle, work: Work) -> bool:
     """Whether any of it stands outside the guarantee of a node above it."""
-    division = cycle.tree.divisions[cycle.tree.division_of[work.quota_type]]
+    division = cycle.tree.division(work.quota_type)
     return any(unit.work is work for place in cycle.tree.path[work.charged_leaf] for unit in cycle.units().borrowed(place, division))
 
 

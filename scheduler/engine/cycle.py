@@ -30,7 +30,6 @@ RUNS: dict[str, Run] = {
     "reclaim": reclaim.run,
     "preempt": preempt.run,
     "repartition": repartition.run,
-    "grow": grow.run,
 }
 
 
@@ -82,7 +81,7 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
 def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
     """The last state of a plan, when no pass adds anything any more."""
     cycle = Cycle(scenario, kept)
-    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes and name != "grow"]
+    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes]
     _settle(cycle, runs)
     if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
         shrink.give_own(cycle)

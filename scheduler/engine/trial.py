@@ -138,7 +138,7 @@ def _charged(cycle: Cycle, work: Work, quota_type: int) -> Trial:
     tree = cycle.tree
     if not cycle.grid.types:
         return Trial()
-    division = tree.divisions[tree.division_of[quota_type]]
+    division = tree.division(quota_type)
     held = work.milli if work.seats else 0
     milli = held or work.form.least_milli(quota_type)
     levels = tuple(

@@ -53,7 +53,7 @@ def leaves_in_time(cycle: Cycle, work: Work, quota_type: int, crowded: Collectio
     """
     if not places_of_overdue(cycle.book, work) & sum(1 << node for node in crowded):
         return True
-    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    division = cycle.tree.division(quota_type)
     return all(division.guaranteed[place] == 0 for place in cycle.tree.path[work.home])
 
 
@@ -118,7 +118,7 @@ def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -
 def _staying(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
     """Who stands before it in its own queue ran in no gap behind it; others would be served before it again, and could take the place back."""
     tree, by_class = cycle.tree, bool(cycle.cluster.windows.lasting)
-    division = tree.divisions[tree.division_of[quota_type]]
+    division = tree.division(quota_type)
     leaf, milli = work.leaf, work.missing_milli(quota_type)
     spared = overdue(cycle, work)
     gone: dict[int, int] = {}  # a node that uses less is served sooner

@@ -112,7 +112,7 @@ class Growth:
         self.wants: Wants = (step,)
         self.leaf = work.charged_leaf
         self.quota_type = work.quota_type
-        self.division = cycle.tree.divisions[cycle.tree.division_of[work.quota_type]]
+        self.division = cycle.tree.division(work.quota_type)
         self.milli = self.asked = work.form.wants_milli(self.wants, work.quota_type)
         if work.charged_leaf != work.home and limit_gate(cycle.tree, self.leaf, self.quota_type, self.milli) is not None:
             # Beyond the window of its class all of it is charged to its own leaf.

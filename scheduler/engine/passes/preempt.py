@@ -41,7 +41,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False  # whoever gives way is preemptible, and makes no room among what is not
     if lower >= milli:
         return True
-    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    division = cycle.tree.division(quota_type)
     return division.used[leaf] - lower + milli <= division.fair[leaf]
 
 

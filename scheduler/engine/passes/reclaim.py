@@ -40,7 +40,7 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
-    division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+    division = cycle.tree.division(quota_type)
     milli = work.missing_milli(quota_type)
     for leaf in cycle.cluster.leaves_of(work, quota_type) if cycle.cluster.windows.lasting else (work.leaf,):
         if milli and division.used[leaf] + milli <= division.fair[leaf]:

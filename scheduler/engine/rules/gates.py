@@ -47,7 +47,7 @@ def limits_refusing(tree: Tree, leaf: int, quota_type: int, milli: int) -> Itera
         if used + milli > most:
             yield _limit_reason(tree, place, used, most, milli, None if of_type == EVERY_TYPE else tree.types[of_type])
     if tree.quotas[leaf] is None:  # a window of a class
-        division = tree.divisions[tree.division_of[quota_type]]
+        division = tree.division(quota_type)
         used, most = division.used[leaf], division.limit[leaf] or 0
         if used + milli > most:
             yield _limit_reason(tree, leaf, used, most, milli)
@@ -68,7 +68,7 @@ def fixed_gate(tree: Tree, leaf: int, quota_type: int, milli: int, ends: int) ->
 
 def guarantees_refusing(tree: Tree, leaf: int, quota_type: int, milli: int, ends: int) -> Iterator[Reason]:
     """All guarantees on the path inside which it does not fit. A window counts only for what ends inside it."""
-    division = tree.divisions[tree.division_of[quota_type]]
+    division = tree.division(quota_type)
     for place, promised in tree.promised_to_fixed(leaf, division, ends):
         if division.fixed[place] + milli > promised:
             name = tree.names[place]

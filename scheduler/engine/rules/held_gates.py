@@ -76,7 +76,7 @@ class HeldShares:
 def hold_of(cycle: "Cycle", work: Work, quota_type: int, milli: int, *, within: bool) -> Hold | None:
     """The gates that a blocked job holds; None if none of them can refuse it. `within`: whether it stays within its leaf's fair share."""
     tree, leaf = cycle.tree, work.leaf
-    division = tree.divisions[tree.division_of[quota_type]]
+    division = tree.division(quota_type)
     every = tuple(range(len(tree.types)))
     limits = tree.limits(leaf, quota_type)
     gates = [Gate(place, Rule.LIMIT, most, every if of_type == EVERY_TYPE else (of_type,)) for place, of_type, most in limits]

@@ -37,7 +37,7 @@ class Asked(Rights):
     def __init__(self, cycle: Cycle, work: Work, quota_type: int, leaf: int, milli: int) -> None:
         self.cycle, self.tree = cycle, cycle.tree
         self.work, self.quota_type, self.leaf, self.milli = work, quota_type, leaf, milli
-        self.division: Division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        self.division: Division = cycle.tree.division(quota_type)
 
     def worth(self, found: Found) -> Reason | None:
         """Work above its guarantee may not destroy more than it is worth."""
@@ -235,7 +235,7 @@ class Reclaim(Asked):
     # The whole plan
 
     def guard(self, found: Found) -> Reason | None:
-        return self._balance(found) or self.order(found) or self._long_wait(found) or self.worth(found)
+        return self.order(found) or self._long_wait(found) or self.worth(found)
 
     def _long_wait(self, found: Found) -> Reason | None:
         """Who started after a long wait gives way only to a job within its guarantees with the victims gone."""
@@ -250,23 +250,6 @@ class Reclaim(Asked):
             rules = copy(self)
             rules.spares_long_waits, rules.signature = True, (*self.signature, "sparing")
             yield rules
-
-    def _balance(self, found: Found) -> Reason | None:
-        tree, division = self.tree, self.division
-        charged = found.charged
-        for place in tree.path[self.leaf]:
-            mine = division.used[place] - self.tree.sum_below(place, charged) + self.milli
-            fair = division.fair[place]
-            if mine <= fair:
-                continue
-            for sibling in tree.children[tree.parent[place]]:
-                taken = charged.get(sibling, 0)
-                if sibling == place or not taken or division.fair[sibling] <= 0:
-                    continue
-                left = division.used[sibling] - taken
-                if mine * division.fair[sibling] >= left * fair:
-                    return self._too_even(place, mine, sibling, left)
-        return None
 
     def order(self, found: Found) -> Reason | None:
         """With the victims gone, the job must be served before every one of them that asks again."""
@@ -300,7 +283,7 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
         for unit in (units.of_leaf(leaf) if cycle.cluster.forms.elastic else ())
         if unit.surplus and unit.form.level <= work.form.level and unit.work is not work and unit.quota_type == quota_type
     ]
-    borrowed = units.borrowed(leaf, cycle.tree.divisions[cycle.tree.division_of[quota_type]]) if given else ()
+    borrowed = units.borrowed(leaf, cycle.tree.division(quota_type)) if given else ()
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
 
 

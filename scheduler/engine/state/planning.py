@@ -135,7 +135,7 @@ class Cycle:
         """Whether a job may be served now."""
         if self.turn != FAIR:
             return True
-        division = self.tree.divisions[self.tree.division_of[quota_type]]
+        division = self.tree.division(quota_type)
         leaf = work.leaf
         return division.used[leaf] + milli <= division.fair[leaf]
 

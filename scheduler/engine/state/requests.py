@@ -74,4 +74,4 @@ class Requests:
             elif lacks < 0:
                 self._over = True
         if more:
-            amounts[work.charged_leaf, self.tree.divisions[self.tree.division_of[work.quota_type]]] += more
+            amounts[work.charged_leaf, self.tree.division(work.quota_type)] += more

@@ -200,11 +200,15 @@ class Tree(Layout):
     def _window_division(self, window: Window) -> int:
         return self.division_of[self.types.index(window.gpu_type)] if window.gpu_type in self.types else 0
 
+    def division(self, quota_type: int) -> Division:
+        """In which a quota type is shared out."""
+        return self.divisions[self.division_of[quota_type]]
+
     # Use
 
     def charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
         """Add to (or, below zero, take from) what the leaf and all above it use."""
-        division = self.divisions[self.division_of[quota_type]]
+        division = self.division(quota_type)
         self.add(division.used, leaf, milli)
         if fixed:
             self.add(division.fixed, leaf, milli)
@@ -230,7 +234,7 @@ class Tree(Layout):
         """What is used below a node of one type, or of every type."""
         if quota_type == EVERY_TYPE:
             return sum([division.used[place] for division in self.divisions])
-        return (self.divisions[self.division_of[quota_type]].used if self.used_by_type is None else self.used_by_type[quota_type])[place]
+        return (self.division(quota_type).used if self.used_by_type is None else self.used_by_type[quota_type])[place]
 
     def limit_for(self, division: Division, place: int) -> int | None:
         """The limit as it binds in one division: a number over all types leaves what the other types do not use."""
@@ -334,7 +338,7 @@ class Tree(Layout):
 
     def within_guarantee(self, leaf: int, quota_type: int, milli: int, gone: Mapping[int, int] = NOTHING_GONE) -> bool:
         """Whether the path stays within its guarantees on every level, with what is gone by node of the tree."""
-        division = self.divisions[self.division_of[quota_type]]
+        division = self.division(quota_type)
         for place in self.path[leaf]:
             promised = division.guaranteed[place]
             if promised is not None and (over := division.used[place] + milli - promised) > 0 and over > self.sum_below(place, gone):

@@ -143,7 +143,7 @@ class Advisor:
         cycle, leaf = self.cycle, work.home
         if work.form.fixed or "preempt" not in cycle.settings.passes:
             return False
-        division = cycle.tree.divisions[cycle.tree.division_of[quota_type]]
+        division = cycle.tree.division(quota_type)
         room = min(division.fair[place] - division.used[place] for place in cycle.tree.path[leaf])
         spared = protected_for(cycle, leaf, "preempt")
         mine = work.form.least_milli(quota_type)

@@ -126,7 +126,7 @@ class Blockers:
             found.append(room)
             if "reclaim" in cycle.settings.passes:
                 found.extend(self._share(work, leaf, quota_type, milli))
-            short = self._shortages.get(cycle.tree.divisions[cycle.tree.division_of[quota_type]].name)
+            short = self._shortages.get(cycle.tree.division(quota_type).name)
             if short is not None:
                 found.append(short)
             if self._leaves_out:
@@ -152,7 +152,7 @@ class Blockers:
     def _share(self, work: Work, leaf: int, quota_type: int, milli: int) -> Reasons:
         """What the shares say: only what is idle may be used, or nobody uses more than his, or what those who do have is not enough."""
         tree = self.cycle.tree
-        division = tree.divisions[tree.division_of[quota_type]]
+        division = tree.division(quota_type)
         used, fair = division.used[leaf], division.fair[leaf]
         name = tree.names[leaf]
         if used + milli > fair:
