@@ -179,6 +179,23 @@ def test_a_sweep_that_is_killed_goes_on_where_it_was(tmp_path):
     assert not list((tmp_path / "cut/points").glob(".*")), "no half of a file is left"
 
 
+def test_an_interrupted_sweep_says_how_it_goes_on(tmp_path):
+    scenario = tmp_path / "s.json"
+    scenario.write_text(json.dumps(small()))
+    process = subprocess.Popen(
+        sweep(scenario, tmp_path / "out", "--load", "1,2", "--workers", "1"), cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("1/18 stated-load-1-seed-0: ")
+
+    process.send_signal(signal.SIGINT)
+
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "points are in" in said and said.endswith("The same command goes on.\n") and "Traceback" not in said
+    assert not list((tmp_path / "out/points").glob(".*"))
+
+
 def test_what_takes_too_long_times_out_and_is_played_again_when_asked(tmp_path):
     scenario = tmp_path / "s.json"
     scenario.write_text(json.dumps(small(jobs=60)))
