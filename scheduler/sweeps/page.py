@@ -50,19 +50,25 @@ def page(title: str, rows: Sequence[Row], knees: Sequence[str], axis: Axis, type
     head = "".join(f"<th>{escape(cell)}</th>" for cell in heads(axis, types))
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells(row, types))}</tr>" for row in rows)
     hours = [f"{length / 3_600_000:.1f}" for length in (interval.warm_up, interval.end, interval.until)]
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)} · sweep</title><link rel="icon" href="data:,"><style>{STYLE}</style></head><body>
-<h1>{escape(title)}</h1>
-<p>Measured from {hours[0]} h to {hours[1]} h of {hours[2]} h, the same for every point.</p>
-<p>Lines are means over seeds, bars reach from the lowest to the highest seed. A cross is saturated in at least one seed.</p>
-<h2>Knee</h2>{"".join(f"<p>{escape(line)}</p>" for line in knees)}
-<div class="charts">{charts}</div>
-<h2>Points</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
-<script type="application/json" id="figures">{drawn}</script>
-<script>{plotly.offline.get_plotlyjs()}</script><script>{DRAW}</script>
-</body></html>
-"""
+    said = (
+        f"Measured from {hours[0]} h to {hours[1]} h of {hours[2]} h, the same for every point.",
+        "Lines are means over seeds; bars reach from the lowest to the highest seed.",
+        "A cross is saturated in at least one seed.",
+    )
+    parts = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
+        f"<title>{escape(title)} · sweep</title><style>{STYLE}</style></head>",
+        f"<body><h1>{escape(title)}</h1>",
+        *(f"<p>{escape(line)}</p>" for line in said),
+        "<h2>Knee</h2>",
+        *(f"<p>{escape(line)}</p>" for line in knees),
+        f'<div class="charts">{charts}</div>',
+        f'<h2>Points</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>',
+        f'<script type="application/json" id="figures">{drawn}</script>',
+        f"<script>{plotly.offline.get_plotlyjs()}</script><script>{DRAW}</script></body></html>",
+    )
+    return "\n".join(parts) + "\n"
 
 
 def _figure(rows: Sequence[Row], axis: Axis, of: Figure) -> dict[str, Any]:
