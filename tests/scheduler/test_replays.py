@@ -14,7 +14,7 @@ from quotas.models import LedgerEntry, QuotaChange, QuotaNode, QuotaShare, Reser
 from quotas.services.changes import Wanted, change_draft
 from scheduler.engine.reading.scenario import parse
 from scheduler.loop.policy import policy
-from scheduler.models import Attempt, Dependency, QuotaReplay
+from scheduler.models import Attempt, Dependency, Gpu, QuotaReplay, Repartition
 from scheduler.services.forecasts import replays
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
 from scheduler.simulation import span
@@ -215,6 +215,14 @@ def test_a_draft_that_changes_nothing_changes_nothing_and_a_reservation_shows(wo
     after = played_week()
     assert after["acme/product/search"].waited[0] < HOUR
     assert after["acme/research/nlp"].held[0] > before["acme/research/nlp"].held[0], "what its borrower had done is done again"
+
+
+def test_gpus_that_were_split_anew_lately_do_not_spoil_the_week(world: Personas):
+    gpu = Gpu.objects.order_by("id")[0]
+    Repartition.objects.create(gpu=gpu, cluster_id=gpu.node.cluster_id, at=NOON - timedelta(minutes=10))
+    asked = replay_ask(access=world.access("superuser"), change=_draft(world), now=NOON, begin=lambda key: None)
+
+    assert replay_run(key=asked.pk, clock=lambda: NOON) == "done"
 
 
 def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyPatch):

@@ -7,8 +7,9 @@ import json
 import subprocess
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -38,7 +39,7 @@ from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 from scheduler.snapshots.spelling import Speller
 from scheduler.snapshots.taking import Snapshot
-from scheduler.snapshots.tree import archived_nodes, inner_nodes, past_usage, policy_of, tree_view
+from scheduler.snapshots.tree import TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span
 
 LENGTH = timedelta(days=7)
@@ -148,6 +149,7 @@ class Came:
     work: int
     estimate_ms: int | None
     limit_ms: int | None
+    name: str
 
 
 COLUMNS = (
@@ -165,12 +167,14 @@ COLUMNS = (
 )
 
 
-def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]:
+def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: timedelta = LENGTH, left_out: Counter[str] | None = None) -> list[Came]:
     """What was submitted in the last days or was there when they began, as of when it was due and free of others.
 
-    Jobs that left without having run or still wait for others are left out, as are drafts, and jobs of GPU types that there are no more.
+    Jobs that left without having run or still wait for others are left out, as are drafts, and jobs of GPU types that there are no more. All but
+    drafts are counted by reason.
     """
-    begin = now - LENGTH
+    left_out = Counter() if left_out is None else left_out
+    begin = now - length
     ran: dict[int, list[tuple[datetime, datetime | None, str]]] = defaultdict(list)
     attempts = Attempt.objects.filter(Q(ended_at__isnull=True) | Q(ended_at__gt=begin))
     for job, started, running, ended, outcome in attempts.order_by("id").values_list("job_id", "started_at", "running_at", "ended_at", "outcome"):
@@ -184,11 +188,14 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]
         *asked, at, not_before, estimate, limit, ended, on_hold, for_others = facts
         mine = ran.get(key, [])
         if not mine and (ended is not None or on_hold is not None or for_others):
+            left_out["ended without having run" if ended is not None else "held, or waits for other jobs"] += 1
             continue
         asks = kinds.asks(spec, *asked)
         if isinstance(asks, str):
-            continue  # it can't be read now
+            left_out["cannot be read any more"] += 1
+            continue
         if any(role.gpu_types and not any(one in types for one in role.gpu_types) for role in asks.kind.roles):
+            left_out["asks for GPU types that the fleet no longer has"] += 1
             continue
         due = max(moment for moment in (at, not_before, free_at.get(key)) if moment is not None)
         read.append((name, quota, asks, mine, due, estimate, limit, ended is not None))
@@ -207,7 +214,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str]) -> list[Came]
             stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
             work += max(SHORTEST, stated - sum(max(0, ((until or now) - since) // MILLISECOND) for since, until, _ in mine))
         after = max(0, (due - begin) // MILLISECOND)
-        found.append(Came(quota, *asks, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit))
+        found.append(Came(quota, *asks, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit, name))
     return found
 
 
@@ -252,25 +259,32 @@ def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, 
 
 def scenarios(snapshot: Snapshot, after: Tree, came: Sequence[Came], now: datetime) -> list[tuple[bytes, dict[str, int]]]:
     """With the tree as it is and as it would be: what a play reads, and the node of each of its quotas."""
-    engine = replace(policy().engine, forecast="none")
-    with_jobs = {one.quota_id for one in came}
-    begin = now - LENGTH
     found = []
     for rows in (snapshot.tree.rows, drafted_rows(snapshot, after, now)):
-        settings = ruled(engine, policy_of(rows))
-        past = past_usage(begin, settings.fairness, None)
-        tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
-        named = {quota.name for quota in tree.quotas}
-        calendar = windows_of_span(
-            begin,
-            now + timedelta(milliseconds=settings.window_horizon_ms),
-            paths={row[0]: row[2] for row in rows[0] if row[2] in named},
-            types=snapshot.fleet.capacity_milli.keys(),
-            levels=snapshot.fleet.topology.all_levels,
-        )
-        scenario = replace(snapshot.scenario, now=millis(begin), settings=settings, quotas=tree.quotas, windows=(), jobs=())
+        scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, now - LENGTH, now)
         found.append((scenario_text(scenario, came, tree.paths, calendar), {path: key for key, path in tree.paths.items()}))
     return found
+
+
+def begun(
+    snapshot: Snapshot, rows: tuple[Any, ...], with_jobs: AbstractSet[int], begin: datetime, now: datetime
+) -> tuple[Scenario, TreeView, list[Promised]]:
+    """The fleet of today as of a moment of the past, without jobs, under a tree of such rows; and the windows that it had since."""
+    settings = ruled(replace(policy().engine, forecast="none"), policy_of(rows))
+    past = past_usage(begin, settings.fairness, None)
+    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
+    named = {quota.name for quota in tree.quotas}
+    calendar = windows_of_span(
+        begin,
+        now + timedelta(milliseconds=settings.window_horizon_ms),
+        paths={row[0]: row[2] for row in rows[0] if row[2] in named},
+        types=snapshot.fleet.capacity_milli.keys(),
+        levels=snapshot.fleet.topology.all_levels,
+    )
+    # What was split anew within the last hour was not by then.
+    nodes = tuple(replace(node, repartitioned=()) if node.repartitioned else node for node in snapshot.scenario.nodes)
+    scenario = replace(snapshot.scenario, now=millis(begin), settings=settings, nodes=nodes, quotas=tree.quotas, windows=(), jobs=())
+    return scenario, tree, calendar
 
 
 # Playing
