@@ -13,7 +13,7 @@ from dashboards.telling import Event, events_tell
 from gpufleet.core.audit import Actor
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
-from gpufleet.core.templatetags.shell import gpus
+from gpufleet.core.templatetags.shell import gpus, gpus_told
 from quotas.models import BudgetUnit, ChangeState, QuotaChange, Reservation, ReservationState, Role, RoleBinding
 from quotas.permissions import Access, accesses_for_users
 from quotas.selectors.changes import edited_by, may_decide
@@ -108,7 +108,7 @@ def _reservation_words(reservation: Reservation, action: str, actor: Actor, fact
         case "reservation.end_window":
             return Told(f"Window ended: {name}", by)
         case "reservation.clear" if facts["missing_milli"]:
-            lacks = f"{gpus(facts['missing_milli'])} of {gpus(reservation.gpus_milli)} GPUs are missing"
+            lacks = f"{gpus(facts['missing_milli'])} of {gpus_told(reservation.gpus_milli)} missing"
             text = f"{facts['window']}: {lacks}, as running jobs cannot be asked to leave or hardware is out of service."
             return Told(f"Starts short of GPUs: {name}", text, FleetEvent.RESERVE_SHORT)
         case "reservation.release":

@@ -17,6 +17,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "simulate": "scheduler.cli:simulate",
     "sweep": "scheduler.sweeps.command:main",
     "trace": "scheduler.cli:trace",
+    "trace own": "gpufleet.own_trace:main",
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",
     "bench api": "gpufleet.bench.api:main",

@@ -116,14 +116,14 @@ def trace(arguments: Sequence[str]) -> int:
         shapes = [shape._replace(cpus=options.cpus) for shape in options.nodes]
         found: Imported = import_module(f"scheduler.traces.{options.kind}").imported(files, shapes)
         if not found.jobs:
-            raise TraceFault("No row can be played." + "".join(f"\n  {count}: it {why}" for why, count in found.left_out.most_common()))
+            raise TraceFault("No row can be played." + "".join(f"\n  {count} left out: {why}" for why, count in found.left_out.most_common()))
     except TraceFault as fault:
         print(fault, file=sys.stderr)
         return BAD_INPUT
     return write_scenario(orjson.dumps(found.scenario(options.limit)), options.out, len(found.jobs), found.left_out.most_common())
 
 
-def write_scenario(document: bytes, out: str, jobs: int, left_out: Sequence[tuple[str, int]]) -> int:
+def write_scenario(document: bytes, out: str, jobs: int | None, left_out: Sequence[tuple[str, int]]) -> int:
     """Only what `gpufleet simulate` reads is written. What it is, and what is left out of it, is said on standard error."""
     try:
         scenario = load(document)
@@ -140,9 +140,10 @@ def write_scenario(document: bytes, out: str, jobs: int, left_out: Sequence[tupl
         except OSError as error:
             print(f"{out}: {error.strerror}", file=sys.stderr)
             return BAD_INPUT
-    gpus = sum(node.gpus for node in scenario.nodes)
-    lines = [f"{len(scenario.jobs)} of {jobs} jobs, {len(scenario.quotas)} queues, {len(scenario.nodes)} nodes with {gpus} GPUs"]
-    lines += [f"  left out: {count} whose row {why}" for why, count in left_out]
+    gpus, played = sum(node.gpus for node in scenario.nodes), len(scenario.jobs)
+    head = f"{played} jobs" if jobs is None else f"{played} of {jobs} jobs"
+    lines = [f"{head}, {len(scenario.quotas)} queues, {len(scenario.nodes)} nodes with {gpus} GPUs"]
+    lines += [f"  {count} left out: {why}" for why, count in left_out]
     print("\n".join(lines), file=sys.stderr)
     return 0
 

@@ -17,7 +17,7 @@ COLUMNS = (
 )
 APART = "_unconsolidated"
 USUAL = (6, 4)  # nodes of each type, and GPUs of each: 24 GPUs of each type, as in the paper's smaller fleet
-UNKNOWN = "has no speed in the table for its kind and its number of GPUs"
+UNKNOWN = "no speed in the table for this kind of job on so many GPUs"
 Speeds = Mapping[tuple[str, int], Mapping[str, float]]  # by kind of job and GPUs: steps a second by GPU type
 
 
@@ -68,7 +68,7 @@ def _read(file: File, speeds: Speeds, types: Sequence[str], largest: int, found:
         steps, gpus, at, slack = row.number("total_steps"), row.whole("scale_factor"), row.number("arrival_time"), row.number("SLO", -1)
         speed = {name: steps_a_second for name, steps_a_second in speeds.get((row.text("job_type"), gpus), {}).items() if steps_a_second > 0}
         if not gpus or not steps:
-            found.left_out[NOTHING_ASKED if not gpus else "has no steps to do"] += 1
+            found.left_out[NOTHING_ASKED if not gpus else "no steps to do"] += 1
         elif not any(name in speed for name in types):
             found.left_out[UNKNOWN] += 1
         else:

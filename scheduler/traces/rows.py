@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 UNDATED = "2024-01-01T00:00:00Z"  # the beginning of traces that count seconds
 FIRST_LINE = 10_000  # characters, in which it ends
 FIRST_YEAR = 1990  # earlier years are epochs and slips
-NEVER_RAN = "never started, so its run time is unknown"
-STILL_RUNS = "has no end, so its run time is unknown"
+NEVER_RAN = "never started, so the run time is unknown"
+STILL_RUNS = "no end, so the run time is unknown"
 BACKWARDS = "ends before it starts"
 NOTHING_ASKED = "asks for neither GPUs nor CPUs"
 

@@ -49,9 +49,9 @@ def test_what_cannot_be_played_is_counted(tracing: Tracing) -> None:
 
     assert len(scenario["jobs"]) == 1
     assert said.splitlines()[1:] == [
-        "  left out: 2 whose row has no speed in the table for its kind and its number of GPUs",
-        "  left out: 1 whose row asks for neither GPUs nor CPUs",
-        "  left out: 1 whose row has no steps to do",
+        "  2 left out: no speed in the table for this kind of job on so many GPUs",
+        "  1 left out: asks for neither GPUs nor CPUs",
+        "  1 left out: no steps to do",
     ]
 
 

@@ -43,9 +43,9 @@ def test_virtual_clusters_are_queues_with_what_they_had(tracing: Tracing) -> Non
     ]
     assert said.splitlines()[0] == "4 of 4 jobs, 3 queues, 4 nodes with 28 GPUs"
     assert sorted(said.splitlines()[1:]) == [
-        "  left out: 1 whose row asks for neither GPUs nor CPUs",
-        "  left out: 1 whose row ends before it starts",
-        "  left out: 1 whose row never started, so its run time is unknown",
+        "  1 left out: asks for neither GPUs nor CPUs",
+        "  1 left out: ends before it starts",
+        "  1 left out: never started, so the run time is unknown",
     ]
     played = tracing.played()
     assert {name: row["ended"] for name, row in played.items() if name != "7"} == {"1": 5, "2": 610, "3": 50}

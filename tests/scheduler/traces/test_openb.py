@@ -48,10 +48,10 @@ def test_a_pod_asks_for_what_it_had_and_runs_as_long(tracing: Tracing) -> None:
     assert {job["name"]: job["preemptible"] for job in scenario["jobs"]} == {"p1": False, "p2": True, "p3": True, "p4": False}
     assert said.splitlines() == [
         "4 of 4 jobs, 1 queues, 3 nodes with 3 GPUs",
-        "  left out: 1 whose row never started, so its run time is unknown",
-        "  left out: 1 whose row asks for neither GPUs nor CPUs",
-        "  left out: 1 whose row ends before it starts",
-        "  left out: 1 whose row has no end, so its run time is unknown",
+        "  1 left out: never started, so the run time is unknown",
+        "  1 left out: asks for neither GPUs nor CPUs",
+        "  1 left out: ends before it starts",
+        "  1 left out: no end, so the run time is unknown",
     ]
     played = tracing.played()
     # The T4 has no room beside p1 but for a part of it; CPUs alone are on the node that has no GPU.

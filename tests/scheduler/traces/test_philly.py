@@ -42,10 +42,10 @@ def test_attempts_together_are_the_work_and_what_exceeds_a_machine_is_a_gang(tra
     assert short["work_s"] == 1
     assert said.splitlines()[0] == "3 of 3 jobs, 2 queues, 4 nodes with 26 GPUs"
     assert sorted(said.splitlines()[1:]) == [
-        "  left out: 1 whose row asks for neither GPUs nor CPUs",
-        "  left out: 1 whose row ends before it starts",
-        "  left out: 1 whose row has no end, so its run time is unknown",
-        "  left out: 2 whose row never started, so its run time is unknown",
+        "  1 left out: asks for neither GPUs nor CPUs",
+        "  1 left out: ends before it starts",
+        "  1 left out: no end, so the run time is unknown",
+        "  2 left out: never started, so the run time is unknown",
     ]
     played = tracing.played()
     assert {name: (row["started"], row["ended"]) for name, row in played.items()} == {"first": (0, 300), "big": (10, 640), "short": (20, 21)}
