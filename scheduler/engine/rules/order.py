@@ -24,6 +24,7 @@ class JobOrder:
     """The order of jobs in a queue: a window of the class is owed, class and number, age, name.
 
     It is owed while the window lasts, also where it is full or of another type (docs/engine.md, known faults).
+    Minima before surplus is no part of it: jobs grow when no pass adds anything more (cycle.py, grow.py).
     """
 
     def __init__(self, windows: Windows) -> None:

@@ -4,7 +4,7 @@ Its victims gave way to nobody then, and whoever took the place may have no righ
 victims are back, and the new job has to find victims of its own. Where it takes the places of several, that goes for the last of them first.
 The one that lost its place tries again when nobody else can do anything more, and what it gets then is safe for its minimum run time, as the
 next plan would see it. After a few such losses nothing is undone any more: the plan goes on as the next one would, to which those victims are
-history.
+history. That what a plan has started is taken first, without lost work or protection: `fresh` in units.py and victims.py.
 """
 
 from collections import Counter

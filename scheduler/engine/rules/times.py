@@ -17,7 +17,7 @@ FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS = 30_000, 3_600_000
 
 
 def duration(cycle: "Clocked", work: Work) -> int:
-    """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever."""
+    """How long it would hold its places: its limit, else its estimate times the learned overrun, else for ever: then nothing behind it has a date."""
     job = work.job
     if job.limit_ms is not None:
         return job.limit_ms

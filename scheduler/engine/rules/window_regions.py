@@ -1,4 +1,7 @@
-"""Where windows keep GPUs clear: each in its block or on all of a type, and together where they last at one time."""
+"""Where windows keep GPUs clear: each in its block or on all of a type, and together where they last at one time.
+
+What may start before them, and the jobs that they displace: windows.py.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

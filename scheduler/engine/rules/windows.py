@@ -226,7 +226,7 @@ class Windows:
     # What may start before a window
 
     def ends(self, work: Work) -> int:
-        """When its limit ends: of what gets more workers it has begun."""
+        """When its limit ends: of what gets more workers it has begun. What it may count of a window: `promised_to_fixed` in tree.py."""
         return _ends(work.job, self._began(work))
 
     def stays(self, window: Window, job: Job, started: int) -> bool:
