@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scheduler.engine.ahead import rehearsal as rehearsal_module
 from scheduler.engine.cycle import RUNS, make_plan
 from scheduler.engine.model.reasons import reason
 from scheduler.engine.model.values import Role
@@ -16,7 +17,6 @@ from scheduler.engine.place.placement import Placer
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
-from scheduler.engine.search import rehearsal as rehearsal_module
 from scheduler.engine.search.evicting import place_in, release, room_without
 from scheduler.engine.search.victims import fewest
 from scheduler.engine.state.fleet import View
