@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 
 from gpufleet.core.live.news import News
@@ -30,7 +30,21 @@ def budgets_step(*, now: datetime) -> int:
     turned = budgets_turn(now=now)
     for one in turned:
         budget_act(turned=one, now=now)
+    _still_running(now)
     return len(turned)
+
+
+def _still_running(now: datetime) -> None:
+    """A process may have ended between the count that stopped a budget and what follows: its jobs wind down now."""
+    for budget in (
+        Budget.objects.filter(stopped_at__isnull=False, at_stop=AtStop.WIND_DOWN, removed_at__isnull=True).select_related("quota").order_by("pk")
+    ):
+        if _running(budget).exists():
+            news = News()
+            with transaction.atomic():
+                _wind_down(budget, now, news)
+                news.publish()
+                lease_want()
 
 
 def budget_seen(sender: object, *, turned: Turned, now: datetime, **_: object) -> None:
@@ -53,11 +67,15 @@ def budget_act(*, turned: Turned, now: datetime) -> None:
 
 
 def _wind_down(budget: Budget, now: datetime, news: News) -> None:
-    path = budget.quota.path
-    running = Job.objects.filter(Q(quota=budget.quota) | Q(quota__path__startswith=f"{path}/"), state__in=HOLDING).exclude(preemptible="no")
-    cause = f"The budget {budget.public_id} ({budget.name}) of {path} is used up."
-    stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in running.order_by("pk").values_list("pk", flat=True)]
+    cause = f"The budget {budget.public_id} ({budget.name}) of {budget.quota.path} is used up."
+    stops = [Stop(key, JobState.PREEMPTED, "preempted", cause) for key in _running(budget).order_by("pk").values_list("pk", flat=True)]
     attempts_stop(stops=stops, now=now, news=news, want=False)
+
+
+def _running(budget: Budget) -> QuerySet[Job]:
+    """What it may stop and what does not save its work already."""
+    below = Q(quota=budget.quota) | Q(quota__path__startswith=f"{budget.quota.path}/")
+    return Job.objects.filter(below, state__in=set(HOLDING) - {JobState.CHECKPOINTING}).exclude(preemptible="no")
 
 
 def _people(budget: Budget) -> Sequence[User]:

@@ -170,6 +170,17 @@ def test_wind_down_saves_the_work_of_running_jobs_and_nothing_starts_again() -> 
     assert state(running) == JobState.PREEMPTED
 
 
+def test_a_stop_that_was_counted_and_not_acted_on_winds_down_with_the_next_step() -> None:
+    """The process ended in between: the budget was stopped, and its jobs ran on for the rest of the period."""
+    fleet, found = busy(1.4, at_stop="wind_down")
+    assert budget_count(key=found.pk, now=fleet.now) is not None
+    assert state(found.quota.jobs.get()) == JobState.RUNNING
+
+    budgets_step(now=fleet.now)
+
+    assert state(found.quota.jobs.get()) == JobState.CHECKPOINTING
+
+
 def test_a_new_period_begins_anew_and_a_larger_amount_opens_it() -> None:
     fleet, found = busy(1.4)
     budgets_step(now=fleet.now)
