@@ -99,7 +99,7 @@ def steps_open(access: Access, change: QuotaChange, standing: Standing | None) -
         steps.append("rebase")
     elif decides and approved and state != ChangeState.PROPOSED and not standing.faults:
         steps += ["apply", "schedule"]
-    elif own and not approved and state in (ChangeState.DRAFT, ChangeState.FAILED):
+    elif own and not approved and not standing.faults and state in (ChangeState.DRAFT, ChangeState.FAILED):
         steps.append("propose")
     if state == ChangeState.PROPOSED and decides and not author:
         steps.append("approve")

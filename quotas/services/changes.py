@@ -30,6 +30,7 @@ tree_changed = Signal()
 change_stepped = Signal()
 CHANGED_MEANWHILE = "Somebody else changed this node while you were editing it. Look at it again; nothing of yours was written."
 CHANGE_MOVED_ON = "This change was edited or decided meanwhile. Look at it again."
+CHANGES_NOTHING = "These edits change nothing."
 SECOND_PERSON = "{path} requires approval of changes by a second person. Draft a change and request approval."
 
 
@@ -81,7 +82,12 @@ def change_revise(*, access: Access, change: QuotaChange, wanted: Wanted, revisi
 
 
 def change_propose(*, access: Access, change: QuotaChange, revision: int, now: datetime) -> QuotaChange:
-    """Request the approval of a second person."""
+    """Request the approval of a second person, for edits that still differ from the tree of now and have no faults."""
+    edited = _edited_now(change)
+    if edited.faults:
+        raise ValidationError(edited.faults)
+    if not edited.touched:
+        raise ValidationError({"edits": [CHANGES_NOTHING]})
     return _decided(access, change, revision, (ChangeState.DRAFT, ChangeState.FAILED), ChangeState.PROPOSED, "quota_change.propose", now)
 
 
@@ -274,7 +280,7 @@ def _judged(access: Access, wanted: Wanted) -> tuple[list[Edit], Edited]:
     if faults:
         raise ValidationError(faults)
     if not edited.touched:
-        raise ValidationError({"edits": ["These edits change nothing."]})
+        raise ValidationError({"edits": [CHANGES_NOTHING]})
     rights_checked(access, edited)
     return edits, edited
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.core import mail
+from django.core.exceptions import ValidationError
 from django.urls import reverse
 
 from dashboards.alerts.selectors import activity_listed
@@ -14,6 +15,7 @@ from gpufleet.core.audit import SYSTEM
 from gpufleet.core.live.news import News
 from quotas.models import ChangeState, QuotaChange, Reservation, Role, Window
 from quotas.permissions import access_for_user
+from quotas.selectors.changes import change_standing, steps_open
 from quotas.services.changes import Wanted, change_apply, change_approve, change_draft, change_propose, change_reject, change_schedule, changes_turn
 from scheduler.models import Delivery, Notice
 from scheduler.services.notify.notices import Kind, Word, notices_choose, notices_say
@@ -82,6 +84,36 @@ def test_who_may_approve_a_change_is_told_that_it_waits(team: Personas) -> None:
     assert f'<a href="{notice.link}"><strong>Approval needed' in page
     assert team.client("second").get(notice.link).status_code == 200
     assert team.client("second").get("/api/v1/me/notices").json()["items"][0]["link"] == notice.link
+
+
+@pytest.mark.parametrize("edit", [{"op": "update", "set": {"weight": 3}}, {"op": "archive"}], ids=["touches nothing", "has a fault"])
+def test_what_another_change_has_done_meanwhile_is_not_proposed(team: Personas, edit: dict[str, Any]) -> None:
+    """Everybody has the rights that edits of no node take: admins of other departments were told of it."""
+    author = team.access("quota_admin")
+    edits = [edit | {"node": team.nodes[TEAM].public_id}]
+    made, same = (change_draft(access=author, wanted=Wanted(edits, reason="Twice"), now=NOON) for _ in range(2))
+    same = change_propose(access=author, change=same, revision=same.revision, now=NOON)
+    same = change_approve(access=team.access("second"), change=same, revision=same.revision, now=NOON)
+    change_apply(access=author, change=same, revision=same.revision, capacity=CAPACITY, now=NOON)
+    told()
+
+    with pytest.raises(ValidationError):
+        change_propose(access=author, change=made, revision=made.revision, now=NOON)
+    assert told() == []
+
+
+def test_edits_with_faults_are_not_offered_for_approval(team: Personas) -> None:
+    """The team under the draft has jobs by now: it cannot have a child, and nobody else changed the node."""
+    author = team.access("quota_admin")
+    made = change_draft(
+        access=author,
+        wanted=Wanted([{"op": "create", "node": "new", "parent": team.nodes[TEAM].public_id, "name": "child", "set": {"kind": "team"}}]),
+        now=NOON,
+    )
+    assert "propose" in steps_open(author, made, change_standing(author, made))
+    builders.job(quota=team.nodes[TEAM])
+
+    assert "propose" not in steps_open(author, made, change_standing(author, made))
 
 
 def test_superusers_are_told_where_nobody_else_may_approve(team: Personas) -> None:
