@@ -77,6 +77,9 @@ def reservation_told(sender: object, *, reservation: Reservation, action: str, a
     link = f"/reservations/{reservation.public_id}/"
     if told.event == FleetEvent.RESERVE_REQUESTED:
         people = _deciders(lambda access: may_decide_on(access, reservation.quota), but=actor.user.pk if actor.user is not None else None)
+        others = [key for key in _but_himself([reservation.requested_by_id], actor) if key not in people]
+        name = f"{reservation.name} ({reservation.owner_label})"
+        _tell(Kind.RESERVATION, others, f"Changed, needs approval: {name}", told.text, link, now)
     else:
         people = _but_himself([reservation.requested_by_id], actor)
     _tell(told.kind, people, told.title, told.text, link, now)

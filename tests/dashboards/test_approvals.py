@@ -202,6 +202,32 @@ def test_who_asked_is_told_what_others_do_with_it(team: Personas) -> None:
     assert told() == [(*("team_lead", "reservation"), title) for title in ("Cancelled", "Changed", "Window ended")]
 
 
+def test_who_asked_is_told_when_somebody_elses_change_waits_for_approval(team: Personas) -> None:
+    """The people who approve it were told, and the requester, whose reservation holds nothing by then, was not."""
+    builders.node(gpus=8)
+    team.users["lead"] = person("lead", role=Role.TEAM_LEAD, node=team.nodes[TEAM])
+    found = request(team)
+    reservation_decide(access=team.access("second"), reservation=found, approve=True, now=NOON)
+    told()
+    reservation_change(access=team.access("lead"), reservation=found, given={"gpus": 6}, now=NOON)
+
+    notice = Notice.objects.get(user__username="team_lead")
+    assert (notice.kind, notice.title) == ("reservation", "Changed, needs approval: Release (acme/research/nlp)")
+    assert notice.text.endswith("by Lead.")
+    assert told() == [
+        *((who, "approval", "Approval needed") for who in ("quota_admin", "second")),
+        ("team_lead", "reservation", "Changed, needs approval"),
+    ]
+
+
+def test_a_requester_who_may_approve_is_told_once_that_it_waits(team: Personas) -> None:
+    builders.node(gpus=8)
+    found = request(team, "quota_admin")
+    reservation_change(access=team.access("team_lead"), reservation=found, given={"gpus": 6}, now=NOON)
+
+    assert told() == [(who, "approval", "Approval needed") for who in ("quota_admin", "second")]
+
+
 def test_who_approves_what_he_asks_for_himself_is_told_nothing(team: Personas) -> None:
     builders.node(gpus=8)
     found = request(team, "quota_admin")
