@@ -4,7 +4,7 @@ Whoever approves it is told that it waits, and its author what was decided. What
 """
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,7 @@ from scheduler.selectors.windows import may_decide_on
 from scheduler.services.notify.notices import Kind, Word, notices_say
 
 MOST_TOLD = 50
+WORDS = ("name", "purpose")  # of a reservation; other words need no approval
 CHANGES = {
     ChangeState.PROPOSED: (FleetEvent.QUOTA_PROPOSED, "Approval needed"),
     ChangeState.APPROVED: (FleetEvent.QUOTA_APPROVED, "Approved"),
@@ -69,9 +70,20 @@ def _change_text(change: QuotaChange, actor: Actor) -> str:
     return f"{change.public_id}, by {by}.{f' {said}' if said else ''}"
 
 
-def reservation_told(sender: object, *, reservation: Reservation, action: str, actor: Actor, facts: dict[str, Any], now: datetime, **_: Any) -> None:
+def reservation_told(
+    sender: object,
+    *,
+    reservation: Reservation,
+    action: str,
+    actor: Actor,
+    facts: dict[str, Any],
+    before: Mapping[str, Any] | None = None,
+    now: datetime,
+    **_: Any,
+) -> None:
     """In the transaction of the step."""
-    told = _reservation_words(reservation, action, actor, facts)
+    is_reworded = before is not None and all(before.get(name) == value for name, value in facts.items() if name not in WORDS)
+    told = _reservation_words(reservation, action, actor, facts, is_reworded)
     if told is None:
         return
     link = f"/reservations/{reservation.public_id}/"
@@ -90,13 +102,13 @@ def reservation_told(sender: object, *, reservation: Reservation, action: str, a
         events_tell([Event(kind=told.event, title=told.title, text=told.text, path=path, link=link, subject=subject, by=actor.name)], now=now)
 
 
-def _reservation_words(reservation: Reservation, action: str, actor: Actor, facts: dict[str, Any]) -> Told | None:
+def _reservation_words(reservation: Reservation, action: str, actor: Actor, facts: dict[str, Any], is_reworded: bool) -> Told | None:
     name = f"{reservation.name} ({reservation.owner_label})"
     what = f"{reservation.public_id}, {gpus(reservation.gpus_milli)} {reservation.gpu_type} from {reservation.starts_at:%Y-%m-%d %H:%M} UTC"
     by = f"{what}, by {actor.name}."
     decided = f"{by}{f' {reservation.decision}' if reservation.decision else ''}"
     match action:
-        case "reservation.request" | "reservation.change" if reservation.state == ReservationState.REQUESTED:
+        case "reservation.request" | "reservation.change" if reservation.state == ReservationState.REQUESTED and not is_reworded:
             return Told(f"Approval needed: {name}", by, FleetEvent.RESERVE_REQUESTED, Kind.APPROVAL)
         case "reservation.request":
             return Told(f"Approved: {name}", by, FleetEvent.RESERVE_APPROVED, Kind.APPROVAL)

@@ -228,6 +228,20 @@ def test_a_requester_who_may_approve_is_told_once_that_it_waits(team: Personas) 
     assert told() == [(who, "approval", "Approval needed") for who in ("quota_admin", "second")]
 
 
+def test_other_words_of_what_waits_ask_nobody_for_approval_again(team: Personas) -> None:
+    builders.node(gpus=8)
+    team.users["lead"] = person("lead", role=Role.TEAM_LEAD, node=team.nodes[TEAM])
+    found = request(team)
+    told()
+    reservation_change(access=team.access("team_lead"), reservation=found, given={"name": "Release 2", "purpose": "Launch"}, now=NOON)
+    assert told() == []
+    reservation_change(access=team.access("lead"), reservation=found, given={"purpose": "Our launch"}, now=NOON)
+    assert told() == [("team_lead", "reservation", "Changed")]
+    reservation_change(access=team.access("team_lead"), reservation=found, given={"gpus": 3}, now=NOON)
+    assert told() == [(who, "approval", "Approval needed") for who in ("quota_admin", "second")]
+    assert [line.kind for line in ActivityEntry.objects.all()] == ["reserve.requested"] * 2
+
+
 def test_who_approves_what_he_asks_for_himself_is_told_nothing(team: Personas) -> None:
     builders.node(gpus=8)
     found = request(team, "quota_admin")

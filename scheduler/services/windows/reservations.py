@@ -38,7 +38,7 @@ FACTS = (
 MOMENTS = ("starts_at", "ends_at", "decided_at")
 UNDO_FOR = timedelta(minutes=15)  # so long an approval comes back by itself
 # Sent in the transaction of a step of a reservation or one of its windows, by people or by the clock: `reservation`, `action` as in the audit log,
-# `actor`, `facts` and `now`.
+# `actor`, `facts` and `now`; `before`, the facts that were replaced, where there were any.
 reservation_stepped = Signal()
 UNDONE = ("reservation.change", "reservation.cancel", "reservation.end_window")
 
@@ -297,4 +297,4 @@ def _record(
     audit_record(
         actor=actor, action=action, kind="reservation", object_id=found.public_id, quota=found.quota, before=before, after=after, reason=reason
     )
-    reservation_stepped.send(Reservation, reservation=found, action=action, actor=actor, facts=after or {}, now=now)
+    reservation_stepped.send(Reservation, reservation=found, action=action, actor=actor, facts=after or {}, before=before, now=now)
