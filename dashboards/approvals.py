@@ -131,7 +131,7 @@ def _reservation_words(reservation: Reservation, action: str, actor: Actor, fact
     return None
 
 
-def budget_told(sender: object, *, turned: Turned, title: str, text: str, now: datetime, **_: Any) -> None:
+def budget_told(sender: object, *, turned: Turned, title: str, text: str, actor: Actor, now: datetime, **_: Any) -> None:
     """Those who look after it have their notices already. Amounts of money are for those alone who see costs."""
     standing = turned.standing
     budget = standing.budget
@@ -139,7 +139,9 @@ def budget_told(sender: object, *, turned: Turned, title: str, text: str, now: d
         text = f"{standing.percent}% used."
     subject = {"budget": budget.public_id, "percent": standing.percent, "unit": budget.unit, "what": turned.what}
     link = f"/budgets/{budget.public_id}/"
-    events_tell([Event(kind=BUDGETS[turned.what], title=title, text=text, path=budget.quota.path, link=link, subject=subject)], now=now)
+    events_tell(
+        [Event(kind=BUDGETS[turned.what], title=title, text=text, path=budget.quota.path, link=link, subject=subject, by=actor.name)], now=now
+    )
 
 
 def _deciders(may: Callable[[Access], bool], *, but: int | None) -> list[int]:

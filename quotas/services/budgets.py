@@ -33,7 +33,7 @@ MOST_OF_A_NODE = 20
 # No transaction that writes usage lasts so much longer: what lies behind is in the ledger.
 SETTLED = LATE + timedelta(seconds=60)
 FIELDS = ("name", "gpu_type", "unit", "amount", "period", "zone", "starts_at", "ends_at", "warn_percent", "stop_percent", "at_stop")
-# Sent after a budget that was set, changed or excepted has been counted, where it warns, stops or goes on by that: `turned`, `now`.
+# Sent after a budget that was set, changed or excepted has been counted, where it warns, stops or goes on by that: `turned`, `actor`, `now`.
 budget_turned = Signal()
 COUNTED_ANEW = ("gpu_type", "period", "zone", "starts_at", "ends_at")
 
@@ -58,7 +58,7 @@ def budget_create(*, access: Access, given: Mapping[str, Any], now: datetime) ->
         budget.save(force_insert=True)
         _record(access.actor, "budget.create", budget, after=budget_facts(budget))
         _tell(budget)
-    _count_and_tell(budget, now)
+    _count_and_tell(access.actor, budget, now)
     return Budget.objects.select_related("quota").get(pk=budget.pk)
 
 
@@ -81,7 +81,7 @@ def budget_change(*, access: Access, budget: Budget, given: Mapping[str, Any], r
         found.save()
         _record(access.actor, "budget.change", found, before, after, str(given.get("reason") or "")[:REASON_LENGTH])
         _tell(found)
-    _count_and_tell(found, now)
+    _count_and_tell(access.actor, found, now)
     return Budget.objects.select_related("quota").get(pk=found.pk)
 
 
@@ -119,7 +119,7 @@ def exception_grant(*, access: Access, budget: Budget, extra: int | None, until:
         facts = {"extra": extra, "until": until.isoformat()}
         _record(access.actor, "budget.except", found, after=facts, reason=reason)
         _tell(found)
-    _count_and_tell(found, now)
+    _count_and_tell(access.actor, found, now)
     return made
 
 
@@ -131,7 +131,7 @@ def exception_end(*, access: Access, budget: Budget, reason: str = "", now: date
             raise Conflict(f"{found.public_id} has no exception now.")
         _record(access.actor, "budget.end_exception", found, reason=reason[:REASON_LENGTH])
         _tell(found)
-    _count_and_tell(found, now)
+    _count_and_tell(access.actor, found, now)
 
 
 # The turn
@@ -175,10 +175,10 @@ def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> 
     return Turned(standing, what) if what else None
 
 
-def _count_and_tell(budget: Budget, now: datetime) -> None:
+def _count_and_tell(actor: Actor, budget: Budget, now: datetime) -> None:
     turned = budget_count(key=budget.pk, now=now)
     if turned is not None:
-        budget_turned.send(Budget, turned=turned, now=now)
+        budget_turned.send(Budget, turned=turned, actor=actor, now=now)
 
 
 def budgets_unsettle(*, since: datetime) -> None:

@@ -7,6 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 
+from gpufleet.core.audit import SYSTEM, Actor
 from gpufleet.core.live.news import News
 from gpufleet.core.models import User
 from quotas.models import AtStop, Budget, Role, RoleBinding
@@ -21,7 +22,8 @@ from scheduler.services.notify.notices import Kind, Word, notices_say
 # Who is told: those who lead the team, and those who set its budgets.
 TOLD = (Role.TEAM_LEAD, Role.QUOTA_ADMIN)
 MOST_TOLD = 50
-# Sent in the transaction in which a budget that warns, stops or goes on is acted on, with what was said of it: `turned`, `title`, `text`, `now`.
+# Sent in the transaction in which a budget that warns, stops or goes on is acted on, with what was said of it: `turned`, `title`, `text`,
+# `actor`, `now`.
 budget_acted = Signal()
 
 
@@ -36,9 +38,8 @@ def budgets_step(*, now: datetime) -> int:
 
 def _still_running(now: datetime) -> None:
     """A process may have ended between the count that stopped a budget and what follows: its jobs wind down now."""
-    for budget in (
-        Budget.objects.filter(stopped_at__isnull=False, at_stop=AtStop.WIND_DOWN, removed_at__isnull=True).select_related("quota").order_by("pk")
-    ):
+    stopped = Budget.objects.filter(stopped_at__isnull=False, at_stop=AtStop.WIND_DOWN, removed_at__isnull=True)
+    for budget in stopped.select_related("quota").order_by("pk"):
         if _running(budget).exists():
             news = News()
             with transaction.atomic():
@@ -47,21 +48,22 @@ def _still_running(now: datetime) -> None:
                 lease_want()
 
 
-def budget_seen(sender: object, *, turned: Turned, now: datetime, **_: object) -> None:
+def budget_seen(sender: object, *, turned: Turned, actor: Actor, now: datetime, **_: object) -> None:
     """What somebody's change of a budget brings about."""
-    budget_act(turned=turned, now=now)
+    budget_act(turned=turned, actor=actor, now=now)
 
 
-def budget_act(*, turned: Turned, now: datetime) -> None:
+def budget_act(*, turned: Turned, actor: Actor = SYSTEM, now: datetime) -> None:
+    """`actor`, whose change of the budget brought it about, is not notified."""
     budget = turned.standing.budget
     news = News()
     with transaction.atomic():
         if turned.what == "stopped" and budget.at_stop == AtStop.WIND_DOWN:
             _wind_down(budget, now, news)
         title, text = _words(turned)
-        words = [Word(user.pk, title, text, link=f"/budgets/{budget.public_id}/") for user in _people(budget)]
+        words = [Word(user.pk, title, text, link=f"/budgets/{budget.public_id}/") for user in _people(budget) if user != actor.user]
         notices_say(kind=Kind.BUDGET, words=words, now=now, news=news)
-        budget_acted.send(Budget, turned=turned, title=title, text=text, now=now)
+        budget_acted.send(Budget, turned=turned, title=title, text=text, actor=actor, now=now)
         news.publish()
         lease_want()
 

@@ -10,6 +10,7 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
+from dashboards.models import ActivityEntry
 from gpufleet.core.models import User
 from quotas.budgets import burn_chart, burn_range, burn_ranges
 from quotas.models import Budget, BudgetDay
@@ -141,6 +142,18 @@ def test_what_brings_it_to_its_stop_is_acted_on_at_once(way: str) -> None:
 
     assert Notice.objects.filter(user=lead, kind="budget", title__startswith="Budget used up").count() == 1
     assert [job.state for job in Job.objects.all()] == [JobState.CHECKPOINTING]
+
+
+def test_who_changes_a_budget_is_not_told_what_it_brings_about() -> None:
+    """The others are, and Activity names the person."""
+    fleet, found = busy(0.5)
+    lead, admin = builders.person("lead"), builders.person("admin")
+    builders.role(lead, "team_lead", found.quota)
+    builders.role(admin, "quota_admin", found.quota.parent)
+    budget_change(access=access_for_user(admin), budget=found, given={"amount": 1000}, now=fleet.now)
+
+    assert [notice.user.username for notice in Notice.objects.filter(kind="budget")] == ["lead"]
+    assert [(line.kind, line.by) for line in ActivityEntry.objects.all()] == [("budget.stopped", access_for_user(admin).actor.name)]
 
 
 def test_an_exception_opens_it_until_it_expires() -> None:
