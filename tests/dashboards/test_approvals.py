@@ -11,13 +11,12 @@ from django.urls import reverse
 
 from dashboards.alerts.selectors import activity_listed
 from dashboards.models import ActivityEntry
-from gpufleet.core.audit import SYSTEM
 from gpufleet.core.live.news import News
 from quotas.models import ChangeState, QuotaChange, Reservation, Role, Window
 from quotas.permissions import access_for_user
 from quotas.selectors.changes import change_standing, steps_open
 from quotas.services.changes import Wanted, change_apply, change_approve, change_draft, change_propose, change_reject, change_schedule, changes_turn
-from scheduler.models import Delivery, Notice
+from scheduler.models import Delivery, Health, Node, Notice
 from scheduler.services.notify.notices import Kind, Word, notices_choose, notices_say
 from scheduler.services.notify.sending import sendings_turn
 from scheduler.services.windows.reservations import (
@@ -25,14 +24,14 @@ from scheduler.services.windows.reservations import (
     reservation_change,
     reservation_decide,
     reservation_request,
-    reservation_stepped,
     window_end,
 )
 from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas, person
 from tests.quotas.test_budgets import budget, busy
-from tests.scheduler.loop.worlds import H100
+from tests.scheduler.loop.test_whole_way import Fleet
+from tests.scheduler.loop.worlds import H100, submit
 
 pytestmark = pytest.mark.django_db
 HOUR, TEAM = timedelta(hours=1), "acme/research/nlp"
@@ -250,21 +249,41 @@ def test_who_approves_what_he_asks_for_himself_is_told_nothing(team: Personas) -
     assert told() == []
 
 
-@pytest.mark.parametrize(
-    ("action", "facts", "title"),
-    [
-        ("reservation.clear", {"leaving": [], "missing_milli": 2000}, "Starts short of GPUs"),
-        ("reservation.clear", {"leaving": ["j-1"], "missing_milli": 0}, None),
-        ("reservation.release", {"after_s": 600}, "Released unused"),
-    ],
-)
-def test_the_clock_tells_of_windows_that_lack_gpus_or_are_released(team: Personas, action: str, facts: dict[str, Any], title: str | None) -> None:
-    builders.node(gpus=8)
-    found = request(team, "quota_admin")
-    window = Window.objects.get().name
-    reservation_stepped.send(Reservation, reservation=found, action=action, actor=SYSTEM, facts={"window": window, **facts}, now=NOON)
+@pytest.mark.parametrize(("is_healthy", "titles"), [(True, []), (False, ["Starts short of GPUs"])])
+def test_the_clock_tells_of_a_window_that_lacks_gpus(team: Personas, is_healthy: bool, titles: list[str]) -> None:
+    """That jobs leave for it, as they should, is no news to its requester."""
+    other = builders.node(gpus=4)
+    fleet = running_elsewhere(team, gpus=8)
+    found = request(team, "quota_admin", gpus=12)
+    if not is_healthy:
+        Node.objects.filter(pk=other.pk).update(health=Health.DRAINED)
+    fleet.now = found.starts_at - timedelta(seconds=found.notice_s)
+    fleet.tick()
 
-    assert told() == ([("quota_admin", "reservation", title)] if title else [])
+    window = Window.objects.get()
+    assert (window.cleared_at, len(window.leaving), window.missing_milli) == (fleet.now, 1, 0 if is_healthy else 4000)
+    assert told() == [("quota_admin", "reservation", title) for title in titles]
+
+
+def test_the_clock_tells_of_a_window_that_is_released(team: Personas) -> None:
+    fleet = running_elsewhere(team, gpus=1)
+    found = request(team, "quota_admin", decay_s=600)
+    fleet.now = found.starts_at + timedelta(seconds=599)
+    fleet.tick()
+    assert told() == []
+    fleet.after(seconds=1).tick()
+
+    assert Window.objects.get().released_at == fleet.now
+    assert told() == [("quota_admin", "reservation", "Released unused")]
+
+
+def running_elsewhere(team: Personas, *, gpus: int) -> Fleet:
+    """A node of eight GPUs, on some of which another department borrows."""
+    builders.node(gpus=8)
+    fleet = Fleet()
+    submit(team.nodes["acme/product/search"], gpus=gpus, spec={"work_s": 200_000, "grace_s": 20})
+    fleet.tick()
+    return fleet
 
 
 @pytest.mark.parametrize("unit", ["gpu_hours", "money"])
