@@ -1,7 +1,7 @@
 """A month or any other period of charges as people read it: by what they choose, inside the subtrees whose costs they may see."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, NamedTuple
@@ -247,11 +247,12 @@ def report(access: Access, period: Period, *, by: str = "team", rule: str = "apa
             rows[above(DEPTH_OF[by])(path) if by in DEPTH_OF else path]["reserved_unused"] += unused
     idle = _idle(access, period)
     parts = _idle_parts(rows, by, rule, sum(one.effective_nanos for one in idle))
-    budgets = _budgets(access, period, now) if by in ("team", "department", "project") else {}
     # Days, jobs and labels of the period before are others.
     keys = list({**rows, **(before if by in BY and by not in ("day", "job") else {}), **parts})
     keys.sort(key=(lambda key: (0, key)) if by == "day" else (lambda key: (-rows[key]["effective_nanos"] if key in rows else 0, key)))
-    made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in keys[:most]]
+    shown = keys[:most]
+    budgets = _budgets(access, period, frozenset(shown), now) if by in ("team", "department", "project") else {}
+    made = [_row(key, rows.get(key, {}), before.get(key, {}).get("effective_nanos", 0), parts.get(key, 0), budgets.get(key)) for key in shown]
     sums = _added(rows.values())
     total = _row("", sums, _added(before.values())["effective_nanos"], sum(parts.values()))
     left = sum(one.effective_nanos for one in idle) - sum(parts.values())
@@ -492,14 +493,18 @@ def _idle_parts(rows: Mapping[str, Mapping[str, int]], by: str, rule: str, amoun
     return shared(amount, weights)
 
 
-def _budgets(access: Access, period: Period, now: datetime) -> dict[str, Budgeted]:
-    """In the month that runs, of each node the budget for all types that is used most, of hours or money, whatever its own period."""
+def _budgets(access: Access, period: Period, paths: Set[str], now: datetime) -> dict[str, Budgeted]:
+    """In the month that runs, of each of these nodes the budget for all types that is used most, of hours or money, whatever its own period.
+
+    As the turn counted it last: to add what came since is a query of the ledger for each budget.
+    """
     if period.month is None or not period.start <= now < period.end:
         return {}
     money, hours = Q(access.visible(Can.SEE_COSTS, "quota__path"), unit=BudgetUnit.MONEY), access.visible(Can.SEE, "quota__path")
     found = Budget.objects.filter(money | Q(hours, unit=BudgetUnit.GPU_HOURS), removed_at__isnull=True, gpu_type="").select_related("quota")
     most: dict[str, Budgeted] = {}
-    for one in standings(found.order_by("pk").prefetch_related("exceptions"), price_book(), now):
+    of_rows = [one for one in found.order_by("pk").prefetch_related("exceptions") if one.quota.path in paths]
+    for one in standings(of_rows, price_book(), now, fresh=False):
         path, known = one.budget.quota.path, most.get(one.budget.quota.path)
         if not one.period.is_over and (known is None or one.percent > known.percent):
             most[path] = Budgeted(one.percent, one.budget.name)

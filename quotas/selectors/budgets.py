@@ -190,7 +190,8 @@ def standings(budgets: Iterable[Budget], rates: PriceBook, now: datetime, *, fre
     """How budgets stand at a moment; with `fresh` what the turn has not counted yet is added."""
     found = list(budgets)
     days: dict[int, list[BudgetDay]] = defaultdict(list)
-    for row in BudgetDay.objects.filter(budget__in=[budget.pk for budget in found]).order_by("day"):
+    first = min((day_of(period_at(budget, now).start, budget.zone) for budget in found), default=date.max)
+    for row in BudgetDay.objects.filter(budget__in=[budget.pk for budget in found], day__gte=first).order_by("day"):
         days[row.budget_id].append(row)
     return [_standing(budget, days[budget.pk], rates, now, fresh) for budget in found]
 

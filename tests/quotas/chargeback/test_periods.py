@@ -6,6 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +107,22 @@ def test_a_row_tells_the_budget_that_is_used_most_whatever_its_unit_and_period(w
     assert (rows["acme/research/nlp"].budget_percent or 0) > 100
     assert rows["acme/product/search"].budget_percent is None
     assert not report(access, Period.of(OCTOBER), by="team", now=NOW).is_budgeted, "of a month that is over"
+
+
+def test_a_report_asks_as_often_for_one_budget_as_for_many(world: Personas) -> None:
+    access, later = world.access("superuser"), NOW + timedelta(hours=3)
+    wish = {"unit": "gpu_hours", "period": "month", "zone": "UTC", "at_stop": "nothing_new", "amount": 1000}
+
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as asked:
+            assert report(access, Period.of(NOVEMBER), by="team", now=later).is_budgeted
+        return len(asked)
+
+    budget_create(access=access, given=wish | {"quota": "acme/research/nlp", "name": "one"}, now=NOW)
+    few = queries()
+    for path in ("acme", "acme/research", "acme/research/nlp", "acme/product/search"):
+        budget_create(access=access, given=wish | {"quota": path, "name": "more"}, now=NOW)
+    assert queries() == few
 
 
 def costs_page(world: Personas, month: str) -> str:
