@@ -78,11 +78,11 @@ class RateCardIn(Taken):
 
 
 class RateCardPut(Taken):
-    """All of a draft as it shall be. A version of a card keeps that card's times."""
+    """A draft as it shall be; times and note that are left out stay. A version of a card keeps that card's times."""
 
     name: str = Field(max_length=80)
     valid_from: datetime | None = Field(None, description="Null: as it was.")
-    valid_to: datetime | None = None
+    valid_to: datetime | None = Field(None, description="Null: no end.")
     note: str = Field("", max_length=280)
     prices: list[PriceIn] = Field(max_length=500)
 
@@ -115,8 +115,9 @@ def rate_card(request: HttpRequest, public_id: str, response: HttpResponse) -> d
 def rate_card_put(request: HttpRequest, public_id: str, body: RateCardPut, response: HttpResponse) -> dict[str, Any]:
     """409 where it is a draft no longer. With `If-Match` only if nothing has changed."""
     access = access_of(request)
-    given = body.dict(exclude={"prices", "valid_from"}) | {"lines": [price.dict() for price in body.prices]}
-    given |= {"valid_from": body.valid_from} if body.valid_from is not None else {}
+    given = body.dict(exclude={"prices"}, exclude_unset=True) | {"lines": [price.dict() for price in body.prices]}
+    if body.valid_from is None:
+        given.pop("valid_from", None)
     changed = card_change(access=access, card=card_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
     stamped(response, changed.revision)
     return card_told(changed)

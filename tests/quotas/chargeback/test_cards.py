@@ -201,3 +201,18 @@ def test_programs_edit_a_draft_and_no_active_card(personas, draft, activate) -> 
     assert finance.put(address, body, content_type="application/json", headers={"If-Match": tag}).status_code == 412
     activate(RateCard.objects.get())
     assert finance.put(address, body, content_type="application/json").status_code == 409
+
+
+def test_what_an_edit_leaves_out_stays_and_what_it_sends_as_null_goes(personas, draft) -> None:
+    card = draft(until=NOON + DAY)
+    card_change(access=personas.access("finance"), card=card, given={"note": "As agreed."}, now=NOON)
+
+    def put(**said: object) -> tuple[object, ...]:
+        body = {"name": "Rates", "prices": [line()]} | said
+        told = personas.client("finance").put(f"/api/v1/rate-cards/{card.public_id}", body, content_type="application/json").json()
+        return told["valid_from"][:10], told["valid_to"] and told["valid_to"][:10], told["note"]
+
+    first, last = (f"{at:%Y-%m-%d}" for at in (NOON, NOON + DAY))
+    assert put() == (first, last, "As agreed.")
+    assert put(valid_from=None, note="") == (first, last, "")
+    assert put(valid_to=None) == (first, None, "")
