@@ -75,7 +75,10 @@ def _utilization(hours: Hours) -> Tile:
         reverse("gap"),
         value=NOTHING if week is None else f"{week:.0f}%",
         note=_note(
-            week, before, f"{week - before:+.0f} points on the week before" if week is not None and before is not None else "", shares[-WEEK_HOURS:]
+            week,
+            before,
+            f"{week - before:+.0f} points on the week before" if week is not None and before is not None else "",
+            few=_few(shares[-WEEK_HOURS:]),
         ),
         course=_drawn(shares[-WEEK_HOURS:]),
     )
@@ -100,7 +103,10 @@ def _idle_micros(hours: Hours, rates: Mapping[str, int]) -> Floats:
 def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
     micros = _idle_micros(hours, rates)
     week, before = (_sum(micros[part]) for part in (slice(-WEEK_HOURS, None), slice(-2 * WEEK_HOURS, -WEEK_HOURS)))
-    told = "" if week is None or not before else f"{money(round(week), 0)} in 7 days, {100 * (week - before) / before:+.0f}%"
+    cost = "" if week is None else f"{money(round(week), 0)} in 7 days"
+    told = "" if week is None or not before else f"{cost}, {100 * (week - before) / before:+.0f}%"
+    few_of_week = _few(micros[-WEEK_HOURS:])
+    few = _few(micros[first:]) or (few_of_week and f"{cost}, {few_of_week}")
     month = _sum(micros[first:]) if any(kind in rates for kind in hours.types) else None
     free = [kind for kind in hours.types if kind not in rates]
     return Tile(
@@ -108,7 +114,7 @@ def _idle_cost(hours: Hours, rates: Mapping[str, int], *, first: int) -> Tile:
         "Allocated, not computing; at today's rates",
         reverse("idle"),
         value=NOTHING if month is None else money(round(month), 0),
-        note=f"no rate for {', '.join(free)}" if free else _note(week, before or None, told, micros[first:]),
+        note=f"no rate for {', '.join(free)}" if free else _note(week, before or None, told, few=few),
         tone="warn",
         course=_drawn(micros[-WEEK_HOURS:]),
     )
@@ -118,14 +124,17 @@ def _sum(values: Floats) -> float | None:
     return float(np.nansum(values)) if not np.isnan(values).all() else None
 
 
-def _note(week: float | None, before: float | None, told: str, behind: Floats) -> str:
-    """`behind` are the hours of the figure. Where more than a tenth of them is missing it is no figure of the whole time, and says so."""
+def _note(week: float | None, before: float | None, told: str, *, few: str) -> str:
+    """The comparison with the week before, unless figures are `few`."""
     if week is None:
         return "first figures after an hour"
-    if before is not None:
-        return told
-    read = int(np.count_nonzero(~np.isnan(behind)))
-    return f"from {duration(3600 * read)} of figures" if read < WHOLE * len(behind) else "no figures of the week before"
+    return few or (told if before is not None else "no figures of the week before")
+
+
+def _few(hours: Floats) -> str:
+    """Where more than a tenth of these hours is missing, a figure of them is none of the whole time, and says so."""
+    read = int(np.count_nonzero(~np.isnan(hours)))
+    return f"from {duration(3600 * read)} of figures" if read < WHOLE * len(hours) else ""
 
 
 def _drawn(values: Floats) -> list[float | None]:

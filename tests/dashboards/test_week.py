@@ -23,10 +23,10 @@ pytestmark = pytest.mark.django_db
 H100 = "H100-SXM-80GB"
 
 
-def hour(ago: int, *, computing: int = 0, idle: int = 0, down: int = 0, span: int = HOUR) -> None:
-    """An hour before noon, of two snapshots: GPUs by cause on average."""
+def hour(*ago: int, computing: int = 0, idle: int = 0, down: int = 0, span: int = HOUR) -> None:
+    """Hours before noon, each of two snapshots: GPUs by cause on average."""
     parts = {Part(cause, H100, "", "", None): 2000 * gpus for cause, gpus in ((Cause.COMPUTING, computing), (Cause.IDLE, idle), (Cause.FAILED, down))}
-    gaps_write(span, {NOON - timedelta(hours=ago): Gap(2, parts)})
+    gaps_write(span, {NOON - timedelta(hours=one): Gap(2, parts) for one in ago})
 
 
 def tiles(**more):
@@ -34,9 +34,10 @@ def tiles(**more):
 
 
 def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_queries) -> None:
-    hour(1, computing=6, idle=1, down=1)
-    hour(2, computing=2, idle=5, down=1)
-    hour(168 + 1, computing=2, idle=3, down=3)
+    hour(*range(1, 85), computing=6, idle=1, down=1)
+    hour(*range(85, 169), computing=2, idle=3, down=3)
+    hour(*range(169, 337), computing=2, idle=1, down=5)
+    hour(*range(337, 469), idle=1)
     hour(1, computing=8, span=QUARTER)  # of another grain: counts nowhere
     for span, ago, largest in ((60, 0, 24), (HOUR, 1, 64)):
         figures = {"piles": [], "largest": {H100: {"cluster": largest, "leaf": 8}}, "idle": [], "kept_out": []}
@@ -51,8 +52,8 @@ def test_the_tiles_compare_a_week_with_the_week_before(django_assert_max_num_que
         told = tiles(rates={H100: 2_000_000})
 
     assert (told["Utilization"].value, told["Utilization"].note) == ("50%", "+25 points on the week before")
-    assert (told["Idle cost this month"].value, told["Idle cost this month"].note) == ("$18", "$12 in 7 days, +100%")
-    assert idle_of_month(rates={H100: 2_000_000}, now=NOON + timedelta(minutes=20)) == 18_000_000
+    assert (told["Idle cost this month"].value, told["Idle cost this month"].note) == ("$1,272", "$672 in 7 days, +100%")
+    assert idle_of_month(rates={H100: 2_000_000}, now=NOON + timedelta(minutes=20)) == 1_272_000_000
     (row,) = told["Largest job that fits now"].rows
     assert (row.gpus, row.change) == (24, "-8 on the mean of 7 days")
     assert (told["Waiting p95"].value, told["Waiting p95"].note) == (duration(100), f"+{duration(90)} on the week before")
@@ -71,6 +72,16 @@ def test_a_week_or_month_of_few_figures_says_how_many() -> None:
     told = tiles(rates={H100: 2_000_000})
     assert told["Utilization"].note == "no figures of the week before"
     assert told["Idle cost this month"].note == f"from {duration(167 * HOUR)} of figures", "it is the 20th"
+
+
+def test_few_figures_of_the_week_are_told_whatever_there_is_of_the_weeks_before() -> None:
+    hour(1, 2, 3, computing=6, idle=2)
+    hour(169, computing=2, idle=1)
+    few = f"from {duration(3 * HOUR)} of figures"
+    assert tiles(rates={})["Utilization"].note == few
+
+    hour(*range(44, 469), computing=2, idle=1)
+    assert tiles(rates={H100: 2_000_000})["Idle cost this month"].note == f"$262 in 7 days, from {duration(128 * HOUR)} of figures"
 
 
 def test_a_week_without_figures_says_so() -> None:
