@@ -126,6 +126,18 @@ def test_a_month_is_closed_with_all_its_idle_time(world) -> None:
     assert chain_faults() == []
 
 
+def test_teams_that_a_month_charges_are_counted_before_it_is_closed(world) -> None:
+    """A team that used GPUs in the month before alone is in the report, to compare."""
+    used(world.nodes["acme/research/vision"], START - timedelta(days=9), 5, job="j-4")
+    for first in (date(2026, 9, 1), OCTOBER):
+        month_refresh(first=first, now=LATER)
+
+    asked = world.client("finance").get("/cost/2026-10/close/").content.decode()
+
+    assert len(report(world.access("finance"), Period.of(OCTOBER), by="team", now=LATER).rows) == 3
+    assert f"{hours(total(OCTOBER)[0])} GPU-hours of 2 teams</dd>" in asked
+
+
 def test_open_months_are_rated_anew_where_all_was_charged_from_its_allocation(world) -> None:
     for first in (OCTOBER, NOVEMBER):
         month_refresh(first=first, now=LATER)
