@@ -45,6 +45,7 @@ class Row:
 class Knee:
     value: float | None  # the last before the bend; None: none can be told
     is_reached: bool  # whether the next value is past the bend, or there is none
+    unknown: str = ""  # why nothing can be said, where the easiest value has no queue time to compare with
 
 
 FIGURES = {
@@ -88,7 +89,11 @@ def knee_of(rows: Sequence[Row], axis: Axis) -> Knee:
     """The rows of one policy. From the easiest value on (the lowest load, the largest fleet), the last at which every seed completes and the 95%
     queue time is at most twice that at the easiest value plus an hour."""
     eased = sorted(rows, key=lambda row: row.value if axis == "load" else -row.value)
-    first = eased[0].figures["wait_p95"] if eased else None
+    if not eased:
+        return Knee(None, True)
+    if why := _incomparable(eased[0], axis):
+        return Knee(None, True, why)
+    first = eased[0].figures["wait_p95"]
     if first is None:
         return Knee(None, True)
     last = None
@@ -100,9 +105,21 @@ def knee_of(rows: Sequence[Row], axis: Axis) -> Knee:
     return Knee(last, False)
 
 
+def _incomparable(easiest: Row, axis: Axis) -> str:
+    state, _ = easiest.states[-1]
+    value = f"load {easiest.value:g}" if axis == "load" else f"{easiest.value:g} nodes"
+    if state in ("timed out", "failed"):
+        return f"unknown: {value} {easiest.state}" + ("; use --retry with a longer --timeout" if state == "timed out" else "")
+    if easiest.is_complete and easiest.figures["wait_p95"] is None:
+        return f"no job was submitted in the measured interval at {value}; use a longer --until"
+    return ""
+
+
 def knee_text(policy: str, knee: Knee, axis: Axis) -> str:
     lower, higher = ("lower", "higher") if axis == "load" else ("larger", "smaller")
     what = "load" if axis == "load" else "fleet size"
+    if knee.unknown:
+        return f"{policy}: {knee.unknown}"
     if knee.value is None:
         return f"{policy}: past the knee at every {what}; sweep {lower} ones"
     told = f"{knee.value:g}" if axis == "load" else f"{knee.value:g} nodes"

@@ -17,7 +17,7 @@ from scheduler.sweeps.measuring import Measured, measured
 from scheduler.sweeps.points import Interval, Point, arrivals, interval_of, nodes_of, scenario_of
 from scheduler.sweeps.policies import POLICIES, type_blind
 from scheduler.sweeps.running import folder_of, play
-from scheduler.sweeps.telling import Knee, Row, Spread, knee_of, rows_of
+from scheduler.sweeps.telling import Knee, Row, Spread, knee_of, knee_text, rows_of
 from tests.servers import PROJECT
 
 from ..engine.scenes import A100, H100, job, node, quota, scene
@@ -319,12 +319,26 @@ def row(value: float, wait_h: float | None, *states: str) -> Row:
         ("load", [row(0.6, 0), row(0.8, 0.9)], Knee(0.8, False)),
         ("load", [row(0.6, 0), row(0.8, 0, "completed", "saturated"), row(1.0, 0)], Knee(0.6, True)),
         ("load", [row(0.6, 0, "saturated"), row(0.8, 0)], Knee(None, True)),
-        ("load", [row(0.6, None, "timed out"), row(0.8, 0)], Knee(None, True)),
         ("nodes", [row(8, 9), row(12, 1), row(16, 0)], Knee(12, True)),
     ],
 )
 def test_the_knee_is_the_last_value_before_the_bend(axis, rows, knee):
     assert knee_of(rows, axis) == knee
+
+
+@pytest.mark.parametrize(
+    ("axis", "rows", "said"),
+    [
+        ("load", [row(0.2, None), row(0.6, 0)], "no job was submitted in the measured interval at load 0.2; use a longer --until"),
+        ("nodes", [row(8, 0), row(16, None)], "no job was submitted in the measured interval at 16 nodes; use a longer --until"),
+        ("load", [row(0.2, None, "timed out"), row(0.6, 0)], "unknown: load 0.2 timed out; use --retry with a longer --timeout"),
+        ("load", [row(0.2, 0, "completed", "timed out")], "unknown: load 0.2 timed out (1 of 2); use --retry with a longer --timeout"),
+        ("nodes", [row(8, 0), row(16, 0, "completed", "failed")], "unknown: 16 nodes failed (1 of 2)"),
+        ("load", [row(0.2, 0, "saturated"), row(0.6, 0)], "past the knee at every load; sweep lower ones"),
+    ],
+)
+def test_without_a_knee_the_reason_is_that_of_the_easiest_value(axis, rows, said):
+    assert knee_text("stated", knee_of(rows, axis), axis) == f"stated: {said}"
 
 
 def test_points_that_did_not_end_are_not_averaged_in():
