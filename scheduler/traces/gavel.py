@@ -5,6 +5,7 @@ and those of workers that lie together. Speeds become relative to the fastest ty
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,14 +48,21 @@ def throughputs(file: File) -> tuple[list[str], Speeds]:
         for name in types:
             for kind, speeds in document[name].items():
                 title, _, gpus = kind.removeprefix("(").removesuffix(")").rpartition(",")
-                found.setdefault((title.strip().strip("'"), int(gpus)), {})[name] = float(speeds["null"])
+                found.setdefault((title.strip().strip("'"), int(gpus)), {})[name] = _speed(speeds["null"])
     except json.JSONDecodeError as error:
         raise TraceFault(f"{file.name}, line {error.lineno}: {error.msg}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise TraceFault(f'{file.name} is not a table of Gavel\'s throughputs, such as {{"v100": {{"(\'A3C\', 1)": {{"null": 4.2}}}}}}.') from None
     if not types:
         raise TraceFault(f"{file.name} names no GPU type.")
     return types, found
+
+
+def _speed(written: Any) -> float:
+    found = float(written)
+    if not 0 <= found < math.inf:
+        raise ValueError(f"{found} is not a speed")
+    return found
 
 
 def _read(file: File, speeds: Speeds, types: Sequence[str], largest: int, found: Imported) -> None:

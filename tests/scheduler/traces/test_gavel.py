@@ -75,6 +75,9 @@ def test_a_table_that_is_none_is_told(tracing: Tracing) -> None:
     assert "speeds.json, line 2: Expecting" in tracing.refused("gavel", trace, tracing.file("speeds.json", "{\n]"))
     for table in ('{"v100": 3}', '{"v100": {"A3C": {"null": 1}}}', '{"v100": {"(\'A3C\', 1)": {}}}', '{"v100": {"(\'A3C\', 1)": 7}}'):
         assert "is not a table of Gavel's throughputs" in tracing.refused("gavel", trace, tracing.file("speeds.json", table))
+    for speed in ("7" * 400, "7" * 5000, "NaN", "Infinity", "1e400", "-1"):
+        table = f'{{"v100": {{"(\'A3C\', 1)": {{"null": {speed}}}}}}}'
+        assert "is not a table of Gavel's throughputs" in tracing.refused("gavel", trace, tracing.file("speeds.json", table)), speed
     assert "names no GPU type" in tracing.refused("gavel", trace, tracing.file("speeds.json", "{}"))
     assert "must name GPU types of the table (v100, k80)" in tracing.refused(
         "gavel", trace, tracing.file("speeds.json", TABLE), "--nodes", "1x8:h100"
