@@ -80,11 +80,12 @@ def moment(written: str | None) -> datetime | None:
     wrong = ValueError(f"is {written[:40]!r}; a time such as 2020-06-09 18:41:01 is expected")
     try:
         found = datetime.fromisoformat(written.strip())
-    except ValueError:
+        found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise wrong from None
     if found.year < FIRST_YEAR:
         raise wrong
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    return found
 
 
 def header_of(file: File) -> frozenset[str]:

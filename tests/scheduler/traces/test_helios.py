@@ -57,6 +57,7 @@ def test_virtual_clusters_are_queues_with_what_they_had(tracing: Tracing) -> Non
     [
         ("1,u,v,1,1,1,X,yesterday,,,0,0", "line 2: submit_time is 'yesterday'; a time such as 2020-06-09 18:41:01 is expected"),
         ("1,u,v,1,1,1,X,,,,0,0", "line 2: submit_time is empty"),
+        ("1,u,v,1,1,1,X,9999-12-31T23:59:59-01:00,,,0,0", "line 2: submit_time is '9999-12-31T23:59:59-01:00'; a time such as"),
         ("1,u,v,1.5,1,1,X,2020-06-09 18:41:01,,,0,0", "line 2: gpu_num is '1.5'; a whole number from 0 is expected"),
         ("1,u,,1,1,1,X,2020-06-09 18:41:01,,,0,0", "line 2: vc is empty"),
         ("1,u,v", "line 2: has 3 values; the header names 12 columns"),
