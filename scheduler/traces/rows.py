@@ -90,7 +90,7 @@ def moment(written: str | None) -> datetime | None:
 
 def header_of(file: File) -> frozenset[str]:
     """The names of the columns, as far as the first line has any."""
-    return frozenset(name.strip() for name in file.text[:FIRST_LINE].split("\n")[0].split(","))
+    return frozenset(name.strip() for name in next(csv.reader([file.text[:FIRST_LINE].split("\n")[0]]), ()))
 
 
 def table(file: File, columns: frozenset[str], trace: str) -> Iterator[Row]:

@@ -57,6 +57,8 @@ def test_machines_are_those_of_the_list_or_of_the_command(tracing: Tracing) -> N
 
     listed, _ = tracing.scenario("philly", machines, log)
     assert [(node["gpu_type"], node["quota_type"], node["gpus"]) for node in listed["nodes"]] == [("GPU-12GB", "GPU", 2), ("GPU-24GB", "GPU", 8)]
+    quoted = tracing.file("quoted", '"machineId","number of GPUs","single GPU mem"\n"m1","2","12GB"\n')
+    assert [node["gpus"] for node in tracing.scenario("philly", quoted, log)[0]["nodes"]] == [2]
     named, _ = tracing.scenario("philly", machines, log, "--nodes", "4x4:V100")
     assert [node["gpu_type"] for node in named["nodes"]] == ["V100"] * 4
     assert named["jobs"][1]["roles"] == [{"name": "worker", "min": 4, "max": 4, "gpus": 4}]
