@@ -152,6 +152,8 @@ def _entries(file: File) -> Iterator[Entry]:
             raw, end = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
             raise TraceFault(f"{file.name}, line {error.lineno}: {error.msg}") from None
+        except ValueError:  # Python reads no whole number of thousands of digits
+            raise TraceFault(f"{file.name}, line {line}: a number has too many digits") from None
         except RecursionError:
             raise TraceFault(f"{file.name}, line {line}: it is nested too deeply") from None
         yield Entry(file, line, raw)

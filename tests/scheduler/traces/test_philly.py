@@ -78,6 +78,7 @@ def test_machines_are_those_of_the_list_or_of_the_command(tracing: Tracing) -> N
         ("{", "line 3: Expecting property name enclosed in double quotes"),
         ("{}{}", "line 2: jobid is missing"),
         ("[" * 100_000, "line 2: it is nested too deeply"),
+        ('{"jobid": ' + "7" * 5000 + "}", "line 2: a number has too many digits"),
     ],
 )
 def test_an_entry_that_cannot_be_read_is_named_with_its_line(tracing: Tracing, second: str, said: str) -> None:
