@@ -21,7 +21,7 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
     span = max(1, world.now - began)
     capacity = 1000 * max(1, world.capacity) * span
     totals = world.totals
-    spans = [_jct(life) for life in completed]
+    spans = [took_s(life) for life in completed]
     fairness = [_fairness(life, began) for life in completed]
     document: dict[str, Any] = {
         "format": "gpufleet-simulation/1",
@@ -36,8 +36,8 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
             "unfinished": len(lives) - len(completed) - len(failed),
             "failed": len(failed),
         },
-        "jct_s": _spread(spans),
-        "wait_s": {"by_class": {name: _spread(_waits(completed, rank)) for rank, name in enumerate(CLASSES)}},
+        "jct_s": spread(spans),
+        "wait_s": {"by_class": {name: spread(_waits(completed, rank)) for rank, name in enumerate(CLASSES)}},
         "makespan_s": max((life.ended - began for life in completed if life.ended is not None), default=0) / 1000,
         "utilization": round((totals.useful + under_way(world)) / capacity, 6),
         "allocation": round(totals.held / capacity, 6),
@@ -56,7 +56,7 @@ def summary(world: World, *, policy: str, seed: int, wall_s: float, per_job: boo
     return document
 
 
-def _jct(life: Life) -> float:
+def took_s(life: Life) -> float:
     assert life.ended is not None
     return (life.ended - life.arrived) / 1000
 
@@ -82,11 +82,12 @@ def _fairness(life: Life, began: int) -> float:
     return took / max(1.0, life.work / 1_000_000 * crowd)
 
 
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
+def spread(values: Sequence[float], percentiles: Sequence[int] = (50, 95, 99)) -> dict[str, float | None]:
+    """The mean and the percentiles of values, each None where there is no value."""
+    names = ("mean", *(f"p{one}" for one in percentiles))
     if not values:
-        return {"mean": None, "p50": None, "p95": None, "p99": None}
-    p50, p95, p99 = np.percentile(np.array(values), [50, 95, 99])
-    return {"mean": round(float(np.mean(values)), 3), "p50": round(float(p50), 3), "p95": round(float(p95), 3), "p99": round(float(p99), 3)}
+        return dict.fromkeys(names)
+    return {name: round(float(one), 3) for name, one in zip(names, (np.mean(values), *np.percentile(np.array(values), percentiles)), strict=True)}
 
 
 def _row(life: Life, start: int) -> dict[str, Any]:

@@ -4,12 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from scheduler.engine.model.values import Job, Kind, Scenario
-from scheduler.simulation.result import saturated, under_way
+from scheduler.simulation.result import saturated, spread, took_s, under_way
 from scheduler.simulation.workload import works_drawn
-from scheduler.simulation.world import Life, Policy, World, milli_of
+from scheduler.simulation.world import Policy, World, milli_of
 
 from .points import Interval, Point, scenario_of
 from .policies import POLICIES
@@ -17,6 +15,7 @@ from .policies import POLICIES
 CHECKED_EVERY = 64  # plans
 NEVER_STARTED = 0.05  # of the jobs that were submitted while it was measured
 WAITING_AT_END = 0.1
+PERCENTILES = (50, 95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,28 +134,16 @@ def _figures(world: Measured) -> dict[str, Any]:
         "allocation_by_type": {name: _part(world.held_by_type.get(name, 0), milli * span) for name, milli in sorted(world.by_type.items())},
         "utilization": _part(after.useful - before.useful, 1000 * world.capacity * span),
         # A job that still waits counts with its wait so far: it is never left out, and waits at least as long as the time after what is measured.
-        "wait_s": _spread([((world.now if life.first_start is None else life.first_start) - life.arrived) / 1000 for life in lives]),
-        "completion_s": _spread([_took(life) for life in ended]),
+        "wait_s": spread([((world.now if life.first_start is None else life.first_start) - life.arrived) / 1000 for life in lives], PERCENTILES),
+        "completion_s": spread([took_s(life) for life in ended], PERCENTILES),
         "preemptions": after.preemptions - before.preemptions,
         "moves": after.moves - before.moves,
         "lost_work_gpu_s": (after.lost - before.lost) / 1_000_000,
     }
 
 
-def _took(life: Life) -> float:
-    assert life.ended is not None
-    return (life.ended - life.arrived) / 1000
-
-
 def _part(some: int, of: int) -> float:
     return round(some / max(1, of), 6)
-
-
-def _spread(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"mean": None, "p50": None, "p95": None}
-    p50, p95 = np.percentile(np.array(values), [50, 95])
-    return {"mean": round(float(np.mean(values)), 3), "p50": round(float(p50), 3), "p95": round(float(p95), 3)}
 
 
 def _after(queue: Sequence[tuple[int, int]], warm_up: int) -> list[tuple[int, int]]:
