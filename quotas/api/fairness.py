@@ -33,7 +33,9 @@ class FairShareOut(Schema):
     id: str = Field(examples=["q-9"])
     path: str
     fair_milli: int | None = Field(description="Its fair share; null where the scheduler has divided nothing yet.", examples=[48_000])
-    past_usage_milli: int = Field(description="Its decayed past usage, as a part of the GPUs of the type.", examples=[51_200])
+    past_usage_milli: int | None = Field(
+        description="Its decayed past usage, as a part of the GPUs of the type; null where past usage has no weight.", examples=[51_200]
+    )
     allocated_milli: int = Field(description="What it holds with all below it.", examples=[56_000])
     waiting_milli: int = Field(description="What its waiting jobs ask for.", examples=[8000])
 
@@ -79,7 +81,7 @@ def quota_fairness(request: HttpRequest, public_id: str, asked: Query[FairnessQu
                 "id": row["node"].public_id,
                 "path": row["node"].path,
                 "fair_milli": row["fair"],
-                "past_usage_milli": row["decayed"],
+                "past_usage_milli": row["decayed"] if rule.usage_weight_millionths else None,
                 "allocated_milli": row["held"],
                 "waiting_milli": row["waiting"],
             }

@@ -56,7 +56,10 @@ def test_past_usage_is_shown_where_it_is_counted(personas: Personas, weight: flo
     page = personas.client("viewer").get(address).content.decode()
     chart = personas.client("viewer").get(address, {"chart": "1"}).json()
 
+    told = personas.client("viewer").get(f"/api/v1{address}".rstrip("/"), {"type": H100}).json()
+
     assert ('data-said="Past usage"' in page) == ("Past usage" in str(chart)) == bool(weight)
+    assert [row["past_usage_milli"] for row in told["now"]] == [0 if weight else None]
 
 
 @pytest.mark.django_db
