@@ -272,7 +272,7 @@ def test_a_new_token_is_copied_with_one_press(demo: Site, browser: Browser):
     visitor = demo.visit(browser, "root", permissions=["clipboard-read", "clipboard-write"])
     visitor.open("/tokens/new/")
     visitor.page.get_by_label("Name").fill("CI")
-    visitor.page.get_by_label("Read").check()
+    visitor.page.get_by_role("checkbox", name="Read:").check()
     visitor.page.get_by_role("button", name="Create token").click()
 
     visitor.page.get_by_role("button", name="Copy").click()
