@@ -141,7 +141,7 @@ def job_why(request: HttpRequest, public_id: str) -> HttpResponse:
             "id": found.public_id,
             "state": found.state,
             "now": now_told(row),
-            "looked_at": outlook.at if outlook else None,
+            "looked_at": row.outlook.at if row.outlook else None,
             "reasons": _reasons(outlook, told, blockers_now(access, found, outlook, told, waits_for=waits_for, turn=turn, now=moment)),
             "predicted_start": start and start.at,
             "earliest_start": start and start.earliest,

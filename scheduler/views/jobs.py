@@ -329,6 +329,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "deadline": deadline_told(row, kinds if running else (), moment),
         "would_start_if": would_start_if(outlook, discretion),
         "outlook": outlook,
+        "looked_at": row.outlook.at if row.outlook else None,
         "foreseen": foreseen,
         "foreseen_late": foreseen is not None and foreseen.is_late(moment),
         "start_bar": None if row.promise else start_bar(foreseen, moment),

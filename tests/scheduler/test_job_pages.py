@@ -73,6 +73,7 @@ def test_what_keeps_a_job_out_of_the_queue_is_told_before_any_forecast(personas,
     assert [reason["code"] for reason in told["reasons"]] == [code]
     assert said.format(first=first.public_id).lower() in re.sub(r"<[^>]+>", "", html).lower()
     assert "has not looked at it yet" not in html
+    assert told["looked_at"] is None and "Looked at" not in html, "no plan has"
     assert "has not looked at it yet" in page(personas.client("viewer"), new)
 
 
