@@ -166,7 +166,7 @@ class JobDetailOut(JobOut):
     waits_for: list[str]
     attempts: list[AttemptOut] = Field(description="Newest first. Workers receive the newest alone.")
     checkpoints: list[CheckpointOut]
-    alignment: AlignmentOut | None = Field(description="Null of a job on less than two nodes.")
+    alignment: AlignmentOut | None = Field(description="Null of a job on fewer than two nodes.")
     may_steer: bool
     template_ref: str | None = Field(description="As a description names that version: org/nlp:serve@3. Null where the caller may not begin with it.")
 
