@@ -13,8 +13,8 @@ from gpufleet.core.times import now
 from gpufleet.navigation import access_of
 from quotas.permissions import Can
 from quotas.selectors.nodes import child_list, node_for
-from quotas.views.fairness import fairness_course, fairness_rows
 from scheduler.loop.policy import fairness_now, policy
+from scheduler.presenters.fairness import fairness_course, fairness_rows
 from scheduler.selectors.usage import gpu_types_known
 from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.standing import tree_standing

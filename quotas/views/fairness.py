@@ -1,8 +1,5 @@
 """Why a node of the quota tree gets what it gets: its past usage, its fair share and what it held, over time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase
@@ -13,41 +10,16 @@ from django.views.decorators.http import require_safe
 from dashboards.marks import quota_marks
 from gpufleet.core.charts import Chart, Series, chart_response, over_time
 from gpufleet.core.live.feed import feed_revision
-from gpufleet.core.ranges import Range, range_of
+from gpufleet.core.ranges import range_of
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.models import QuotaNode
-from quotas.presenters import summed
 from quotas.selectors.nodes import child_list, node_for
 from scheduler.loop.policy import fairness_now, policy
-from scheduler.selectors.fairness import decayed_course, fair_course, held_course
-from scheduler.selectors.usage import gpu_types_known, held_by_quota
+from scheduler.presenters.fairness import fairness_course, fairness_rows
+from scheduler.selectors.usage import gpu_types_known
 from scheduler.selectors.windows import capacity_now
-from scheduler.services.forecasts.standing import TreeStanding, tree_standing
-
-
-@dataclass(frozen=True, slots=True)
-class FairnessCourse:
-    """GPUs of one type over time; None where nothing was recorded."""
-
-    at: Sequence[datetime]
-    allocated: Sequence[float | None]
-    decayed: Sequence[float | None]
-    fair: Sequence[float | None]
-
-
-def fairness_course(node: QuotaNode, gpu_type: str, chosen: Range, now: datetime) -> FairnessCourse:
-    begin = chosen.begin(now)
-    moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
-    capacity = capacity_now().by_type.get(gpu_type, 0)
-    half_life = fairness_now(policy().engine).half_life_ms // 1000
-    parts = decayed_course(node, gpu_type, moments, half_life)
-    return FairnessCourse(
-        moments,
-        [round(float(value), 2) for value in held_course(node.path, gpu_type, begin, begin + chosen.length, chosen.step)],
-        [None if part is None else round(part * capacity / 1000, 2) for part in parts],
-        fair_course(node, gpu_type, moments),
-    )
+from scheduler.services.forecasts.standing import tree_standing
 
 
 @require_safe
@@ -93,19 +65,3 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
         "top": QuotaNode.objects.filter(parent__isnull=True).first() if access.can_everywhere(Can.EDIT_QUOTA) else None,
     }
     return render(request, "quotas/fairness.html", context)
-
-
-def fairness_rows(nodes: list[QuotaNode], gpu_type: str, standing: TreeStanding, capacity: int) -> list[dict[str, Any]]:
-    """The node and what is directly below it, now, in milli-GPU."""
-    paths = dict(QuotaNode.objects.values_list("pk", "path"))
-    held = summed(paths, held_by_quota())
-    return [
-        {
-            "node": one,
-            "held": held.get(one.path, {}).get(gpu_type, 0),
-            "fair": standing.fair.get((one.path, gpu_type)),
-            "decayed": standing.decayed.get((one.path, gpu_type), 0) * capacity // 1_000_000,
-            "waiting": standing.waiting.get((one.path, gpu_type), 0),
-        }
-        for one in nodes
-    ]
