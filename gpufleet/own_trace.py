@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from scheduler.cli import BAD_INPUT, counted, write_scenario
+from scheduler.cli import BAD_INPUT, whole, write_scenario
 
 MOST_DAYS = 365
 
@@ -16,7 +16,7 @@ MOST_DAYS = 365
 def main(arguments: Sequence[str]) -> int:
     """Write the jobs of this fleet's last days, with its nodes and quotas of today, as a scenario to simulate."""
     parser = argparse.ArgumentParser(prog="gpufleet trace own", description=main.__doc__)
-    parser.add_argument("--days", type=counted, default=7, metavar="N", help=f"how far it goes back, up to {MOST_DAYS} (default 7)")
+    parser.add_argument("--days", type=whole(1), default=7, metavar="N", help=f"how far it goes back, up to {MOST_DAYS} (default 7)")
     parser.add_argument("--data-dir", metavar="PATH", help="the folder of an embedded console")
     parser.add_argument("--out", default="-", metavar="FILE", help="where to write the scenario (default -: standard output)")
     options = parser.parse_args(arguments)

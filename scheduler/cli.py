@@ -4,7 +4,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -65,7 +65,7 @@ def simulate(arguments: Sequence[str]) -> int:
     parser.add_argument("--until", metavar="LENGTH", help="stop after so long: 14d, 6h, 30m or seconds")
     parser.add_argument("--policy", default="tree", choices=sorted(POLICIES))
     parser.add_argument("--policies", action="store_true", help="list the policies and stop")
-    parser.add_argument("--seed", type=whole, default=0, help="draws service times for jobs that state none")
+    parser.add_argument("--seed", type=whole(0), default=0, help="draws service times for jobs that state none")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--per-job", action="store_true", help="a row for every job as well")
     options = parser.parse_args(arguments)
@@ -105,8 +105,8 @@ def trace(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--nodes", action="append", type=_shape, default=[], metavar="COUNTxGPUS[:TYPE]", help="nodes of one size, as 6x4:v100; may be repeated"
     )
-    parser.add_argument("--cpus", type=counted, metavar="N", help="CPUs of each node of --nodes (without it, CPUs are not scarce)")
-    parser.add_argument("--limit", type=counted, metavar="N", help="only the first N jobs")
+    parser.add_argument("--cpus", type=whole(1), metavar="N", help="CPUs of each node of --nodes (without it, CPUs are not scarce)")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help="only the first N jobs")
     parser.add_argument("--out", default="-", metavar="FILE", help="where to write the scenario (default -: standard output)")
     options = parser.parse_args(arguments)
     if options.cpus is not None and not options.nodes:
@@ -167,13 +167,6 @@ def _shape(text: str) -> "Shape":
     return Shape(int(count), int(gpus), gpu_type or None)
 
 
-def counted(text: str) -> int:
-    """A number from 1 on."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
-    return int(text)
-
-
 def _play(scenario: Scenario, policy: str, seed: int, length_ms: int | None, per_job: bool) -> dict[str, Any]:
     from scheduler.simulation.policies import POLICIES
     from scheduler.simulation.result import summary
@@ -197,12 +190,19 @@ def length_of(text: str) -> int:
     return round(number * (factor or 1) * 1000)
 
 
-def whole(text: str) -> int:
-    """A number to draw from."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0; any whole number from 0 on draws")
-    return number
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Reads an option that is a whole number within bounds."""
+
+    def read_whole(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"{text[:40]} is not a whole number from {least} {'on' if most is None else f'to {most}'}")
+        return number
+
+    return read_whole
 
 
 def _told(result: dict[str, Any]) -> str:

@@ -155,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpufleet bench engine", description=__doc__)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
     parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be given several times")
-    parser.add_argument("--seed", type=whole, default=1, help="another scenario of the same shape")
+    parser.add_argument("--seed", type=whole(0), default=1, help="another scenario of the same shape")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--dump", type=Path, help="write each case's scenario into this folder")
     options = parser.parse_args(arguments)

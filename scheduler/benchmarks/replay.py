@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--case", action="append", choices=CASES, help="only this case; may be given several times")
     parser.add_argument("--traces", type=Path, help="the folder with the lists of the openb trace, which is not part of gpufleet")
     parser.add_argument("--placement", action="append", choices=PLACEMENTS, help="of the traces; may be given several times")
-    parser.add_argument("--seed", type=whole, action="append", help="the order of arrivals; may be given several times (default 42)")
-    parser.add_argument("--arrivals", type=whole, help="only the first so many")
+    parser.add_argument("--seed", type=whole(0), action="append", help="the order of arrivals; may be given several times (default 42)")
+    parser.add_argument("--arrivals", type=whole(0), help="only the first so many")
     options = parser.parse_args(arguments)
     cases = options.case or ["fleet", *(openb.LISTS if options.traces is not None else ())]
     if options.traces is None and any(case in openb.LISTS for case in cases):

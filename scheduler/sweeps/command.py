@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from scheduler.cli import BAD_INPUT, length_of, read
+from scheduler.cli import BAD_INPUT, length_of, read, whole
 from scheduler.engine.model.values import Scenario
 from scheduler.engine.reading.faults import ScenarioError
 from scheduler.engine.reading.scenario import load
@@ -100,9 +100,9 @@ def _parser() -> argparse.ArgumentParser:
     axis.add_argument("--nodes", type=_list(_nodes), metavar="LIST", help="numbers of nodes: 8,12,16")
     axis.add_argument("--list-policies", action="store_true", help="list the policies and stop")
     parser.add_argument("--policies", type=_list(_policy), default=["stated"], metavar="LIST", help="fifo and type-blind are always compared")
-    parser.add_argument("--seeds", type=_whole(1, 1000), default=3, metavar="N", help="draws of jobs for each point")
+    parser.add_argument("--seeds", type=whole(1, 1000), default=3, metavar="N", help="draws of jobs for each point")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; a sweep that is in it goes on")
-    parser.add_argument("--workers", type=_whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="points played at a time")
+    parser.add_argument("--workers", type=whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="points played at a time")
     parser.add_argument("--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="of one point")
     parser.add_argument("--warm-up", type=_span, metavar="LENGTH", help="left out at the beginning and the end: 6h, 30m or seconds")
     parser.add_argument("--until", type=_span, metavar="LENGTH", help="how long to simulate: 14d, 6h, 30m or seconds")
@@ -142,17 +142,7 @@ def _number(text: str) -> float:
 
 
 def _nodes(text: str) -> float:
-    return float(_whole(1, 100_000)(text))
-
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read_whole(text: str) -> int:
-        number = _number(text)
-        if number != int(number) or not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {most}")
-        return int(number)
-
-    return read_whole
+    return float(whole(1, 100_000)(text))
 
 
 def _policy(text: str) -> str:

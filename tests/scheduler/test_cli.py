@@ -57,9 +57,10 @@ def test_a_bad_scenario_exits_2_with_its_faults(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("simulate", "-", "--seed", "-1"), "below 0"),
+        (("simulate", "-", "--seed", "-1"), "-1 is not a whole number from 0 on"),
+        (("simulate", "-", "--seed", "x"), "x is not a whole number from 0 on"),
         (("simulate", "-", "--until", "a week"), "not a length"),
-        (("bench", "engine", "--seed", "-1"), "below 0"),
+        (("bench", "engine", "--seed", "-1"), "-1 is not a whole number from 0 on"),
         (("plan", "-", "--jsonl", "--explain"), "--explain tells one plan"),
     ],
 )

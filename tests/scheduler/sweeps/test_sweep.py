@@ -263,7 +263,8 @@ def test_a_process_that_is_ended_from_outside_has_failed(tmp_path):
     [
         (("--load", "1,x"), {}, "'x' is not a number"),
         (("--load", "0"), {}, "0 is not a load"),
-        (("--nodes", "1.5"), {}, "1.5 is not a whole number"),
+        (("--nodes", "1.5"), {}, "1.5 is not a whole number from 1 to 100000"),
+        (("--load", "1", "--seeds", "0"), {}, "0 is not a whole number from 1 to 1000"),
         (("--load", "1", "--policies", "fair,best"), {}, "there is no policy 'best'; there are stated, fifo, type-blind"),
         (("--load", "1", "--nodes", "2"), {}, "not allowed with argument"),
         ((), {}, "one of the arguments --load --nodes --list-policies is required"),
