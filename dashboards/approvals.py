@@ -16,8 +16,9 @@ from gpufleet.core.models import User
 from gpufleet.core.templatetags.shell import gpus, gpus_told
 from quotas.models import BudgetUnit, ChangeState, QuotaChange, Reservation, ReservationState, Role, RoleBinding
 from quotas.permissions import Access, accesses_for_users
-from quotas.selectors.changes import edited_by, may_decide
+from quotas.selectors.changes import may_decide
 from quotas.services.budgets import Turned
+from quotas.services.changes import edited_now
 from scheduler.notify.happenings import FleetEvent
 from scheduler.selectors.windows import may_decide_on
 from scheduler.services.notify.notices import Kind, Word, notices_say
@@ -52,7 +53,7 @@ def change_told(sender: object, *, change: QuotaChange, actor: Actor, now: datet
     title, link = f"{head}: {change.title}", f"/quotas/changes/{change.public_id}/"
     text = _change_text(change, actor)
     if change.state == ChangeState.PROPOSED:
-        edited = edited_by(change)
+        edited = edited_now(change)
         people = _deciders(lambda access: may_decide(access, edited), but=change.author_id)
     else:
         people = _but_himself([change.author_id], actor)

@@ -9,11 +9,11 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 
-from quotas.drafts import Edited, NodeState, Tree, edits_read, state_of
+from quotas.drafts import Edited, NodeState, Tree, state_of
 from quotas.models import ChangeState, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
-from quotas.services.changes import overtaken_lines
-from quotas.services.writing import approval_asked, edits_judged, facts_of, rights_checked, tree_at, tree_read
+from quotas.services.changes import edited_now, overtaken_lines
+from quotas.services.writing import approval_asked, facts_of, rights_checked, tree_at, tree_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,8 @@ def change_for(access: Access, public_id: str) -> QuotaChange:
 
 def change_standing(access: Access, change: QuotaChange) -> Standing:
     """What an open change would do to the tree of now."""
-    edits, _ = edits_read(change.edits)
     tree = tree_read()
-    edited = edits_judged(tree, edits)
+    edited = edited_now(change, tree)
     keys = edited.touched
     lines, hidden = _lines(access, {key: tree.get(key) for key in keys}, {key: edited.after[key] for key in keys}, tree.paths, edited.after.paths)
     overtaken = tuple(_visible_lines(access, change, tree))
@@ -69,11 +68,6 @@ def _visible_lines(access: Access, change: QuotaChange, tree: Tree) -> Iterable[
             yield line
         else:
             yield "Other nodes were changed."
-
-
-def edited_by(change: QuotaChange) -> Edited:
-    """What a kept change makes of the tree of now."""
-    return edits_judged(tree_read(), edits_read(change.edits)[0])
 
 
 def may_decide(access: Access, edited: Edited) -> bool:

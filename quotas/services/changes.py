@@ -83,7 +83,7 @@ def change_revise(*, access: Access, change: QuotaChange, wanted: Wanted, revisi
 
 def change_propose(*, access: Access, change: QuotaChange, revision: int, now: datetime) -> QuotaChange:
     """Request the approval of a second person, for edits that still differ from the tree of now and have no faults."""
-    edited = _edited_now(change)
+    edited = edited_now(change)
     if edited.faults:
         raise ValidationError(edited.faults)
     if not edited.touched:
@@ -95,7 +95,7 @@ def change_approve(*, access: Access, change: QuotaChange, revision: int, reason
     """Approve what somebody else proposed, with the rights that applying it takes."""
     with transaction.atomic():
         change = _locked(change, revision, ChangeState.PROPOSED)
-        rights_checked(access, _edited_now(change))
+        rights_checked(access, edited_now(change))
         actor = access.actor
         if actor.user is None or actor.user.pk == change.author_id:
             raise PermissionDenied("A change is approved by another person than its author.")
@@ -109,7 +109,7 @@ def change_approve(*, access: Access, change: QuotaChange, revision: int, reason
 def change_reject(*, access: Access, change: QuotaChange, revision: int, reason: str = "", now: datetime) -> QuotaChange:
     with transaction.atomic():
         change = _locked(change, revision, ChangeState.PROPOSED, ChangeState.APPROVED, ChangeState.SCHEDULED)
-        rights_checked(access, _edited_now(change))
+        rights_checked(access, edited_now(change))
         before = _facts(change)
         change.state, change.decision_reason, change.apply_at = ChangeState.REJECTED, reason[:500], None
         _saved(change, access.actor, "quota_change.reject", before, now, reason)
@@ -134,7 +134,7 @@ def change_schedule(
         raise ValidationError({"apply_at": ["Choose a time in the future."]})
     with transaction.atomic():
         change = _locked(change, revision, ChangeState.DRAFT, ChangeState.APPROVED, ChangeState.SCHEDULED, ChangeState.FAILED)
-        edited = _edited_now(change)
+        edited = edited_now(change)
         _may_take_effect(access, change, edited, capacity)
         before = _facts(change)
         change.state, change.apply_at, change.fault = ChangeState.SCHEDULED, apply_at, ""
@@ -149,7 +149,7 @@ def change_apply(*, access: Access, change: QuotaChange, revision: int, capacity
         lock_tree()
         change = _locked(change, revision, ChangeState.DRAFT, ChangeState.APPROVED, ChangeState.SCHEDULED, ChangeState.FAILED)
         tree, rows = tree_now()
-        edited = _edited_now(change, tree)
+        edited = edited_now(change, tree)
         _may_take_effect(access, change, edited, capacity)
         return _applied(access, change, edited, rows, at, now)
 
@@ -353,7 +353,7 @@ def _worded(key: str, value: Any) -> str:
     return "–" if value is None or value == "" else str(value)
 
 
-def _edited_now(change: QuotaChange, tree: Tree | None = None) -> Edited:
+def edited_now(change: QuotaChange, tree: Tree | None = None) -> Edited:
     """What a kept change makes of the tree of now."""
     edits, _ = edits_read(change.edits)
     return edits_judged(tree if tree is not None else tree_read(), edits)
