@@ -1,6 +1,6 @@
-"""People and webhooks are told of what waits for approval, and of what became of it: quota changes, reservations, budgets.
+"""Notifications about quota changes, reservations and budgets, to people, to webhooks and on Activity.
 
-Whoever approves it is told that it waits, and its author what was decided. What somebody did himself he is not told.
+Notifies approvers that a change waits, and its author of the decision. Nobody is notified of their own actions.
 """
 
 import itertools
@@ -154,7 +154,7 @@ def _deciders(may: Callable[[Access], bool], *, but: int | None) -> list[int]:
 
 
 def _but_himself(people: Iterable[int | None], actor: Actor) -> list[int]:
-    """What the clock does in somebody's name he is told, too."""
+    """The people other than the actor. Whatever runs on a schedule is nobody's own action."""
     himself = actor.user.pk if actor.user is not None and actor.via != "schedule" else None
     return [key for key in people if key is not None and key != himself]
 

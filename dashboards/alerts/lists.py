@@ -57,7 +57,7 @@ ALERTS = Table(
     ),
     search=("rule__name", "subject", "public_id"),
     default_sort="-since",
-    empty="No alert has fired. Rules watch figures of the fleet; they fire when a limit is passed for long enough.",
+    empty="No alerts have fired. An alert fires when a figure stays beyond the limit of its rule.",
     empty_next=("/activity/alerts/rules/", "Rules"),
 )
 ACTIVITY = Table(
@@ -81,7 +81,7 @@ ACTIVITY = Table(
     ),
     search=("title", "text"),
     default_sort="-at",
-    empty="Nothing has happened yet: no alert, no incident, no step against idle GPUs, no decision.",
+    empty="No activity yet. Alerts, incidents, idle GPUs and decisions are listed here.",
     empty_next=("/activity/alerts/rules/", "Alert rules"),
     rarely=("event", "until"),
 )
