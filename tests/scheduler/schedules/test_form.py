@@ -96,7 +96,7 @@ def test_days_and_a_time_are_chosen_and_the_pickers_know_no_zone(personas, fleet
             "repeat.catch_up",
             "To catch up with all, overlap must be allow: otherwise they would skip or replace each other.",
         ),
-        ({"repeat.start_within_s": "soon"}, "repeat.start_within_s", "A whole number is wanted."),
+        ({"repeat.start_within_s": "soon"}, "repeat.start_within_s", "Use a duration, such as 90m, 12h or 1d."),
         ({"repeat.start_within_s": "0"}, "repeat.start_within_s", "From 1 to 31,622,400 seconds."),
         ({"repeat.starts_at": "tomorrow"}, "repeat.starts_at", "A time is wanted, such as 2026-11-20T09:00:00Z."),
         ({"draft": "true"}, "draft", "A draft would wait for somebody each time. Pause the schedule instead."),

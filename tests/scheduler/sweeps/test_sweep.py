@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +195,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # tests that run in the background of a shell ignore it
     )
     assert process.stderr is not None
     assert process.stderr.readline().startswith("1/18 stated-load-0.1-seed-0: ")
