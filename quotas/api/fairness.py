@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gpufleet.core.ranges import BY_KEY
 from gpufleet.core.times import now
-from gpufleet.navigation import access_of
+from gpufleet.web import access_of
 from quotas.permissions import Can
 from quotas.selectors.nodes import child_list, node_for
 from scheduler.loop.policy import fairness_now, policy
@@ -64,13 +64,14 @@ def quota_fairness(request: HttpRequest, public_id: str, asked: Query[FairnessQu
     if asked.type not in gpu_types_known():
         raise ValidationError({"type": [f"There is no GPU type {asked.type}."]})
     chosen, rule = BY_KEY[asked.range], fairness_now(policy().engine)
-    course = fairness_course(node, asked.type, chosen, moment)
-    rows = fairness_rows([node, *child_list(node)], asked.type, tree_standing(moment), capacity_now().by_type.get(asked.type, 0))
+    capacity, half_life = capacity_now().by_type.get(asked.type, 0), rule.half_life_ms // 1000
+    course = fairness_course(node, asked.type, chosen, moment, capacity=capacity, half_life=half_life)
+    rows = fairness_rows([node, *child_list(node)], asked.type, tree_standing(moment), capacity)
     return {
         "type": asked.type,
         "range": chosen.key,
         "step_seconds": int(chosen.step.total_seconds()),
-        "half_life_seconds": rule.half_life_ms // 1000,
+        "half_life_seconds": half_life,
         "usage_weight": rule.usage_weight_millionths / 1_000_000,
         "at": course.at,
         "allocated": course.allocated,

@@ -34,7 +34,7 @@ def fairness(request: HttpRequest, public_id: str) -> HttpResponseBase:
     rule = fairness_now(policy().engine)
     standing = tree_standing(at)
     capacity = capacity_now().by_type.get(gpu_type, 0)
-    course = fairness_course(node, gpu_type, chosen, at)
+    course = fairness_course(node, gpu_type, chosen, at, capacity=capacity, half_life=rule.half_life_ms // 1000)
     counts = rule.usage_weight_millionths > 0  # otherwise no plan sums it up, and nought would be no figure
     past = [Series("Past usage", course.decayed, "series-2")]
     chart: Chart = over_time(

@@ -9,7 +9,7 @@ a few copies.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 from .ahead.entries import Date
@@ -275,5 +275,7 @@ class Line:
 
 def unlike(jobs: Sequence[Job]) -> str:
     """A name that none of the jobs has."""
-    taken = {job.name for job in jobs}
-    return next(name for primes in count() if (name := NAME + "'" * primes) not in taken)
+    taken, name = {job.name for job in jobs}, NAME
+    while name in taken:
+        name += "'"
+    return name

@@ -8,10 +8,8 @@ from typing import Any
 from gpufleet.core.ranges import Range
 from quotas.models import QuotaNode
 from quotas.presenters import summed
-from scheduler.loop.policy import fairness_now, policy
 from scheduler.selectors.fairness import decayed_course, fair_course, held_course
 from scheduler.selectors.usage import held_by_quota
-from scheduler.selectors.windows import capacity_now
 from scheduler.services.forecasts.standing import TreeStanding
 
 
@@ -25,11 +23,10 @@ class FairnessCourse:
     fair: Sequence[float | None]
 
 
-def fairness_course(node: QuotaNode, gpu_type: str, chosen: Range, now: datetime) -> FairnessCourse:
+def fairness_course(node: QuotaNode, gpu_type: str, chosen: Range, now: datetime, *, capacity: int, half_life: int) -> FairnessCourse:
+    """`capacity`: of the type, in milli-GPU; `half_life` of past usage in seconds."""
     begin = chosen.begin(now)
     moments = [begin + chosen.step * place for place in range(chosen.length // chosen.step)]
-    capacity = capacity_now().by_type.get(gpu_type, 0)
-    half_life = fairness_now(policy().engine).half_life_ms // 1000
     parts = decayed_course(node, gpu_type, moments, half_life)
     return FairnessCourse(
         moments,

@@ -96,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gpufleet sweep", description=main.__doc__)
     parser.add_argument("scenario", nargs="?", default="-", help="a scenario file; - reads standard input")
     axis = parser.add_mutually_exclusive_group(required=True)
-    axis.add_argument("--load", type=_list(_load), metavar="LIST", help="factors on the arrival rate: 0.6,0.8,1.0,1.2")
-    axis.add_argument("--nodes", type=_list(_nodes), metavar="LIST", help="numbers of nodes: 8,12,16")
+    axis.add_argument("--load", type=_numbers(_load), metavar="LIST", help="factors on the arrival rate: 0.6,0.8,1.0,1.2")
+    axis.add_argument("--nodes", type=_numbers(_nodes), metavar="LIST", help="numbers of nodes: 8,12,16")
     axis.add_argument("--list-policies", action="store_true", help="list the policies and stop")
     parser.add_argument("--policies", type=_list(_policy), default=["stated"], metavar="LIST", help="fifo and type-blind are always compared")
     parser.add_argument("--seeds", type=whole(1, 1000), default=3, metavar="N", help="draws of jobs for each point")
@@ -115,13 +115,13 @@ def _default_folder(scenario: str) -> str:
 
 
 def _list(one: Callable[[str], T]) -> Callable[[str], list[T]]:
-    return lambda text: _once([one(part.strip()) for part in text.split(",")])
+    """Each once, as they are written."""
+    return lambda text: list(dict.fromkeys(one(part.strip()) for part in text.split(",")))
 
 
-def _once(values: list[T]) -> list[T]:
-    """Each once; numbers in their order."""
-    found = list(dict.fromkeys(values))
-    return found if any(isinstance(value, str) for value in found) else sorted(found)  # type: ignore[type-var]
+def _numbers(one: Callable[[str], float]) -> Callable[[str], list[float]]:
+    """Each once, the smaller first."""
+    return lambda text: sorted(_list(one)(text))
 
 
 def _load(text: str) -> float:

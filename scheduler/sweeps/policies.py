@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scheduler.engine.model.values import PASSES, Kind, Scenario
+from scheduler.engine.model.values import Kind, Scenario
 from scheduler.simulation.policies import POLICIES as SIMULATED
 from scheduler.simulation.progress import drawn
 from scheduler.simulation.world import Policy
@@ -78,4 +78,3 @@ POLICIES: dict[str, tuple[Callable[[Scenario], Variant], str]] = {
     "no-preemption": (_without("reclaim", "preempt"), "without the passes reclaim and preempt"),
 }
 BASELINES = ("fifo", "type-blind")
-assert {"backfill", "reclaim", "preempt"} <= set(PASSES)

@@ -352,3 +352,9 @@ def test_points_that_did_not_end_are_not_averaged_in():
 
     assert found.figures["allocation"] == Spread(0.5, 0.5, 0.5) and found.figures["completion"] is None
     assert found.state == "timed out (1 of 2)" and not found.is_complete
+
+
+def test_policies_that_leave_passes_out_leave_out_some_that_there_are():
+    scenario = parse(small())
+    assert set(scenario.settings.passes) - set(POLICIES["no-backfill"][0](scenario).scenario.settings.passes) == {"backfill"}
+    assert set(scenario.settings.passes) - set(POLICIES["no-preemption"][0](scenario).scenario.settings.passes) == {"reclaim", "preempt"}
