@@ -16,7 +16,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "plan": "scheduler.cli:plan",
     "simulate": "scheduler.cli:simulate",
     "sweep": "scheduler.sweeps.command:main",
-    "trace": "scheduler.cli:trace",
+    "trace": "scheduler.trace_command:main",
     "trace own": "gpufleet.own_trace:main",
     "storm": "gpufleet.storm.command:main",
     "bench": "gpufleet.bench:main",

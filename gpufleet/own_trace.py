@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from scheduler.cli import BAD_INPUT, whole, write_scenario
+from scheduler.cli import BAD_INPUT, whole
+from scheduler.trace_command import write_scenario
 
 MOST_DAYS = 365
 
