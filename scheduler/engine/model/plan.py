@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..reading.checkers import spell_instant, thousandths
@@ -104,6 +105,9 @@ class Share(NamedTuple):
             "guaranteed": None if self.guaranteed is None else self.guaranteed / 1000,
             "borrowed": self.borrowed / 1000,
         }
+
+
+new_waiting = partial(tuple.__new__, Waiting)  # of all the fields at once, past the slow constructor
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,17 @@
 from collections.abc import Iterable
 from itertools import chain
 
-from ..model.plan import Course, Plan, Share, Waiting
+from ..model.plan import Course, Plan, Share, Waiting, new_waiting
 from ..model.reasons import Reason, reason
 from ..reading.checkers import spell_instant
 from ..rules.invariants import check
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
+from ..state.form import Form
 from ..state.planning import Cycle
 from ..state.tree import Division, Tree
 from ..state.work import Work
-from .blockers import Blockers
+from .blockers import Blockers, Reasons
 from .decisions import decisions_of, reserved
 from .forecast import Forecast
 from .metrics import fragmented, measure
@@ -86,11 +87,19 @@ def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     moved = dict.fromkeys((*cycle.cluster.journal, *cycle.waiting.queues.open))
     own = _own(cycle, forecast, works if changed is None else (*told.own, *cycle.cluster.state.since.come))
     anew = works if changed is None else _to_be_told(cycle, blockers, told, changed, (*moved, *own))
+    # Of whom there is nothing of his own to tell, his queue and what he asks for decide.
+    shared: dict[tuple[int, Form], Reasons] = {}
+    home, form = -1, None
     for work in anew:
         if (work.seats and not work.degraded) or work.state == "stopping":
             entries.pop(work, None)
-        else:
+        elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale:
             entries[work] = _entry(cycle, forecast, blockers, work)
+        else:
+            if work.form is not form or work.home != home:  # neighbours are often alike
+                home, form = work.home, work.form
+                reasons = shared.get((home, form)) or shared.setdefault((home, form), blockers.of(work))
+            entries[work] = new_waiting((work.job.name, reasons, None, None))
     told.rooms, told.own = blockers.rooms.told, moved | own
     return tuple(filter(None, map(entries.get, works)))
 
