@@ -35,6 +35,7 @@ class Blockers:
         self._used_up = used_up(moves) if moves else None
         self._any_own = bool(cycle.cluster.windows.upcoming) or self._used_up is not None  # beside notes
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
+        self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
 
     def of(self, work: Work) -> Reasons:
@@ -52,7 +53,7 @@ class Blockers:
         """What the jobs of a queue that ask for the same have in common."""
         if work.seats:
             return self._new_group(work)
-        key = (work.home, work.form.shape, work.form.fixed, work.types, self._ranks_above(work))
+        key = (work.home, work.form.shape, work.form.fixed, work.types, self._protects and self._ranks_above(work))
         if key not in self._groups:
             self._groups[key] = self._new_group(work)
         return self._groups[key]
