@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from urllib.parse import urlencode
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -242,3 +243,40 @@ async def test_who_keeps_a_websocket(personas: Personas):
 
 def _socket_wanted(who: frozenset[str], name: str) -> object:
     return "in" if name in who else 4401 if name == "anonymous" else 4403
+
+
+def _texts_taken() -> Iterator[tuple[Expect, str, str]]:
+    """Each text of a body or an address that a write of the API takes: where it stands and its name."""
+    described = api.get_openapi_schema()
+    schemas = described["components"]["schemas"]
+    operations = {(method.upper(), _bare(path)): one for path, methods in described["paths"].items() for method, one in methods.items()}
+    for expect in EXPECTED:
+        if expect.is_api and expect.method in WRITES:
+            operation = operations[expect.method, "/" + _bare(expect.route)]
+            for parameter in operation.get("parameters", ()):
+                if parameter["in"] == "query" and _is_text(parameter["schema"]):
+                    yield expect, "query", parameter["name"]
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            if content and "$ref" in content["schema"]:
+                for name, inner in schemas[content["schema"]["$ref"].rpartition("/")[2]].get("properties", {}).items():
+                    if any(_is_text(one) for one in (inner, *inner.get("anyOf", ()))):
+                        yield expect, "body", name
+
+
+def _is_text(schema: dict[str, object]) -> bool:
+    return schema.get("type") == "string" and not {"enum", "format", "const"} & set(schema)
+
+
+@pytest.mark.parametrize(("expect", "where", "name"), list(_texts_taken()), ids=str)
+def test_no_text_that_no_column_holds_is_taken(expect: Expect, where: str, name: str, world: World):
+    path, body = _address(expect, world), expect.data(world)
+    odd = {name: "a\0b"}
+    if where == "query":
+        path += "?" + urlencode(odd)
+    else:
+        body = {**body, **odd}  # type: ignore[dict-item]
+    client = world.personas.client("superuser")
+
+    answer = _send(client, expect.method, path, body, {"content_type": "application/json"}, {})
+
+    assert 400 <= answer.status_code < 500, f"{where} {name}: {answer.status_code}"

@@ -34,7 +34,7 @@ from dashboards.alerts.services import (
     silence_end,
 )
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import STORABLE, Taken
+from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import answered, listed, parameters_of
@@ -73,7 +73,7 @@ class AlertsOut(Schema):
 
 
 class AcknowledgeIn(Taken):
-    note: str = Field("", max_length=300, description="What is done about it.", json_schema_extra=STORABLE)
+    note: str = Field("", max_length=300, description="What is done about it.")
 
 
 class AlertRuleFields(Schema):
@@ -103,7 +103,7 @@ class AlertRulesOut(Schema):
 
 
 class AlertRuleIn(Taken):
-    name: str = Field(max_length=80, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    name: str = Field(max_length=80, json_schema_extra=SAID)
     figure: str = Field(max_length=24, description="The figure that it watches.", json_schema_extra={"enum": list(FIGURES)})
     subject: str = Field("", max_length=400, description="Of what; * is each; empty: the whole fleet.")
     threshold: float = Field(ge=0, le=1e12, description="The limit.")
@@ -120,7 +120,7 @@ class AlertRuleIn(Taken):
     escalate_to: list[str] = Field(default_factory=list, max_length=10, description="Roles that are then told too.", json_schema_extra=ROLE_LIST)
     webhooks: list[str] = Field(default_factory=list, max_length=20, description="Ids of webhooks.")
     enabled: bool = Field(True, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300)
 
 
 class AlertRuleChange(Taken):
@@ -139,7 +139,7 @@ class AlertRuleChange(Taken):
     escalate_to: list[str] | None = Field(None, max_length=10, description="Roles that are then told too.")
     webhooks: list[str] | None = Field(None, max_length=20, description="Ids of webhooks.")
     enabled: bool | None = Field(None, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300)
 
 
 class SilenceOut(Schema):
@@ -160,7 +160,7 @@ class SilenceIn(Taken):
     rule: str | None = Field(None, max_length=24, description="Id of a rule; null: all.")
     subject: str = Field("", max_length=400, description="Only of this subject; empty: of all.")
     minutes: int = Field(ge=1, le=43_200, description="How long nobody is told.")
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
 
 
 class ActivityOut(Schema):

@@ -12,7 +12,7 @@ from dashboards.fragmentation.measure import Against, KeptOut, Pile, Why
 from dashboards.fragmentation.store import fragmentation_course, fragmentation_newest
 from dashboards.gap.store import span_for
 from gpufleet.core.ranges import range_of
-from gpufleet.core.taken import AskedTime, Taken
+from gpufleet.core.taken import SAID, AskedTime, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.permissions import Access
@@ -203,7 +203,7 @@ class DefragmentationQuery(Schema):
 class DefragmentationIn(Taken):
     moves: int = Field(ge=1, le=MOST_MOVES, description="How many jobs may move within an hour of the start.", examples=[16])
     starts_at: AskedTime | None = Field(None, description="The start, within the next seven days; now, where nothing is said.")
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
 
 
 class DefragmentationOut(Schema):

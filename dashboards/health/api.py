@@ -27,7 +27,7 @@ from dashboards.health.state import SIGNALS
 from dashboards.health.steps import MOST_RANKS, steps_report
 from dashboards.telemetry.peaks import Precision
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import STORABLE, Taken
+from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from scheduler.api.checkpoints import attempt_asking
@@ -145,7 +145,7 @@ class HealthRulesOut(Schema):
 
 
 class HealthRuleIn(Taken):
-    name: str = Field(max_length=80, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    name: str = Field(max_length=80, json_schema_extra=SAID)
     signal: str = Field(max_length=20, description="The signal that it watches.", json_schema_extra=SIGNAL)
     group: str = Field("", max_length=20, description="Of XIDs: their kind.", json_schema_extra=GROUP)
     threshold: int = Field(ge=1, le=2**53, description="It holds at this figure or above.")
@@ -154,7 +154,7 @@ class HealthRuleIn(Taken):
     clear_minutes: int = Field(ge=1, le=10_080, description="For so long.")
     action: str = Field(max_length=8, description="What it does to the node.", json_schema_extra=ACTION)
     enabled: bool = Field(True, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300)
 
 
 class HealthRuleChange(Taken):
@@ -169,7 +169,7 @@ class HealthRuleChange(Taken):
     clear_minutes: int | None = Field(None, ge=1, le=10_080, description="For so long.")
     action: str | None = Field(None, max_length=8, description="What it does to the node.")
     enabled: bool | None = Field(None, description="Whether it is looked at.")
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300)
 
 
 class RuleHeldOut(Schema):
@@ -207,7 +207,7 @@ class LimitsIn(Taken):
     repair_minutes: int | None = Field(None, ge=0, le=43_200, description="Null: when a person says so.")
     burn_in_minutes: int | None = Field(None, ge=0, le=1440, description="0: no test job.")
     burn_in_command: list[str] | None = Field(None, max_length=50, description="What the test job runs; empty: a person decides.")
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300)
 
 
 @router.get("/health", response=HealthNowOut, url_name="health", summary="What is wrong with the hardware now")

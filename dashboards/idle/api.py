@@ -24,7 +24,7 @@ from dashboards.idle.policies import (
 from dashboards.idle.selectors import IdleRow, episode_for, episode_gpus, episode_steps, episodes_listed, idle_rows, idle_summary
 from dashboards.idle.steps import episode_notify, episode_reclaim, episode_snooze
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import STORABLE, Taken
+from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
@@ -102,17 +102,17 @@ class IdleSummaryOut(Schema):
 
 
 class NotifyIn(Taken):
-    reason: str = Field("", max_length=300, description="Added to the notice.", json_schema_extra=STORABLE)
+    reason: str = Field("", max_length=300, description="Added to the notice.")
 
 
 class ReclaimIn(Taken):
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
     hold: bool = Field(False, description="Hold the job afterwards, until someone releases it.")
 
 
 class SnoozeIn(Taken):
     hours: int = Field(ge=1, le=24, description="How long no policy acts on it.")
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
 
 
 class PolicyFields(Schema):
@@ -166,7 +166,7 @@ class PolicyIn(Taken):
     hours_from: int | None = Field(None, ge=0, lt=1440, description="Minute of the day.")
     hours_until: int | None = Field(None, ge=0, lt=1440, description="Minute of the day.")
     zone: str | None = Field(None, max_length=60, description="Such as Europe/Berlin.")
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
 
 
 class ExemptionOut(Schema):
@@ -189,7 +189,7 @@ class ExemptionIn(Taken):
     quota: str | None = Field(None, max_length=500, description="Path of a node: all below it is exempt.")
     job: str | None = Field(None, max_length=24, description="Id of a job.")
     days: int = Field(ge=1, le=180, description="How long it holds, in days.")
-    reason: str = Field(max_length=300, json_schema_extra={"minLength": 1, "pattern": r"\S"})
+    reason: str = Field(max_length=300, json_schema_extra=SAID)
 
 
 @router.get("/idle", response=IdlesOut, url_name="idle", openapi_extra=parameters_of(EPISODES), summary="Idle episodes")

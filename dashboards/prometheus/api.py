@@ -12,7 +12,7 @@ from dashboards.prometheus.models import PrometheusServer, SignIn
 from dashboards.prometheus.services import server_change, server_create, server_for, server_remove, server_test, servers_listed
 from dashboards.prometheus.views import state_of
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import STORABLE, Taken
+from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
@@ -58,29 +58,29 @@ TENANT = "Sent as `X-Scope-OrgID` and `THANOS-TENANT`; empty: none."
 class SourceIn(Taken):
     """A Prometheus server."""
 
-    name: str = Field(max_length=80, json_schema_extra=STORABLE)
-    url: str = Field(max_length=500, description="Where it answers; a path in front of /api is allowed.", json_schema_extra=STORABLE)
+    name: str = Field(max_length=80)
+    url: str = Field(max_length=500, description="Where it answers; a path in front of /api is allowed.")
     enabled: bool = Field(True, description="Whether it is read.")
     sign_in: str = Field(SignIn.NONE, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
-    username: str = Field("", max_length=WORD_LENGTH, description="The user name of `basic`.", json_schema_extra=STORABLE)
-    secret: str = Field("", max_length=SECRET_LENGTH, description=KEPT, json_schema_extra=STORABLE)
+    username: str = Field("", max_length=WORD_LENGTH, description="The user name of `basic`.")
+    secret: str = Field("", max_length=SECRET_LENGTH, description=KEPT)
     unencrypted: bool = Field(False, description=UNENCRYPTED)
-    tenant: str = Field("", max_length=WORD_LENGTH, description=TENANT, json_schema_extra=STORABLE)
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    tenant: str = Field("", max_length=WORD_LENGTH, description=TENANT)
+    reason: str = Field("", max_length=300)
 
 
 class SourceChange(Taken):
     """What is not named stays."""
 
-    name: str | None = Field(None, max_length=80, json_schema_extra=STORABLE)
-    url: str | None = Field(None, max_length=500, description="Where it answers.", json_schema_extra=STORABLE)
+    name: str | None = Field(None, max_length=80)
+    url: str | None = Field(None, max_length=500, description="Where it answers.")
     enabled: bool | None = Field(None, description="Whether it is read.")
     sign_in: str | None = Field(None, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
-    username: str | None = Field(None, max_length=WORD_LENGTH, description="The user name of `basic`.", json_schema_extra=STORABLE)
-    secret: str | None = Field(None, max_length=SECRET_LENGTH, description=KEPT, json_schema_extra=STORABLE)
+    username: str | None = Field(None, max_length=WORD_LENGTH, description="The user name of `basic`.")
+    secret: str | None = Field(None, max_length=SECRET_LENGTH, description=KEPT)
     unencrypted: bool | None = Field(None, description=UNENCRYPTED)
-    tenant: str | None = Field(None, max_length=WORD_LENGTH, description=TENANT, json_schema_extra=STORABLE)
-    reason: str = Field("", max_length=300, json_schema_extra=STORABLE)
+    tenant: str | None = Field(None, max_length=WORD_LENGTH, description=TENANT)
+    reason: str = Field("", max_length=300)
 
 
 class SourceTestOut(Schema):

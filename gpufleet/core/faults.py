@@ -4,6 +4,7 @@
 
 from django.http import Http404
 
+NO_TEXT = "It holds a character that no text has."
 RETRY_SECONDS = 5  # what a caller is told to wait while the database is away
 
 
@@ -26,5 +27,5 @@ class Stale(Conflict):
 def text_faults(text: str, most: int, name: str = "reason") -> dict[str, list[str]]:
     """What keeps a text from being stored, by its field."""
     if "\0" in text:
-        return {name: ["It holds a null character, which no text may."]}
+        return {name: [NO_TEXT]}
     return {} if len(text) <= most else {name: [f"At most {most} characters."]}

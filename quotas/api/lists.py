@@ -10,9 +10,10 @@ from pydantic import Field
 
 from gpufleet.core.list_parameters import SIZES
 from gpufleet.core.tables import Page, Table
+from gpufleet.core.taken import Storable
 
 
-class ReasonQuery(Schema):
+class ReasonQuery(Storable, Schema):
     reason: str = Field("", description="Kept in the audit log, as far as it goes.")
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.list_parameters import parameters_of
 from gpufleet.core.models import User
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import SAID, Storable, Taken
 from gpufleet.navigation import access_of
 from quotas.api.lists import listed
 from quotas.api.roles import RoleOut, role_out
@@ -57,8 +57,8 @@ class PersonWhole(PersonOut):
     roles: list[RoleOut] = Field(description="Those in subtrees where the caller manages people.")
 
 
-class PersonIn(Schema):
-    display_name: str = Field(json_schema_extra={"minLength": 1, "maxLength": 120, "pattern": r"\S"})
+class PersonIn(Storable, Schema):
+    display_name: str = Field(json_schema_extra=SAID | {"maxLength": 120})
     email: str = Field("", json_schema_extra=EMAIL)
 
 

@@ -8,7 +8,7 @@ from ninja import Query, Router, Schema, Status
 from pydantic import AwareDatetime, Field
 
 from gpufleet.core.list_parameters import parameters_of
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now, whole_millis
 from gpufleet.navigation import access_of
 from quotas.api.lists import ReasonQuery, listed
@@ -27,7 +27,7 @@ SCOPES: dict[str, Any] = {"items": {"type": "string", "enum": list(Scope)}, "min
 
 
 class TokenIn(Taken):
-    name: str = Field(json_schema_extra={"minLength": 1, "maxLength": 80, "pattern": r"\S"})
+    name: str = Field(json_schema_extra=SAID | {"maxLength": 80})
     scopes: list[str] = Field(description="Of read, submit, operate and admin.", json_schema_extra=SCOPES)
     node: str | None = Field(None, description="Id of a node: the token is worth nothing outside its subtree. Null: all that its owner may see.")
     expires_at: AwareDatetime = Field(description="At most a year from now.")

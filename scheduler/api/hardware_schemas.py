@@ -6,7 +6,7 @@ from typing import Any, Literal
 from ninja import Schema
 from pydantic import Field
 
-from gpufleet.core.taken import AskedMoment, Taken
+from gpufleet.core.taken import SAID, AskedMoment, Storable, Taken
 from scheduler.models import DrainWay, GpuMode, Health
 from scheduler.services.hardware.draining import MOST_NODES
 from scheduler.services.hardware.giving_up import After
@@ -16,7 +16,7 @@ HEALTH = f"One of {', '.join(Health.values)}."
 MODE = f"One of {', '.join(GpuMode.values)}."
 # What the services refuse is told here and judged there, so that no rule is written twice.
 _ANY_HEALTH: dict[str, Any] = {"enum": list(Health.values)}
-REASON: dict[str, Any] = {"minLength": 1, "maxLength": REASON_LENGTH, "pattern": r"\S"}
+REASON: dict[str, Any] = SAID | {"maxLength": REASON_LENGTH}
 BACKEND = "local, slurm or simulated. Under any other name, such as kubernetes after an import, nothing is started."
 
 
@@ -441,7 +441,7 @@ class DrainQuery(Schema):
     dry_run: bool = Field(False, description="Say what it would do, and change nothing.")
 
 
-class HealthCallOffQuery(Schema):
+class HealthCallOffQuery(Storable, Schema):
     plan: str = Field("", max_length=24, description="The id of the planned change that is meant; empty: whichever it is.")
     reason: str = Field("", max_length=500, description="Kept in the history of the node.")
 

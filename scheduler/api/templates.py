@@ -8,7 +8,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Query, Router, Schema
 from pydantic import Field
 
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import Storable, Taken
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.models import QuotaNode
@@ -76,7 +76,7 @@ class TemplateDetailOut(TemplateOut):
     versions: list[VersionOut]
 
 
-class TemplateIn(Schema):
+class TemplateIn(Storable, Schema):
     """`seen` is the version that was read; 0 for a new template. `body` is a description as far as it is given."""
 
     quota: str = Field(max_length=500)

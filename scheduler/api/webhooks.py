@@ -9,7 +9,7 @@ from ninja import Query, Router, Schema, Status
 from pydantic import Field
 
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
-from gpufleet.core.taken import Taken
+from gpufleet.core.taken import SAID, Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
@@ -52,7 +52,7 @@ class WebhookMade(WebhookOut):
 
 
 # What the service refuses is told here and judged there, so that no rule is written twice.
-NAME: dict[str, Any] = {"minLength": 1, "maxLength": NAME_LENGTH, "pattern": r"\S"}
+NAME: dict[str, Any] = SAID | {"maxLength": NAME_LENGTH}
 KINDS: dict[str, Any] = {"items": {"type": "string", "enum": list(HOOK_KINDS)}, "minItems": 1}
 
 

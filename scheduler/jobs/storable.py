@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+from gpufleet.core.faults import NO_TEXT
 from scheduler.jobs.reading import Faults
 
 DEEPEST = 20
 LARGEST = 1e18
-NO_TEXT = "It holds a character that no text has."
 TOO_DEEP = f"It is nested more than {DEEPEST} levels deep."
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -45,13 +46,11 @@ def played() -> tuple[list[BaseException | dict], Thread]:
 
 
 def children() -> set[int]:
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    return {
-        int(pid)
-        for task in tasks
-        for pid in (task / "children").read_text().split()
-        if b"forecasts.beside" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    }
+    found = set()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread or a child that ended between two looks
+            found |= {int(pid) for pid in (task / "children").read_text().split() if b"forecasts.beside" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return found
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

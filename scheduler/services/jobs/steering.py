@@ -7,7 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict
+from gpufleet.core.faults import NO_TEXT, Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access, Can
@@ -23,7 +23,7 @@ REASON_LENGTH = 280
 def reason_given(reason: str, otherwise: str) -> str:
     """What a person said, or what is written down in its place."""
     if "\0" in reason:
-        raise ValidationError({"reason": "It holds a character that no text has."})
+        raise ValidationError({"reason": NO_TEXT})
     reason = reason.strip()
     if len(reason) > REASON_LENGTH:
         raise ValidationError({"reason": f"Say it in at most {REASON_LENGTH} characters."})
