@@ -104,20 +104,18 @@ def _row(life: Life, start: int) -> dict[str, Any]:
 
 
 def saturated(queue: Sequence[tuple[int, int]], windows: int = 8) -> bool:
-    """Whether the queue kept growing: its mean rises over the windows of the run and ends well above where it was half-way."""
+    """Whether jobs come faster than they are completed, window after window: the fewest that wait in each are more than in the one before, and in the
+    last well more than half-way. Its fewest, not its mean: bursts that are worked off leave an empty queue between them, however long it was.
+    """
     total = sum(span for span, _ in queue)
-    if not total:
-        return False
-    means = [0.0] * windows
+    fewest: list[int | None] = [None] * windows
     at = 0
     for span, waiting in queue:
-        left = span
-        while left > 0:
-            place = min(windows - 1, at * windows // total)
-            until = total * (place + 1) // windows if place < windows - 1 else total
-            part = min(left, max(1, until - at))
-            means[place] += part * waiting
-            at += part
-            left -= part
-    rising = sum(1 for earlier, later in itertools.pairwise(means) if later > earlier)
-    return rising >= windows - 2 and means[-1] > 1.5 * means[windows // 2 - 1] and means[-1] * windows / total > 1
+        last = (at + max(1, span) - 1) * windows // max(1, total)
+        for place in range(at * windows // max(1, total), min(last, windows - 1) + 1):
+            least = fewest[place]
+            fewest[place] = waiting if least is None else min(least, waiting)
+        at += span
+    known = [least or 0 for least in fewest]
+    rising = sum(1 for earlier, later in itertools.pairwise(known) if later > earlier)
+    return rising >= windows - 2 and known[-1] > 1.5 * known[windows // 2 - 1]
