@@ -29,6 +29,7 @@ from gpufleet.core.times import now
 from gpufleet.limits import CallerLimit
 from gpufleet.navigation import access_of
 from gpufleet.problems import UnreadableBody, answer, problem, problems_install
+from gpufleet.search_api import router as search_router
 from quotas.api import router as quotas_router
 from quotas.services.tokens import TokenRefused, token_access
 from scheduler.api import router as scheduler_router
@@ -175,5 +176,5 @@ def me(request: HttpRequest) -> MeOut:
     return MeOut(id=user.public_id, username=user.username, name=str(user), via=access.actor.via, grants=grants)
 
 
-for router in (quotas_router, scheduler_router, dashboards_router):
+for router in (search_router, quotas_router, scheduler_router, dashboards_router):
     api.add_router("", router)

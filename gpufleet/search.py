@@ -29,6 +29,7 @@ class Found:
     note: str
     icon: str
     url: str
+    id: str = ""  # as the API names it; a command has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +43,37 @@ class Group:
 
 def _of_node(node: Node) -> Found:
     state = "" if node.health == "healthy" else f" · {look_of(node.health).word}"
-    return Found(node.name, f"{node.public_id} · {node.gpu_type_id or 'no GPUs'}{state}", "node", reverse("node", args=[node.public_id]))
+    return Found(
+        node.name, f"{node.public_id} · {node.gpu_type_id or 'no GPUs'}{state}", "node", reverse("node", args=[node.public_id]), node.public_id
+    )
 
 
 def _of_gpu(gpu: Gpu) -> Found:
-    return Found(f"{gpu.node.name} GPU {gpu.index}", f"{gpu.public_id} · {gpu.gpu_type_id}", "chip", reverse("gpu", args=[gpu.public_id]))
+    return Found(
+        f"{gpu.node.name} GPU {gpu.index}", f"{gpu.public_id} · {gpu.gpu_type_id}", "chip", reverse("gpu", args=[gpu.public_id]), gpu.public_id
+    )
 
 
 def _of_cluster(cluster: Cluster) -> Found:
-    return Found(cluster.label, cluster.public_id, "cluster", reverse("cluster", args=[cluster.name]))
+    return Found(cluster.label, cluster.public_id, "cluster", reverse("cluster", args=[cluster.name]), cluster.name)
 
 
 def _of_job(job: Job) -> Found:
     note = f"{job.public_id} · {look_of(job.state).word} · {gpus_told(job.gpus_milli)} · {job.quota.path}"
-    return Found(job.name, note, "job", reverse("job", args=[job.public_id]))
+    return Found(job.name, note, "job", reverse("job", args=[job.public_id]), job.public_id)
 
 
 def _of_schedule(schedule: Schedule) -> Found:
     note = f"{schedule.public_id} · {look_of(schedule.state).word} · {schedule.cron} {schedule.zone} · {schedule.quota.path}"
-    return Found(schedule.name, note, "refresh", reverse("schedule", args=[schedule.public_id]))
+    return Found(schedule.name, note, "refresh", reverse("schedule", args=[schedule.public_id]), schedule.public_id)
 
 
 def _of_quota(node: QuotaNode) -> Found:
-    return Found(node.label, f"{node.public_id} · {node.path}", "tree", reverse("quota", args=[node.public_id]))
+    return Found(node.label, f"{node.public_id} · {node.path}", "tree", reverse("quota", args=[node.public_id]), node.public_id)
 
 
 def _of_person(person: User) -> Found:
-    return Found(str(person), person.username, "person", reverse("person", args=[person.public_id]))
+    return Found(str(person), person.username, "person", reverse("person", args=[person.public_id]), person.public_id)
 
 
 def _of_command(command: Command) -> Found:

@@ -39,6 +39,7 @@ from scheduler.services.jobs.bulk import (
     verdict_told,
 )
 from scheduler.services.jobs.planned_changes import Planned, jobs_plan, plan_call_off, plan_repeated
+from scheduler.services.jobs.undoing import batch_undo
 
 router = Router(tags=["Jobs"])
 
@@ -156,6 +157,12 @@ class BulkOut(ForeseenOut):
     verdicts: list[BulkVerdict]
 
 
+class UndoneOut(Schema):
+    done: int = Field(description="Jobs that are as they were.", examples=[2])
+    left: int = Field(description="Jobs that have changed since and stay as they are.", examples=[1])
+    changed: list[str] = Field(description="Names of those that stay, as far as the caller may see them.", examples=[["train-llm"]])
+
+
 class BulkQuery(Schema):
     dry_run: bool = Field(False, description="Say what would become of each, and change nothing.")
 
@@ -222,6 +229,19 @@ def job_batch_told(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     batch = batch_for(access, public_id)
     return answered(_told(batch, verdicts_seen(access, batch)))
+
+
+@router.post("/jobs/batches/{public_id}/undo", response=UndoneOut, url_name="job_batch_undo", summary="Undo what was done to many jobs")
+def job_batch_undone(request: HttpRequest, public_id: str) -> UndoneOut:
+    """For whoever took the action: jobs that nobody has changed since are held, released, or at their priority as before.
+
+    409 where none is left as the action left it, or where it cannot be undone: a job that was cancelled stays so.
+    """
+    access = access_of(request)
+    batch = batch_for(access, public_id)
+    must_steer_something(access)
+    undone = batch_undo(access=access, batch=batch, now=now())
+    return UndoneOut(done=undone.done, left=undone.left, changed=list(undone.names))
 
 
 @router.get("/jobs/planned-changes", response=PlannedChangesOut, url_name="job_plans", summary="Planned changes of jobs")

@@ -30,6 +30,7 @@ from scheduler.services.windows.reservations import (
     reservation_change,
     reservation_decide,
     reservation_request,
+    reservation_undo,
     window_end,
 )
 from scheduler.windows.lists import RESERVATIONS
@@ -308,6 +309,26 @@ def reservation_ended(request: HttpRequest, public_id: str, body: ReservationRea
     access = access_of(request)
     found = reservation_for(access, public_id)
     return _told(access, reservation_cancel(access=access, reservation=found, reason=body.reason, revision=revision_wanted(request), now=now()))
+
+
+@router.post(
+    "/reservations/{public_id}/undo",
+    response=ReservationDetailOut,
+    url_name="reservation_undo",
+    openapi_extra=IF_MATCH,
+    summary="Undo the own last change of a reservation",
+)
+def reservation_put_back(request: HttpRequest, public_id: str, body: ReservationReason) -> HttpResponse:
+    """What it replaced is put back, also after a cancellation; 409 where somebody else has changed it since.
+
+    An approval comes back within 15 minutes, later only for whoever may approve; else it is requested anew. An Undo is a change, too: undone, what it
+    took back is there again.
+    """
+    access = access_of(request)
+    found = reservation_for(access, public_id)
+    wanted = revision_wanted(request)
+    revision = found.revision if wanted is None else wanted
+    return _told(access, reservation_undo(access=access, reservation=found, reason=body.reason, revision=revision, now=now()))
 
 
 @router.post(

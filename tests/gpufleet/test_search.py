@@ -210,3 +210,18 @@ def test_a_search_takes_few_queries_however_much_it_finds(fleet, django_assert_m
 
     assert groups[0].more
     assert len(groups[0].items) == 25
+
+
+def test_the_api_finds_the_same_with_ids_and_without_commands(client, fleet):
+    client.force_login(reader(Role.VIEWER, fleet["nlp"]))
+
+    answer = client.get("/api/v1/search", {"q": "train"})
+
+    assert answer.status_code == 200
+    (kind,) = answer.json()["items"]
+    assert (kind["kind"], kind["more"]) == ("jobs", False)
+    assert sorted(one["name"] for one in kind["items"]) == ["train-later", "train-llama"], "not that of the other team"
+    assert {one["id"] for one in kind["items"]} == {job.public_id for job in Job.objects.filter(quota=fleet["nlp"])}
+    assert all(client.get(one["link"]).status_code == 200 for one in kind["items"])
+    assert client.get("/api/v1/search", {"q": "nothing-like-it"}).json() == {"items": []}
+    assert client.get("/api/v1/search").status_code == 422

@@ -109,6 +109,21 @@ def test_each_job_has_a_verdict_of_its_own_before_and_after(personas, ours, thei
     assert personas.client("team_lead").get(f"/api/v1/jobs/batches/{done['batch']}").status_code == 404
 
 
+def test_what_was_done_to_many_is_undone_over_the_api_for_those_that_nobody_has_changed_since(personas, ours):
+    first, second, other = (job(name, on=ours, owner=personas.users["submitter"]) for name in ("one", "two", "three"))
+    client = personas.client("submitter")
+    held = call(client, action="hold", jobs=[{"id": job.public_id} for job in (first, second, other)])
+    call(client, action="release", jobs=[{"id": other.public_id}])
+
+    undo = f"/api/v1/jobs/batches/{held['batch']}/undo"
+    told = client.post(undo, content_type="application/json")
+
+    assert (told.status_code, told.json()) == (200, {"done": 2, "left": 1, "changed": [other.name]})
+    assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
+    again = client.post(undo, content_type="application/json")
+    assert (again.status_code, again.json()["detail"]) == (409, "These jobs have changed since. Nothing was undone.")
+
+
 def test_every_job_has_one_entry_in_the_audit_log_and_all_name_the_batch(personas, ours):
     jobs = [job(f"train-{number}", on=ours) for number in range(3)] + [running(ours)]
 

@@ -141,6 +141,24 @@ def test_what_is_done_to_a_reservation_is_undone_on_its_page(personas):
     assert Reservation.objects.values_list("name", "gpus_milli", "ends_at", "state").get() == ("Morning", 4_000, asked["ends_at"], "approved")
 
 
+def test_a_reservation_is_put_back_over_the_api(personas):
+    builders.node(gpus=8)
+    client, start = personas.client("superuser"), now().replace(microsecond=0) + timedelta(days=2)
+    asked = {"name": "Morning", "quota": "acme/research", "gpu_type": H100, "gpus": 4, "starts_at": start, "ends_at": start + timedelta(hours=2)}
+    made = reservation_request(access=personas.access("superuser"), given=asked, now=now())
+    address = f"/api/v1/reservations/{made.public_id}"
+    cancelled = client.post(f"{address}/cancel", {"reason": "not needed"}, content_type="application/json")
+    assert cancelled.json()["state"] == "cancelled"
+
+    stale = client.post(f"{address}/undo", {}, content_type="application/json", headers={"If-Match": '"1"'})
+    back = client.post(f"{address}/undo", {"reason": "needed after all"}, content_type="application/json")
+
+    assert (stale.status_code, back.status_code) == (409, 200)
+    assert Reservation.objects.get().state == back.json()["state"] == "approved"
+    again = client.post(f"{address}/undo", {}, content_type="application/json")
+    assert (again.status_code, again.json()["state"]) == (200, "cancelled"), "an Undo is a change like another"
+
+
 def test_a_quota_node_is_archived_and_is_back_with_its_roles(personas):
     builders.node(gpus=8)
     for path in ("acme", "acme/research", "acme/research/nlp"):

@@ -170,6 +170,14 @@ API = [
     Expect("POST", "api/v1/reservations/{public_id}/deny", EDITS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}, tokens=ADMIN),
     Expect("POST", "api/v1/reservations/{public_id}/cancel", ASKS, FIELDS["reservation"], data=lambda w: {"reason": "Test"}, tokens=ASKING),
     Expect(
+        "POST",
+        "api/v1/reservations/{public_id}/undo",
+        ASKS,
+        lambda w: {"public_id": w.cancelled_reservation.public_id},
+        data=lambda w: {"reason": "Test"},
+        tokens=ASKING,
+    ),
+    Expect(
         "POST", "api/v1/reservations/{public_id}/end-window", ASKS, FIELDS["lasting reservation"], data=lambda w: {"reason": "Test"}, tokens=ASKING
     ),
     Expect("GET", "api/v1/windows", SEES, tokens=ALL_SCOPES),
@@ -293,6 +301,8 @@ API = [
     Expect("GET", "api/v1/arrays/{public_id}", FLEET, FIELDS["others' array"], hidden=SEES - FLEET, case="of another team", tokens=ALL_SCOPES),
     Expect("POST", "api/v1/arrays/{public_id}/bulk", STEERS, FIELDS["array"], data=lambda w: {"action": "hold"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/batches/{public_id}", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/jobs/batches/{public_id}/undo", SUPER, lambda w: {"public_id": w.batch.public_id}, hidden=SIGNED_IN, tokens=STEERING),
+    Expect("GET", "api/v1/search", SIGNED_IN, data=lambda w: {"q": "acme"}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/logs", STEERS, FIELDS["job"], tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/logs/search", STEERS, FIELDS["job"], data=lambda w: {"q": "x"}, tokens=STEERING),
     Expect("GET", "api/v1/jobs/{public_id}/logs/stream", STEERS, FIELDS["job"], tokens=STEERING),

@@ -115,7 +115,8 @@ def test_first_come_first_served_lets_nobody_pass() -> None:
 def test_a_queue_that_only_grows_is_saturated() -> None:
     assert saturated([(1000, 10 * place) for place in range(100)])
     assert not saturated([(1000, 5 + place % 3) for place in range(100)])
-    assert not saturated([(500, waiting) for number in range(24) for waiting in (10 * number, 0)]), "bursts that grow, each worked off before the next"
+    bursts = [(500, waiting) for number in range(24) for waiting in (10 * number, 0)]
+    assert not saturated(bursts), "they grow, each worked off before the next"
     assert not saturated([])
 
 
