@@ -12,8 +12,8 @@ from typing import Any, TextIO
 import orjson
 
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.faults import ScenarioError
-from scheduler.engine.reading.scenario import load
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.reading import load
 
 BAD_INPUT = 2
 

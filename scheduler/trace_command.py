@@ -9,8 +9,8 @@ from pathlib import Path
 import orjson
 
 from scheduler.cli import BAD_INPUT, whole
-from scheduler.engine.reading.faults import ScenarioError
-from scheduler.engine.reading.scenario import load
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.reading import load
 from scheduler.traces.rows import File, Imported, Shape, TraceFault
 
 TRACES = ("gavel", "helios", "openb", "philly")  # each a module of scheduler.traces

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-ENGINE = Path(__file__).parent.parent / "scheduler" / "engine"
+SCHEDULER = Path(__file__).parent.parent / "scheduler"
+ENGINE, READER = SCHEDULER / "engine", SCHEDULER / "scenarios"
 MOST_METHODS, MOST_ATTRIBUTES = 30, 20
 
 
@@ -15,12 +16,14 @@ def attributes(node: ast.ClassDef) -> set[str]:
     return {each.attr for each in targets if isinstance(each.value, ast.Name) and each.value.id == "self"}
 
 
+def lines(package: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in package.rglob("*.py"))
+
+
 def told() -> Iterator[str]:
-    lines, functions, large = 0, [], []
+    functions, large = [], []
     for path in sorted(ENGINE.rglob("*.py")):
-        text = path.read_text()
-        lines += len(text.splitlines())
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 functions.append((node.end_lineno or node.lineno) - node.lineno + 1)
             elif isinstance(node, ast.ClassDef):
@@ -28,7 +31,7 @@ def told() -> Iterator[str]:
                 if methods > MOST_METHODS or fields > MOST_ATTRIBUTES:
                     large.append(f"{node.name} in {path.relative_to(ENGINE)}: {methods} methods, {fields} attributes")
     functions.sort()
-    yield f"{lines} lines"
+    yield f"{lines(ENGINE)} lines, and {lines(READER)} of what reads scenarios for it"
     yield f"{len(functions)} functions: median {median(functions):g} lines, p90 {functions[len(functions) * 9 // 10]}, longest {functions[-1]}"
     yield f"{len(large)} classes of more than {MOST_METHODS} methods or {MOST_ATTRIBUTES} attributes:"
     yield from (f"  {one}" for one in large)

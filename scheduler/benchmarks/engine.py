@@ -20,10 +20,10 @@ from scheduler.benchmarks.peak import peak_mib
 from scheduler.cli import spell, whole
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.scenario import load, parse
-from scheduler.engine.reading.spelling import spelt
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.trial import Ground
+from scheduler.scenarios.reading import load, parse
+from scheduler.scenarios.spelling import spelt
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 

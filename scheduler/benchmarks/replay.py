@@ -17,7 +17,7 @@ from scheduler.benchmarks.kernel import kernel_ms
 from scheduler.benchmarks.peak import KIB_PER_UNIT
 from scheduler.cli import BAD_INPUT, whole
 from scheduler.engine.model.values import PLACEMENTS, Scenario
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 from scheduler.traces.rows import TraceFault
 

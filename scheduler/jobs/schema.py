@@ -22,12 +22,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gpufleet.core.strict import Strict
-from scheduler.engine.reading.kinds import MOST_WORKERS
-from scheduler.engine.reading.nodes import MOST_GPUS
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
 from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
+from scheduler.scenarios.kinds import MOST_WORKERS
+from scheduler.scenarios.nodes import MOST_GPUS
 
 MOST_ELEMENTS = 10_000
 MOST_TYPES = 50

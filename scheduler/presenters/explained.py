@@ -2,7 +2,7 @@
 
 from scheduler.engine.model.plan import Decision, Plan, Stand, names
 from scheduler.engine.model.reasons import counted, gpus
-from scheduler.engine.reading.checkers import spell_instant
+from scheduler.engine.model.spelling import spell_instant
 
 _VERBS = {"evict": "stop", "reserve": "keep a place for"}  # the others are verbs already
 _CHANGES = {

@@ -6,9 +6,9 @@ from typing import Any
 
 from gpufleet.core.prepared import Prepared
 from scheduler.engine.model.values import Demand, Topology
-from scheduler.engine.reading.faults import Bad
-from scheduler.engine.reading.scenario import read_demand
 from scheduler.models import UsualDemand
+from scheduler.scenarios.faults import Bad
+from scheduler.scenarios.reading import read_demand
 
 ASKED: Prepared[tuple[list[dict[str, Any]]]] = Prepared(lambda: UsualDemand.objects.values_list("parts"))
 

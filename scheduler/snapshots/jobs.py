@@ -16,15 +16,15 @@ from quotas.models import QuotaNode
 from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Run, Topology
 from scheduler.engine.model.values import Checkpoint as Saving
-from scheduler.engine.reading.checkers import moment as moment_codec
-from scheduler.engine.reading.faults import Bad, Fault
-from scheduler.engine.reading.jobs import checkpoint_codec
-from scheduler.engine.reading.kinds import kind_codec
 from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, roles_of
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
 from scheduler.models import Job as JobRow
 from scheduler.models import Promise as PromiseRow
+from scheduler.scenarios.checkers import moment as moment_codec
+from scheduler.scenarios.faults import Bad, Fault
+from scheduler.scenarios.jobs import checkpoint_codec
+from scheduler.scenarios.kinds import kind_codec
 from scheduler.snapshots.fleet import RUNS_IMAGES, SHARES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.

@@ -5,7 +5,7 @@ from typing import Any
 from zlib import crc32
 
 from scheduler.engine.model.values import Job, Scenario
-from scheduler.engine.reading.spelling import spelt_head, spelt_job, spelt_rest
+from scheduler.scenarios.spelling import spelt_head, spelt_job, spelt_rest
 
 JOBS_A_BLOCK = 256
 

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from scheduler.cli import BAD_INPUT, length_of, read, whole
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.faults import ScenarioError
-from scheduler.engine.reading.scenario import load
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.reading import load
 
 from .points import Axis, Interval, Point, SweepError, interval_of, points_of, round_ms
 from .policies import BASELINES, POLICIES

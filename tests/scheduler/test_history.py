@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from gpufleet.cli import main
 from quotas.models import QuotaNode, QuotaShare, Reservation, Window
-from scheduler.engine.reading.scenario import load
 from scheduler.models import Attempt, Gpu, Job, Repartition
+from scheduler.scenarios.reading import load
 from scheduler.services.forecasts.history import history
 from tests import builders
 from tests.builders import NOON

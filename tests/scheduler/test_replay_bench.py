@@ -10,7 +10,7 @@ from gpufleet.cli import main
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.openb import LISTS, NODES, inflated
 from scheduler.benchmarks.replay import huge
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.traces.openb import Pod
 
 NODE_LINES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,65536,2,G2\nb,4000,65536,2,T4\n"

@@ -12,9 +12,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import millis
 from quotas.models import LedgerEntry, QuotaChange, QuotaNode, QuotaShare, Reservation, Window
 from quotas.services.changes import Wanted, change_draft
-from scheduler.engine.reading.scenario import parse
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Dependency, Gpu, QuotaReplay, Repartition
+from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import replays
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
 from scheduler.simulation import span

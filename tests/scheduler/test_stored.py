@@ -7,11 +7,11 @@ import pytest
 from django.apps import apps
 
 from scheduler.engine.model.values import Topology
-from scheduler.engine.reading.kinds import MOST_WORKERS
-from scheduler.engine.reading.nodes import MOST_GPUS
 from scheduler.jobs.schema import LONGEST_SECONDS, JobDescription
 from scheduler.jobs.stored import accepts, least_of, most_of, role_named, roles_of, takes_gpus, types_of
 from scheduler.models import Job
+from scheduler.scenarios.kinds import MOST_WORKERS
+from scheduler.scenarios.nodes import MOST_GPUS
 from scheduler.snapshots.jobs import Asks, Kinds
 from scheduler.snapshots.taking import ASKED
 from tests.builders import job

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..model.reasons import Reason, reason
+from ..model.spelling import spell_instant
 from ..model.values import Preemptible
-from ..reading.checkers import spell_instant
 from ..rules.held_gates import Hold
 from ..rules.times import overdue
 from ..state.fleet import Seat

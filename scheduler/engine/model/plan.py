@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ..reading.checkers import spell_instant, thousandths
 from ..state.fleet import bits_of
 from .mig import Instance
 from .reasons import Reason
+from .spelling import spell_instant, thousandths
 
 PLAN_FORMAT = "gpufleet-plan/1"
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from ..model.plan import names
 from ..model.reasons import Reason, counted, reason
+from ..model.spelling import spell_instant
 from ..model.values import HOUR_MS
 from ..place.seating import fit
-from ..reading.checkers import spell_instant
 from ..rules.legality import Preempt, Reclaim
 from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit

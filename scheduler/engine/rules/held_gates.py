@@ -8,8 +8,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.reasons import Reason, counted, reason
+from ..model.spelling import spell_instant
 from ..model.values import CLASS_RANK, Preemptible
-from ..reading.checkers import spell_instant
 from ..state.tree import EVERY_TYPE, Division, Tree
 from ..state.work import Work
 from .times import duration, ends_at, overdue, protected_for

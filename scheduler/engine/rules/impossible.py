@@ -11,10 +11,10 @@ import numpy as np
 
 from ..model.mig import board_of, fitting_profiles
 from ..model.reasons import Reason, counted, reason
+from ..model.spelling import thousandths
 from ..model.values import Role
 from ..place.placement import Placer
 from ..place.slots import SlotCounts
-from ..reading.checkers import thousandths
 from ..state.cluster import Cluster
 from ..state.fleet import Fleet, View
 from ..state.form import Wants

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..model.reasons import Reason, reason
-from ..reading.checkers import spell_instant
+from ..model.spelling import spell_instant
 from ..state.work import Work
 from .windows import NEVER
 

@@ -7,8 +7,8 @@ from operator import or_
 from typing import TYPE_CHECKING, TypeAlias
 
 from ..model.reasons import Reason, counted, gpus, reason
+from ..model.spelling import spell_instant
 from ..model.values import Job, Placed, Preemptible, Scenario, Window
-from ..reading.checkers import spell_instant
 from ..state.grid import Grid, span_bits
 from ..state.tree import NEVER, Layout
 from ..state.work import Work

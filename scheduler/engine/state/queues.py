@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..model.reasons import Reason, reason
+from ..model.spelling import spell_instant
 from ..place.unbroken import Block, largest
-from ..reading.checkers import spell_instant
 from ..rules.order import JobOrder
 from .form import Form
 from .grid import Eligible

@@ -6,10 +6,10 @@ from typing import Literal
 
 from ..model.plan import names
 from ..model.reasons import Reason, gpus, reason
+from ..model.spelling import spell_instant
 from ..model.values import ANY_TYPE, Preemptible
 from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
-from ..reading.checkers import spell_instant
 from ..rules.gates import guarantees_refusing, limits_refusing
 from ..rules.legality import Reclaim
 from ..rules.times import may_cause_evictions, overdue, protected_for

@@ -9,7 +9,7 @@ from ..ahead.entries import Entry, counted_on
 from ..model.mig import Instance
 from ..model.plan import Decision, Stand
 from ..model.reasons import Reason, reason
-from ..reading.checkers import spell_instant
+from ..model.spelling import spell_instant
 from ..state.cluster import on_gpus
 from ..state.fleet import Seat
 from ..state.grid import Grid

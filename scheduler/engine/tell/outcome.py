@@ -5,7 +5,7 @@ from itertools import chain
 
 from ..model.plan import Course, Plan, Share, Waiting, new_waiting
 from ..model.reasons import Reason, reason
-from ..reading.checkers import spell_instant
+from ..model.spelling import spell_instant
 from ..rules.invariants import check
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model.reasons import Reason, counted, reason
+from ..model.spelling import spell_instant
 from ..model.values import Kind, Role
 from ..place.seating import fit
-from ..reading.checkers import spell_instant
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Split

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from scheduler.engine.reading.scenario import load
+from scheduler.scenarios.reading import load
 from scheduler.services.forecasts.programs import NICENESS
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import played

@@ -11,8 +11,8 @@ from gpufleet.core.prepared import PreparedUpdate
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.scenario import load
 from scheduler.models import PlanRecord
+from scheduler.scenarios.reading import load
 from scheduler.services.loop.lease import Lease
 from scheduler.snapshots.spelling import Speller
 

@@ -7,9 +7,9 @@ import pytest
 from dashboards.fragmentation.demand import demand_turn, parts_of
 from dashboards.fragmentation.measure import Shape
 from scheduler.engine.model.values import Demand
-from scheduler.engine.reading.scenario import load
 from scheduler.loop.policy import policy
 from scheduler.models import JobState, UsualDemand
+from scheduler.scenarios.reading import load
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.spelling import Speller
 from tests import builders

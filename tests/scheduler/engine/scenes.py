@@ -3,7 +3,7 @@
 from typing import Any
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 
 H100 = "H100-SXM-80GB"
 A100 = "A100-SXM-40GB"

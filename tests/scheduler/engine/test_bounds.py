@@ -12,7 +12,6 @@ from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS, settled
 from scheduler.engine.model.values import Preemptible
 from scheduler.engine.passes import consolidate
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
@@ -21,6 +20,7 @@ from scheduler.engine.search.victims import Found, Rights, category, search
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Lowest, Standing
 from scheduler.engine.state.work import Work
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 from tests.scheduler.twin.strategies import scenario_random
 

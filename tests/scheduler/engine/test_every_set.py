@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.passes.reclaim import claimant
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.legality import ANY_SIZE, Reclaim
 from scheduler.engine.search import victims
 from scheduler.engine.search.evicting import targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import Found, Target, search
 from scheduler.engine.state.planning import Cycle
+from scheduler.scenarios.reading import parse
 
 from .scenes import actions, at, job, node, plan_of, quota, running, scene
 

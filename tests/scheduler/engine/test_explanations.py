@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.kept import Kept
 from scheduler.presenters.explained import explain
+from scheduler.scenarios.reading import parse
 
 from .scenes import A100, H100, actions, at, job, leafed, node, plan_of, quota, reasons, running, scene
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import actions, at, job, leafed, node, plan_of, quota, reasons, running, scene

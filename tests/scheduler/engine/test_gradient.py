@@ -64,7 +64,7 @@ def test_without_a_stated_demand_the_jobs_are_it() -> None:
 
 
 def test_a_demand_asks_for_one_thing() -> None:
-    from scheduler.engine.reading.scenario import ScenarioError, parse
+    from scheduler.scenarios.reading import ScenarioError, parse
 
     for part in ({}, {"gpus": 1, "gpu_share": 0.5}):
         with pytest.raises(ScenarioError, match="must ask for exactly one of gpus, gpu_share"):

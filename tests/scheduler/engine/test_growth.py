@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 
 from .scenes import actions, at, job, node, placed, plan_of, quota, running, scene

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler.engine.cycle import settled
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.invariants import InvariantBroken, check
 from scheduler.engine.state.fleet import Seat
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.work import Work
+from scheduler.scenarios.reading import parse
 
 Json = dict[str, Any]
 

@@ -20,13 +20,13 @@ from scheduler.engine.model.plan import Course, Plan
 from scheduler.engine.model.values import QUEUED, Job, Run, Scenario
 from scheduler.engine.place.gradient import Columns
 from scheduler.engine.place.slots import SlotCounts
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.grid import Grid
 from scheduler.engine.state.job_lists import alike_at_both_ends
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 from tests.scheduler.engine.scenes import actions, at, job, node, quota, running, scene

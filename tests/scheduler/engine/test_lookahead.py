@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from scheduler.engine.ahead.lookahead import FOREVER, Lookahead
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.grid import Grid
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.places import Undecided, gang_fits, occupancy
 from tests.scheduler.twin.world import read
 

@@ -9,12 +9,12 @@ import pytest
 
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.search.clearable import Need, cost_of, weight_of
 from scheduler.engine.state.grid import Ints
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.work import Work
+from scheduler.scenarios.reading import parse
 from tests.scheduler.engine import scenes
 from tests.scheduler.engine.scenes import at, quota, running, scene
 from tests.scheduler.engine.test_kept import EVENTS, after, of_whole_gpus

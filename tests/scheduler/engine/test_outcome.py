@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.cycle import settled
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.cluster import on_gpus
 from scheduler.engine.tell.decisions import Owners
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 drawn = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

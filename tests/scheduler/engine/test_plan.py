@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.engine.model.values import Settings
-from scheduler.engine.reading.scenario import PASS_OF, SETTINGS
+from scheduler.scenarios.reading import PASS_OF, SETTINGS
 from tests.servers import PROJECT
 
 from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from scheduler.engine.model.unfrozen import maker
 from scheduler.engine.model.values import QUEUED, Checkpoint, Placed, Scenario
-from scheduler.engine.reading import scenario as reader
-from scheduler.engine.reading.checkers import instant
-from scheduler.engine.reading.faults import ScenarioError
-from scheduler.engine.reading.jobs import JobReader
-from scheduler.engine.reading.scenario import load, parse
-from scheduler.engine.reading.spelling import spelt
-from scheduler.engine.reading.written import carefully
+from scheduler.scenarios import reading as reader
+from scheduler.scenarios.checkers import instant
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.jobs import JobReader
+from scheduler.scenarios.reading import load, parse
+from scheduler.scenarios.spelling import spelt
+from scheduler.scenarios.written import carefully
 from tests.scheduler.twin.strategies import scenario_random
 
 JUNK: list[Any] = [None, True, -1, 0, 1, 1.0, 0.5, 1e300, 10**30, "", "x" * 300, "\u0000", [], [[]], {}, {"a": 1}, [None], [True], "n1", float("nan")]

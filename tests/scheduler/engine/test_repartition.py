@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.faults import ScenarioError
-from scheduler.engine.reading.scenario import parse
-from scheduler.engine.reading.spelling import spelt
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.reading import parse
+from scheduler.scenarios.spelling import spelt
 
 from .scenes import A100, actions, at, job, node, placed, plan_of, quota, reasons, running, scene
 

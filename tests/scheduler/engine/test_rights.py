@@ -8,7 +8,7 @@ import pytest
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.engine import filled, thinned
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 
 from .scenes import actions, at, job, node, placed, plan_of, quota, reasons, running, scene
 

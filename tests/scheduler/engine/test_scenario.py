@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scheduler.cli import plan as plan_command
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import ScenarioError, load, parse
+from scheduler.scenarios.reading import ScenarioError, load, parse
 
 from .scenes import at, job, leafed, node, quota, running, scene
 

@@ -15,7 +15,6 @@ from scheduler.engine.passes import reclaim as reclaim_module
 from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
 from scheduler.engine.place.slots import SlotCounts
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import place_in, release, room_without
 from scheduler.engine.search.victims import fewest
@@ -23,6 +22,7 @@ from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
 from scheduler.engine.state.standing import Standing
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import actions, at, job, node, plan_of, quota, scene

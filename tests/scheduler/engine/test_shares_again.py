@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.grid import Grid
 from scheduler.engine.state.tree import Tree
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 

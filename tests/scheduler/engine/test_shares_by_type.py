@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from scheduler.engine.reading.scenario import parse
-from scheduler.engine.reading.spelling import spelt
+from scheduler.scenarios.reading import parse
+from scheduler.scenarios.spelling import spelt
 
 from .scenes import A100, H100, at, job, node, plan_of, quota, running, scene
 

@@ -8,9 +8,10 @@ import pytest
 from scheduler.benchmarks import cases
 from scheduler.benchmarks.engine import typed
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.checkers import moment, spell_instant
-from scheduler.engine.reading.scenario import load, parse
-from scheduler.engine.reading.spelling import spelt
+from scheduler.engine.model.spelling import spell_instant
+from scheduler.scenarios.checkers import moment
+from scheduler.scenarios.reading import load, parse
+from scheduler.scenarios.spelling import spelt
 from scheduler.snapshots.spelling import Speller
 
 from .scenes import job, node, quota, scene

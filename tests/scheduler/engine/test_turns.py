@@ -9,12 +9,12 @@ import pytest
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.passes.allocate import Walk
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.work import Work
 from scheduler.engine.tell.turns import FIRST, ROUND, Turn, turns
 from scheduler.engine.trial import Ground, unlike
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 from .scenes import A100, H100, at, job, node, quota, running, scene

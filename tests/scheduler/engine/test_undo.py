@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.cycle import RUNS
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.state.cluster import Cluster
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.work import Work
+from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
 
 STAYS = {"sequence", "put_out"}  # written anew whenever somebody is given places, or put out

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.checkers import spell_instant
-from scheduler.engine.reading.scenario import parse
+from scheduler.engine.model.spelling import spell_instant
 from scheduler.engine.rules.legality import Reclaim
 from scheduler.engine.state.planning import Cycle
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 
 from .scenes import A100, H100, actions, at, job, leafed, node, placed, plan_of, quota, reasons, running, scene

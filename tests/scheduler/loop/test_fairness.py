@@ -9,10 +9,10 @@ import pytest
 from quotas.models import LedgerEntry, QuotaNode, QuotaShare
 from quotas.services.nodes import node_move
 from scheduler.engine.model.values import Fairness, Quota
-from scheduler.engine.reading.scenario import load
-from scheduler.engine.reading.spelling import spelt
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, CapacityEntry, JobState, Node, PlanRecord, Promise, UsageStep
+from scheduler.scenarios.reading import load
+from scheduler.scenarios.spelling import spelt
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
 from scheduler.services.loop.past import past_usage_take
 from scheduler.services.loop.plans import plan_replay

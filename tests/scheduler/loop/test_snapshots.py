@@ -9,10 +9,10 @@ import pytest
 from gpufleet.core.times import millis
 from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
-from scheduler.engine.reading.scenario import load
-from scheduler.engine.reading.spelling import spelt
 from scheduler.loop.policy import policy
 from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord, Repartition
+from scheduler.scenarios.reading import load
+from scheduler.scenarios.spelling import spelt
 from scheduler.services.forecasts.forecasting import forecast_run
 from scheduler.services.jobs.jobs import Seat, job_start, job_stop, job_transition
 from scheduler.services.loop.plans import NotKept, plan_export, plan_replay, plans_forget

@@ -5,7 +5,7 @@ from typing import Any
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
 from scheduler.engine.model.values import Scenario
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import Life, World
 
 from ..engine.scenes import job, node, quota, scene

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
 from scheduler.engine.trial import Ground
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 
 from ..engine.scenes import actions, at, job, node, plan_of, quota, reasons, running, scene

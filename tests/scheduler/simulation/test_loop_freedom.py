@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 
 from ..twin.focused import growth_random, step_random

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler.engine.model.values import ANY_TYPE
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.past import PastUsage
 from scheduler.simulation.world import World
 

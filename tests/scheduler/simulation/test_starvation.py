@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.world import World
 
 from ..engine.scenes import job, node, quota, scene

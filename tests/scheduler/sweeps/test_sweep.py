@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.simulation.policies import POLICIES as SIMULATED
 from scheduler.sweeps.measuring import measured
 from scheduler.sweeps.points import Interval, Point, arrivals, interval_of, nodes_of, scenario_of
@@ -239,7 +239,7 @@ def test_a_process_that_is_ended_from_outside_has_failed(tmp_path):
     code = """if True:
         import multiprocessing, os, signal, sys, threading
         from pathlib import Path
-        from scheduler.engine.reading.scenario import load
+        from scheduler.scenarios.reading import load
         from scheduler.sweeps.points import Point, interval_of
         from scheduler.sweeps.running import folder_of, run
         scenario = load(Path(sys.argv[1]).read_bytes())

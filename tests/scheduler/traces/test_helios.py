@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.traces import helios
 from scheduler.traces.rows import File, Shape, gang
 

@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import Any
 
 from scheduler.engine.cycle import make_course, make_plan
-from scheduler.engine.reading.scenario import ScenarioError, load
 from scheduler.engine.state.kept import Kept
+from scheduler.scenarios.reading import ScenarioError, load
 
 Json = dict[str, Any]
 

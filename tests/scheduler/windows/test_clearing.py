@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from scheduler.engine.reading.scenario import parse
+from scheduler.scenarios.reading import parse
 from scheduler.snapshots.jobs import Kinds
 from scheduler.windows.clearing import Clearing, clearing_of
 from tests.scheduler.engine.scenes import A100, H100, at, leafed, node, quota, running, scene

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..model.values import QUEUED, STATES, Checkpoint, Job, Kind, Quota, new_job
+from scheduler.engine.model.values import QUEUED, STATES, Checkpoint, Job, Kind, Quota, new_job
+
 from .checkers import FLAG, SECONDS, TEXT, moment, one_of, text, whole
 from .faults import Bad, kind_of, rows, short
 from .fields import Codec, Field, Table, optional, record, with_defaults_of

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from ..model.mig import board_of, layout_faults
-from ..model.values import Instance, Kind, Node, Placed, Role, Run, has_lapsed, new_placed, new_run
-from ..state.fleet import bits_of
+from scheduler.engine.model.mig import board_of, layout_faults
+from scheduler.engine.model.values import Instance, Kind, Node, Placed, Role, Run, has_lapsed, new_placed, new_run
+from scheduler.engine.state.fleet import bits_of
+
 from .checkers import GIGABYTES, SHARE, TEXT, whole
 from .faults import Bad, short
 from .fields import Codec, Field, Table

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from ..model.mig import board_of, layout_faults
-from ..model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
-from ..state.fleet import bits_of
+from scheduler.engine.model.mig import board_of, layout_faults
+from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
+from scheduler.engine.state.fleet import bits_of
+
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, TEXT, TEXTS, moment, one_of, table_of, whole
 from .faults import Bad, short
 from .fields import Codec, Field, listed, optional, record

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..model.reasons import counted
-from ..model.values import CLASS_RANK, Kind, Placing, Preemptible, Role
+from scheduler.engine.model.reasons import counted
+from scheduler.engine.model.values import CLASS_RANK, Kind, Placing, Preemptible, Role
+
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, chosen, one_of, table_of, whole
 from .faults import Bad, short
 from .fields import Codec, Field, listed, optional, record

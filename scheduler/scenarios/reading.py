@@ -7,7 +7,8 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
-from ..model.values import CLASSES, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
+from scheduler.engine.model.values import CLASSES, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
+
 from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, whole
 from .faults import Bad, Fault, ScenarioError
 from .fields import Codec, Field, listed, optional, record, with_defaults_of

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
+
+from scheduler.engine.model.spelling import spell_instant, thousandths
 
 from .faults import Bad, all_wrong, kind_of, short
 from .fields import Codec, listed
@@ -67,11 +68,6 @@ def scaled(factor: int, most: int = LARGEST) -> Codec:
         return round(number(value, 0, most) * factor)
 
     return Codec(read, lambda value: value / factor)
-
-
-def thousandths(amount: int) -> int | float:
-    """So many thousandths as a number: 1.5 of 1500, and whole ones without a point."""
-    return amount / 1000 if amount % 1000 else amount // 1000
 
 
 MILLI = scaled(1000, most=100_000_000)
@@ -160,14 +156,3 @@ def instant(value: Any) -> int:
         if at.utcoffset():
             raise Bad(f"must be in UTC (end in Z): {short(value)}")
     return (at - _EPOCH) // _MILLISECOND
-
-
-@lru_cache(maxsize=4096)
-def spell_instant(milliseconds: int) -> str:
-    """An instant as a plan writes it; milliseconds only where there are any."""
-    seconds, rest = divmod(milliseconds, 1000)
-    try:
-        spelt = datetime.fromtimestamp(seconds, UTC).isoformat().removesuffix("+00:00")
-    except (OverflowError, ValueError, OSError):
-        return "9999-12-31T23:59:59Z"
-    return f"{spelt}.{rest:03d}Z" if rest else f"{spelt}Z"

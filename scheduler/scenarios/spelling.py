@@ -2,14 +2,15 @@
 
 from typing import Any
 
-from ..model.plan import Stand
-from ..model.values import QUEUED, Job, Kind, Placed, Scenario
+from scheduler.engine.model.plan import Stand
+from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Scenario
+
 from .checkers import spell_instant
 from .jobs import job_tables
 from .kinds import kind_codec
 from .nodes import TOPOLOGY, node_codec
 from .quotas import quota_codec, window_codec
-from .scenario import FORMAT, SETTINGS, demand_codec
+from .reading import FORMAT, SETTINGS, demand_codec
 
 _OWN, _STANDING = job_tables(0)
 _SHARED = kind_codec(())

@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
-from ..model.values import ANY_TYPE, Amount, Node, Quota, Topology, Window
+from scheduler.engine.model.values import ANY_TYPE, Amount, Node, Quota, Topology, Window
+
 from .checkers import MILLI, SECONDS, TEXT, moment, one_of, scaled, table_of, whole
 from .faults import Bad, short
 from .fields import Codec, Field, optional, record
