@@ -94,14 +94,7 @@ class Places:
             raise Bad(f"holds {'an instance' if instances else 'a part'}, but its role asks for {'a share' if role.parted else 'whole GPUs'}")
         if share not in (None, role.share_milli or share):
             raise Bad(f"must be the role's, {(role.share_milli or 0) / 1000}", "gpu_share")
-        return new_placed(place, index, name, mask, _share(role, node) if role.parted else None)
-
-
-def _share(role: Role, node: Node) -> int:
-    if role.share_milli is not None:
-        return role.share_milli
-    assert role.memory_mib is not None
-    return max(1, 1000 * role.memory_mib // node.gpu_memory_mib) if node.gpu_memory_mib else 1000
+        return new_placed(place, index, name, mask, role.part_milli(node.gpu_memory_mib) if role.parted else None)
 
 
 def _instances(role: Role, node: Node, gpus: list[int], instances: Sequence[Instance]) -> tuple[tuple[int, str, int], ...]:

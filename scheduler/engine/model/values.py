@@ -217,6 +217,12 @@ class Role:
         """Whether a worker takes parts of GPUs rather than whole ones."""
         return self.mig is not None or self.memory_mib is not None or self.share_milli is not None
 
+    def part_milli(self, memory_mib: int) -> int:
+        """What a share of a GPU with so much memory comes to: all of it where nobody says how much that is."""
+        if self.memory_mib is None:
+            return self.share_milli or 0
+        return max(1, 1000 * self.memory_mib // memory_mib) if memory_mib else 1000
+
     @property
     def ceiling(self) -> int:
         """The most workers it may have now."""
@@ -248,6 +254,11 @@ class Kind:
     def level(self) -> tuple[int, int]:
         """Class and number together: what one job must exceed to preempt another."""
         return (self.class_rank, self.priority)
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """The GPU types on which it can't run."""
+        return tuple(name for name, speed in self.throughput if speed == 0)
 
     def speed(self, gpu_type: str) -> int:
         return dict(self.throughput).get(gpu_type, 1_000_000)

@@ -166,10 +166,10 @@ class Parts:
 
     def _share(self, node: int, gpu: int, role: Role, split: Split | None) -> Option | None:
         memory = self.grid.nodes[node].gpu_memory_mib
-        milli = part_milli(role, memory)
+        milli = role.part_milli(memory)
         part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
         if split is None:
-            return ((1, 1000 - milli), part) if milli <= 1000 and self.view.free[node] >> gpu & 1 else None
+            return ((1, 1000 - milli), part) if (role.memory_mib or 0) <= memory and self.view.free[node] >> gpu & 1 else None
         joins = split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory)
         return ((0, 1000 - split.used - milli), part) if joins else None
 
@@ -197,11 +197,4 @@ class Parts:
 
 def has_room(split: Split, role: Role, memory: int) -> bool:
     """Whether a shared GPU with so much memory has room for a share: charges are rounded down, so memory is counted as well."""
-    return split.used + part_milli(role, memory) <= 1000 and (role.memory_mib is None or split.memory + role.memory_mib <= memory)
-
-
-def part_milli(role: Role, memory: int) -> int:
-    """What a share of a GPU with so much memory comes to; more than there is where it can't hold it."""
-    if role.memory_mib is None:
-        return role.share_milli if role.share_milli is not None else 0
-    return max(1, 1000 * role.memory_mib // memory) if memory else 1001
+    return split.used + role.part_milli(memory) <= 1000 and (role.memory_mib is None or split.memory + role.memory_mib <= memory)

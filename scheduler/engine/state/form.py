@@ -63,15 +63,10 @@ class Form:
         return role.devices * self._part_milli(role, quota_type)
 
     def _part_milli(self, role: Role, quota_type: int) -> int:
-        grid = self.grid
-        if role.share_milli is not None:
-            return role.share_milli
         if self.kind.sharing == "mig":
-            charges = [charge for board in grid.boards[quota_type] for _, charge in fitting_profiles(role, board)[:1]]
+            charges = [charge for board in self.grid.boards[quota_type] for _, charge in fitting_profiles(role, board)[:1]]
             return min(charges, default=0)  # on boards without such instances it asks for nothing
-        assert role.memory_mib is not None
-        memory = grid.smallest_memory(quota_type, role.memory_mib)
-        return max(1, 1000 * role.memory_mib // memory) if memory else 1000
+        return role.part_milli(self.grid.smallest_memory(quota_type, role.memory_mib or 0))
 
     def least_milli(self, quota_type: int) -> int:
         """Its minimum."""
@@ -166,5 +161,4 @@ def _plain(kind: Kind, grid: Grid) -> bool:
 
 def _shape(kind: Kind) -> tuple[object, ...]:
     """Kinds that need the same room are equal in this."""
-    slow = tuple(name for name, speed in kind.throughput if speed == 0)
-    return tuple(map(_room_of, kind.roles)), kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, slow
+    return tuple(map(_room_of, kind.roles)), kind.placing, kind.sharing, kind.labels, kind.needs, kind.tolerates_suspect, kind.slow

@@ -474,3 +474,10 @@ def test_alone_consolidate_moves_nothing_for_a_job_that_is_not_preemptible() -> 
     for passes, found in ((["consolidate"], False), (["consolidate", "reclaim"], True)):
         plan = plan_of(scene(nodes, [quota("q", 2), quota("r")], [*stand, asker], settings={"passes": passes}))
         assert ("move" in actions(plan).values()) is found
+
+
+def test_a_share_by_memory_stands_on_no_gpu_with_a_little_less():
+    """What it is charged is rounded down: of 80 GB, 80.05 come to no more than the whole."""
+    jobs = [{**job(name, sharing="mps"), "roles": [{"gpu_memory_gb": memory}]} for name, memory in (("larger", 80.05), ("whole", 80))]
+
+    assert actions(plan_of(scene([node("n1", 2)], [quota("q", 2)], jobs))) == {"whole": "start"}
