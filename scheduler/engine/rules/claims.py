@@ -6,7 +6,6 @@ from ..model.values import Window
 from ..state.tree import WINDOW_MARK
 from ..state.work import Work
 from .gates import limit_gate
-from .windows import here_since
 
 if TYPE_CHECKING:
     from ..state.planning import Cycle
@@ -45,7 +44,7 @@ def _beyond_guarantees(cluster: "Charged") -> list[Work]:
     """Those of the classes of windows who would be borrowed at a node above them, where all its work is lined up but what windows can hold; in the
     order in which they come to a window: of those who began at one moment, who took back its place stands there by its name."""
     tree, windows, found = cluster.tree, cluster.windows, []
-    since = {work: here_since(work, windows.now) for work in cluster.works if work.seats}
+    since = {work: work.here_since(windows.now) for work in cluster.works if work.seats}
     sums: dict[tuple[int, int], int] = {}
     for work in sorted(since, key=lambda one: (one.form.protected, since[one], one.job.name)):
         at = tree.division_of[work.quota_type]

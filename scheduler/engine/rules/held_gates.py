@@ -152,9 +152,7 @@ def _leaving(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int]
     for work in _counted(cycle, gate):
         end = now if work.backfilled and cycle.book.lent(work) else ends_at(cycle, work)
         if end > now and (safe := _safe_for(hold, work, work.charged_leaf)) < NEVER:
-            started = work.job.run.started
-            began = now if started is None or not work.first_seats else started
-            end = min(end, max(now, began + safe))
+            end = min(end, max(now, work.here_since(now) + safe))
         yield NEVER if end >= NEVER else end - now, work.milli
 
 

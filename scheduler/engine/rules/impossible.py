@@ -61,7 +61,7 @@ class Verdicts:
     def _no_type(self, work: Work) -> Reason:
         asked = sorted({name for role in work.kind.roles for name in role.gpu_types})
         there = sorted({node.gpu_type for node in self.cluster.scenario.nodes})
-        slow = sorted(name for name, speed in work.kind.throughput if speed == 0)
+        slow = sorted(work.kind.slow)
         detail = f"asks for {', '.join(asked) or 'any type'}"
         if slow:
             detail += f", can't run on {', '.join(slow)}"
@@ -227,12 +227,11 @@ def part_of(role: Role) -> str:
 def what_lacks(grid: Grid, work: Work, role: Role) -> str | None:
     """The first thing that no node has of those that have all before it; None where a node has everything, as far as it is looked at here."""
     kind = work.kind
-    slow = {name for name, speed in kind.throughput if speed == 0}
     places = [
         place
         for place, node in enumerate(grid.nodes)
         if not (role.gpus or role.parted)
-        or (grid.type_of[place] in work.types and node.gpu_type not in slow and (not role.gpu_types or node.gpu_type in role.gpu_types))
+        or (grid.type_of[place] in work.types and node.gpu_type not in kind.slow and (not role.gpu_types or node.gpu_type in role.gpu_types))
     ]
     if not places:
         return None

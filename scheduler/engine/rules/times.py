@@ -28,19 +28,13 @@ def duration(cycle: "Clocked", work: Work) -> int:
 
 def ends_at(cycle: "Clocked", work: Work) -> int:
     """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
-    job, now = work.job, cycle.now
-    started = job.run.started
-    if started is None or not work.stayed:
-        started = now
-    limit = job.limit_ms
-    length = duration(cycle, work) if limit is None else limit
+    now, started, length = cycle.now, work.here_since(cycle.now), duration(cycle, work)
     if length >= NEVER:
         return NEVER
-    if limit is None and length > 0:
+    if work.job.limit_ms is None and length > 0:
         while started + length <= now:
             length *= 2
-    end = started + length
-    return end if end > now else now
+    return max(now, started + length)
 
 
 def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"]) -> int:
@@ -66,7 +60,7 @@ def waited_long(cycle: "Clocked", work: Work) -> bool:
     most = cycle.settings.max_wait_ms[work.kind.class_rank]
     if most is None or not work.seats:
         return False
-    started = cycle.now if work.fresh or work.job.run.started is None else work.job.run.started
+    started = work.here_since(cycle.now)
     return started - work.job.submitted >= most > cycle.now - started
 
 

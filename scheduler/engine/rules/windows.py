@@ -50,11 +50,6 @@ def _came(job: Job) -> int:
     return due if job.run.started is None else min(due, job.run.started)
 
 
-def here_since(work: Work, now: int) -> int:
-    """When it came to its place, as the next plan will see it."""
-    return (work.job.run.started or now) if work.stayed else now
-
-
 class Windows:
     def __init__(self, scenario: Scenario, grid: Grid) -> None:
         self.grid = grid
@@ -257,7 +252,7 @@ class Windows:
 
     def _began(self, work: Work) -> int:
         """When the time of a job began to count that stands, or gets more; that of one that is placed anew begins now."""
-        return here_since(work, self.now) if work.seats else self.now
+        return work.here_since(self.now) if work.seats else self.now
 
     def gate(self, cluster: "Charged", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why a start now would be in the way of a window, and the nodes it must stay off."""

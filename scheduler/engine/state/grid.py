@@ -181,15 +181,14 @@ class Grid:
         """Nodes on which a worker of the role may stand, were they empty."""
         if not role.gpus and not role.parted:
             quota_type = ANYWHERE  # a worker without GPUs needs only a node
-        slow = tuple(name for name, speed in kind.throughput if speed == 0)
-        group = (role.gpu_types, slow, quota_type, kind.labels, kind.needs, suspect, spare)
+        group = (role.gpu_types, kind.slow, quota_type, kind.labels, kind.needs, suspect, spare)
         known = self._eligible.get(group)
         if known is None:
-            known = self._eligible[group] = self._new_eligible(role.gpu_types, slow, quota_type, kind, suspect, spare)
+            known = self._eligible[group] = self._new_eligible(kind, role.gpu_types, quota_type, suspect, spare)
         return known
 
-    def _new_eligible(self, gpu_types: tuple[str, ...], slow: tuple[str, ...], quota_type: int, kind: Kind, suspect: bool, spare: bool) -> "Eligible":
-        places = []
+    def _new_eligible(self, kind: Kind, gpu_types: tuple[str, ...], quota_type: int, suspect: bool, spare: bool) -> "Eligible":
+        places, slow = [], kind.slow
         for place, node in enumerate(self.nodes):
             if quota_type not in (ANYWHERE, self.type_of[place]) or node.health in ("down", "draining"):
                 continue

@@ -93,6 +93,11 @@ class Work:
         """Whether it stood before this plan and was neither put out nor moved by it."""
         return bool(self.first_seats) and not self.evicted and not self.moved
 
+    def here_since(self, now: int) -> int:
+        """When it came to its place, as the next plan will see it."""
+        started = self.job.run.started
+        return started if started is not None and self.stayed else now
+
     @property
     def stood_before(self) -> bool:
         """Whether its minimum ran before this plan."""

@@ -115,9 +115,8 @@ class Advisor:
             return cluster.windows
         runs: dict[str, Run] = {}
         for work in dict.fromkeys(cluster.journal):
-            stood = work.first_seats and not work.evicted and not work.moved
             places = tuple([Placed(seat.role, *stand[1:]) for seat, stand in zip(work.seats, stands(work, self.cycle.grid), strict=True)])
-            started = work.job.run.started if stood else self.cycle.now
+            started = work.job.run.started if work.stayed else self.cycle.now
             runs[work.job.name] = replace(work.job.run, state="running" if places else "queued", started=started, workers=places)
         jobs = tuple(replace(job, run=runs.get(job.name, job.run)) for job in scenario.jobs)
         return Windows(replace(scenario, jobs=jobs), self.cycle.grid)
