@@ -1,6 +1,7 @@
 """The last word on a plan: what may never be, checked on the final state by rules that share nothing with the passes."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 
 from ..model.mig import Instance, board_of, layout_faults
@@ -13,6 +14,7 @@ from ..state.work import Work
 
 Tenant = tuple[str, int, int]  # a job, and the role and rank of its worker
 Shared = dict[tuple[int, int], dict[Tenant, Part]]
+Stand = tuple[Work, Sequence[Seat], int, int]  # the division and the leaf that are charged with its places
 
 
 class InvariantBroken(AssertionError):
@@ -48,9 +50,7 @@ class First:
         self.tree, self.grid = cluster.tree, cluster.grid
         self.held, self.used = [0] * self.grid.size, [[0] * len(self.tree.names) for _ in self.tree.divisions]
         self.shared: Shared = {}  # by node and GPU, who holds which share of it
-        for work in cluster.works:
-            if work.first_seats:
-                self.come(work, work.first_seats, self.division_of(work.first_seats), work.home)
+        self.come(self._at_first(cluster.works))
 
     def copy(self) -> "First":
         other = copy(self)
@@ -58,36 +58,41 @@ class First:
         return other
 
     def follow(self, cluster: Cluster) -> None:
-        for work in cluster.state.since.gone:
-            self.go(work)
-        for work in cluster.state.since.come:
-            if work.first_seats:
-                self.come(work, work.first_seats, self.division_of(work.first_seats), work.home)
+        self.go(cluster.state.since.gone)
+        self.come(self._at_first(cluster.state.since.come))
 
-    def go(self, work: Work) -> None:
-        """A job leaves the places that it had at first."""
-        for seat in work.first_seats:
-            self.held[seat.node] &= ~seat.mask
-            for part in seat.parts:
-                key, mine = (seat.node, part.gpu), (work.job.name, seat.role, seat.rank)
-                self.shared[key] = {tenant: held for tenant, held in self.shared[key].items() if tenant != mine}
-        if work.first_seats:
-            self._use(self.division_of(work.first_seats), work.home, -sum([seat.milli for seat in work.first_seats]))
+    def _at_first(self, works: Iterable[Work]) -> Iterator[Stand]:
+        return ((work, seats, self.division_of(seats), work.home) for work in works if (seats := work.first_seats))
 
-    def come(self, work: Work, seats: Sequence[Seat], division: int, leaf: int) -> None:
-        for seat in seats:
-            if self.held[seat.node] & seat.mask:
-                raise _held_twice(self.grid, seat, work)
-            self.held[seat.node] |= seat.mask
-            for part in seat.parts:
-                key = (seat.node, part.gpu)
-                self.shared[key] = {**self.shared.get(key, {}), (work.job.name, seat.role, seat.rank): part}
-        self._use(division, leaf, sum([seat.milli for seat in seats]))
+    def go(self, works: Iterable[Work]) -> None:
+        """Jobs leave the places that they had at first."""
+        held, used = self.held, Counter[tuple[int, int]]()
+        for work, seats, division, leaf in self._at_first(works):
+            for role, rank, node, mask, _, _, milli, parts in seats:
+                held[node] &= ~mask
+                used[division, leaf] -= milli
+                for part in parts:
+                    key, mine = (node, part.gpu), (work.job.name, role, rank)
+                    self.shared[key] = {tenant: one for tenant, one in self.shared[key].items() if tenant != mine}
+        self._use(used)
 
-    def _use(self, division: int, leaf: int, milli: int) -> None:
-        used = self.used[division]
-        for place in self.tree.path[leaf]:
-            used[place] += milli
+    def come(self, stands: Iterable[Stand]) -> None:
+        held, used = self.held, Counter[tuple[int, int]]()
+        for work, seats, division, leaf in stands:
+            for role, rank, node, mask, _, _, milli, parts in seats:
+                if held[node] & mask:
+                    raise InvariantBroken(f"a GPU of {self.grid.nodes[node].name} is held twice", work.job.name)
+                held[node] |= mask
+                used[division, leaf] += milli
+                for part in parts:
+                    key = (node, part.gpu)
+                    self.shared[key] = {**self.shared.get(key, {}), (work.job.name, role, rank): part}
+        self._use(used)
+
+    def _use(self, charged: Mapping[tuple[int, int], int]) -> None:
+        for (division, leaf), milli in charged.items():
+            for place in self.tree.path[leaf]:
+                self.used[division][place] += milli
 
     def division_of(self, seats: Sequence[Seat]) -> int:
         """The one that first places are charged to: that of the first of them with GPUs."""
@@ -97,24 +102,18 @@ class First:
         return self.tree.division_of[next((of_type[seat.node] for seat in seats if seat.milli), of_type[seats[0].node])]
 
 
-def _held_twice(grid: Grid, seat: Seat, work: Work) -> InvariantBroken:
-    return InvariantBroken(f"a GPU of {grid.nodes[seat.node].name} is held twice", work.job.name)
-
-
 def _check_changes(cluster: Cluster, first: First) -> None:
     tree, grid, last = cluster.tree, cluster.grid, first.copy()
     changed = [work for work in dict.fromkeys(cluster.journal) if work.seats != work.first_seats]
     claimed = [work for work in cluster.works if work.charged_leaf != work.home and work.seats] if cluster.windows.of_classes else []
-    for work in dict.fromkeys((*changed, *claimed)):
-        last.go(work)
+    touched = dict.fromkeys((*changed, *claimed))
+    last.go(touched)
     for work in changed:
         if work.seats:
             _whole_gang(work, grid)
             if len(work.seats) > 1:
                 _together(work, grid)
-    for work in dict.fromkeys((*changed, *claimed)):
-        if work.seats:
-            last.come(work, work.seats, tree.division_of[work.quota_type], work.charged_leaf)
+    last.come((work, work.seats, tree.division_of[work.quota_type], work.charged_leaf) for work in touched if work.seats)
     for work in changed if last.shared else ():
         for seat in (*work.first_seats, *work.seats):
             for gpu in (*bits_of(seat.mask), *(part.gpu for part in seat.parts)):
