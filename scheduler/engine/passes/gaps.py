@@ -11,7 +11,6 @@ from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import may_cause_evictions, overdue
 from ..search.evicting import take_units
-from ..search.units import Unit
 from ..search.victims import Found, Rights
 from ..state.planning import Cycle
 from ..state.tree import Division
@@ -38,9 +37,6 @@ class Due(Rights):
 
     def __init__(self, rules: Reclaim) -> None:
         self.rules = rules
-
-    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
-        return unit.leaf
 
     def guard(self, found: Found) -> Reason | None:
         return self.rules.order(found) if _taken_back(self.rules, found) else None

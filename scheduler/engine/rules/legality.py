@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..model.reasons import Reason, counted, gpus, reason
 from ..search.units import Cost, Unit
-from ..search.victims import Found, Ranked, Rights, as_if_running, category, in_categories
+from ..search.victims import NOBODY, Found, Giver, Ranked, Rights, as_if_running, category, in_categories
 from ..state.planning import Cycle
 from ..state.tree import INFINITE, Division
 from ..state.work import Work
@@ -209,28 +209,16 @@ class Reclaim(Asked):
         used = self.division.used
         return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
 
-    def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
-        """The sibling that answers for the unit, while it is above its line with what was taken so far and keeps its floor without it; its own
-        leaf for that one's surplus."""
-        used, end, leaf = self.division.used, self.tree.end, unit.leaf
+    def giver(self, leaf: int) -> Giver:
+        """The sibling that answers for a leaf, while it is above its line before a unit and keeps its floor without it; its own leaf for that
+        one's surplus."""
         if leaf == self.own:
-            return leaf
+            return Giver(leaf)
+        used, end = self.division.used, self.tree.end
         for place, line, floor in self.sources:
             if place <= leaf < end[place]:
-                left = used[place] - taken.get(place, 0)
-                return place if left > line and left - unit.milli >= floor else None
-        return None
-
-    def answering(self, leaf: int) -> int | None:
-        if leaf == self.own:
-            return leaf
-        return next((place for place, _, _ in self.sources if place <= leaf < self.tree.end[place]), None)
-
-    def most_from(self, place: int, largest: int) -> int | None:
-        for at, line, floor in self.sources:
-            if at == place:  # the last of them, and the largest, is taken while the rest leaves it above its line
-                return self.division.used[place] - max(floor, line + 1 - largest)
-        return None
+                return Giver(place, used[place] - line, used[place] - floor)
+        return NOBODY
 
     # The whole plan
 
@@ -305,8 +293,8 @@ class Preempt(Asked):
         ]
         return in_categories(lower, units.borrowed(leaf, self.division), large)
 
-    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
-        return self.leaf
+    def giver(self, leaf: int) -> Giver:
+        return Giver(self.leaf)
 
     def guard(self, found: Found) -> Reason | None:
         return self._beyond_share(found) or self.worth(found)

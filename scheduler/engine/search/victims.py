@@ -6,11 +6,10 @@ fits and gives back, last taken first, what is not needed. Of several sets the o
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from .units import Unit, Units
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 FEW = 10  # units of which every set is looked at
+ANY = 1 << 100
 ROUNDS = 16  # in each an elastic job is left out whose other workers could not go along
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 
@@ -102,26 +102,32 @@ class Found:
         return (self.crosses, worst, self.milli, self.lost, oldest_first, sorted(job.name for job in jobs), self.low)
 
 
+class Giver(NamedTuple):
+    """The node of the tree that is charged with what is taken from a leaf, and how much may be taken of it, in milli-GPU."""
+
+    place: int
+    until: int = ANY  # a unit may be taken while less than this was taken before it
+    most: int = ANY  # and with it no more than this
+
+    def gives(self, milli: int, taken: int = 0) -> bool:
+        return taken < self.until and taken + milli <= self.most
+
+
+NOBODY = Giver(-1, 0, 0)
+
+
 class Rights(ABC):
     """By which rules running work may be taken for a job."""
 
     own = -1  # the leaf that gives surplus back for it beside what is taken
 
-    @abstractmethod
-    def legal(self, unit: Unit, taken: dict[int, int]) -> int | None:
-        """The node of the tree that is charged with a unit beside what was taken so far; None where it may not be taken."""
+    def giver(self, leaf: int) -> Giver:
+        """Who answers for a leaf."""
+        return Giver(leaf)
 
     def exhausted(self, taken: dict[int, int]) -> bool:
         """Whether nobody has anything left to give, with what was taken so far."""
         return False
-
-    def answering(self, leaf: int) -> int | None:
-        """The node of the tree that is charged with what is taken from a leaf; None where nothing may be."""
-        return leaf
-
-    def most_from(self, place: int, largest: int) -> int | None:
-        """A bound: the most that may be taken of what such a node answers for, in units up to so large. None: all of it."""
-        return None
 
     @abstractmethod
     def guard(self, found: Found) -> Reason | None:
@@ -134,6 +140,17 @@ class Rights(ABC):
     def crossing_none(self) -> "Rights":
         """These rules for sets that cross no line."""
         return self
+
+
+class Givers(dict[int, Giver]):
+    """Who answers for each leaf, asked once."""
+
+    def __init__(self, rights: Rights) -> None:
+        self.rights = rights
+
+    def __missing__(self, leaf: int) -> Giver:
+        giver = self[leaf] = self.rights.giver(leaf)
+        return giver
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -228,14 +245,10 @@ def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool
 
 
 def _found(kept: list[Unit], units: Ranked, rights: Rights, target: Target) -> Found:
-    by_leaf: dict[int, list[Unit]] = {}
+    givers, charged = Givers(rights), dict[int, int]()
     for unit in kept:
-        by_leaf.setdefault(unit.leaf, []).append(unit)
-    charged: dict[int, int] = {}
-    for mine in by_leaf.values():
-        place = rights.legal(mine[0], {})  # one answers for all of a leaf
-        if place is not None:
-            charged[place] = charged.get(place, 0) + sum([unit.milli for unit in mine])
+        place = givers[unit.leaf][0]
+        charged[place] = charged.get(place, 0) + unit.milli
     return Found(kept, charged, target.low, target.high, units)
 
 
@@ -367,20 +380,22 @@ def _useful(unit: Unit, target: Target) -> bool:
 
 def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
-    charged: dict[int, int] = {}
+    givers, charged = Givers(rights), dict[int, int]()
     taken: list[Unit] = []
     counted = refused = 0
     lacking = 1000 * target.lacking  # before so much comes free, nothing is counted
     for _, unit in units:
-        place = rights.legal(unit, charged)
-        if place is None:
+        milli = unit.milli
+        place, until, most = givers[unit.leaf]
+        before = charged.get(place, 0)
+        if before >= until or before + milli > most:
             refused += 1
             if counter is not None and refused % 64 == 0 and rights.exhausted(charged):
                 break  # nothing behind it can be legal either
             continue
-        charged[place] = charged.get(place, 0) + unit.milli
+        charged[place] = before + milli
         taken.append(unit)
-        lacking -= unit.milli
+        lacking -= milli
         if counter is not None and lacking <= 0:
             if counter.change(taken[counted:], 1):
                 return taken
@@ -416,25 +431,19 @@ def _could_clear(cluster: Cluster, units: Ranked, rights: Rights, target: Target
     """A bound by node: what may be taken whatever else goes is as good as idle, and the rest frees no more than may be taken of all of it."""
     assert target.allowed is not None
     grid, here, gpus = cluster.grid, slice(target.low, target.high), target.gpus
-    idle, largest, answering = cluster.fleet.soon.count_np.copy(), dict[int, int](), dict[int, int | None]()
+    idle, budgets, givers = cluster.fleet.soon.count_np.copy(), dict[int, int](), Givers(rights)
     for _, unit in units:
-        leaf = unit.leaf
-        if leaf not in answering:
-            answering[leaf] = rights.answering(leaf)
-        place = answering[leaf]
-        if place is None:
-            continue
-        if place in largest or rights.most_from(place, unit.milli) is not None:
-            largest[place] = max(largest.get(place, 0), unit.milli)
+        place, until, most = givers[unit.leaf]
+        if until != ANY:  # its last unit, and the largest, is taken while less than that was taken before it
+            budgets[place] = max(budgets.get(place, 0), min(most, until - 1 + unit.milli))
             continue
         for seat in unit.seats:
             idle[seat.node] += (seat.mask & grid.usable[seat.node]).bit_count()
-    budget = sum([rights.most_from(place, most) or 0 for place, most in largest.items()])
     allowed = target.allowed[here] > 0
-    idle, most = idle[here][allowed], ints(grid.usable_count)[here][allowed]
+    idle, usable = idle[here][allowed], ints(grid.usable_count)[here][allowed]
     missing = target.count - int((idle // gpus).sum())
-    lacking = np.sort((gpus - idle % gpus)[idle // gpus < most // gpus])
-    return 1000 * (int(lacking[: max(0, missing)].sum()) + gpus * max(0, missing - len(lacking))) <= budget
+    lacking = np.sort((gpus - idle % gpus)[idle // gpus < usable // gpus])
+    return 1000 * (int(lacking[: max(0, missing)].sum()) + gpus * max(0, missing - len(lacking))) <= sum(budgets.values())
 
 
 def _least_set(units: Ranked, rights: Rights, target: Target, counter: Counter) -> list[Unit] | None:
@@ -494,14 +503,14 @@ def _collect_on_one_node(units: Ranked, rights: Rights, target: Target) -> list[
     """What to take where only trying tells whether the job fits: all of it from one node, the one whose first unit ranks least."""
     assert target.fits is not None
     here: dict[int, list[Unit]] = {}
-    charged: dict[int, dict[int, int]] = {}
+    charged: dict[tuple[int, int], int] = {}
     for _, unit in units:
+        giver = rights.giver(unit.leaf)
         for node in sorted({seat.node for seat in unit.seats}):
             if target.low <= node < target.high and (node in here or len(here) < MOST_NODES):
-                taken = charged.setdefault(node, {})
-                place = rights.legal(unit, taken)
-                if place is not None:
-                    taken[place] = taken.get(place, 0) + unit.milli
+                before = charged.get((node, giver.place), 0)
+                if giver.gives(unit.milli, before):
+                    charged[node, giver.place] = before + unit.milli
                     here.setdefault(node, []).append(unit)
     return next((found for mine in here.values() if (found := _shortest(mine, target.fits)) is not None), None)
 
@@ -516,15 +525,15 @@ def _collect_by_node(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
     Where that has been used up before the job fits, the search goes on behind the first unit that was taken.
     """
     usable, low, high, flags = cluster.grid.usable, target.low, target.high, target.flags
-    here: defaultdict[int, list[Here]] = defaultdict(list)
+    here: dict[int, list[Here]] = {node: [] for node in range(low, high) if flags is None or flags[node]}
     for rank, unit in units:
         for _, _, node, mask, _, _, _, _ in unit.seats:
-            if low <= node < high and (flags is None or flags[node]):
-                mine, count = here[node], (mask & usable[node]).bit_count()
+            if (mine := here.get(node)) is not None:
+                count = (mask & usable[node]).bit_count()
                 if mine and mine[-1][2] is unit:
                     count += mine.pop()[0]
                 mine.append((count, rank, unit))
-    slots = {node: [*_slots(cluster, target.gpus, node, here[node])] for node in sorted(here)}
+    slots = {node: [*_slots(cluster, target.gpus, node, mine)] for node, mine in here.items()}
     for _ in range(ROUNDS):
         taken = _clear(slots, rights, counter)
         if counter.enough:
@@ -560,28 +569,26 @@ class Together:
     """Units that may be taken together: surplus first, then minima, smaller first, so that only the last leaves its node below the line."""
 
     def __init__(self, rights: Rights) -> None:
-        self.rights = rights
-        self._charged: dict[int, int] = {}
-        self._last: dict[int, Unit] = {}  # by the node that is charged: the others are legal if this one is
+        self._givers = Givers(rights)
+        self._charged: dict[int, int] = {}  # by the node that answers
+        self._last: dict[int, Unit] = {}  # the others are legal if this one is
 
     def may_grow_by(self, units: Sequence[Unit]) -> bool:
         """Add them if all are legal together with those before."""
-        charged, last = dict[int, int](), dict[int, Unit]()
-        leaf, place = -1, None
+        givers, charged, last = self._givers, dict[int, int](), dict[int, Unit]()
+        leaf = place = -1
         for unit in units:
-            if unit.leaf != leaf:  # one answers for all of a leaf
-                leaf, place = unit.leaf, self.rights.legal(unit, {})
-            if place is None:
-                return False
+            if unit.leaf != leaf:
+                leaf = unit.leaf
+                place = givers[leaf][0]
             if place not in last:
                 charged[place], last[place] = self._charged.get(place, 0), self._last.get(place, unit)
             charged[place] += unit.milli
             before = last[place]
             if unit.milli > before.milli if unit.surplus is before.surplus else before.surplus:
                 last[place] = unit
-        for place, milli in charged.items():
-            if self.rights.legal(last[place], {place: milli - last[place].milli}) is None:
-                return False
+        if not all(givers[unit.leaf].gives(unit.milli, charged[place] - unit.milli) for place, unit in last.items()):
+            return False
         self._charged.update(charged)
         self._last.update(last)
         return True
@@ -600,9 +607,8 @@ def _slots(cluster: Cluster, gpus: int, node: int, here: Sequence[Here]) -> Iter
         while idle >= goal:
             spared = _not_needed(mine, idle - goal) if idle > goal else []
             needed = [one for one in mine if one not in spared] if spared else mine
-            for _, each, gone in needed:
-                if each is not worst and each > worst:
-                    worst = each
+            worst = max(worst, needed[-1][1])
+            for _, _, gone in needed:
                 milli += gone.milli
                 lost += gone.lost
             yield worst, milli, lost, node, [gone for _, _, gone in needed]
@@ -623,7 +629,7 @@ def _not_needed(mine: Sequence[Here], most: int) -> list[Here]:
 def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit]:
     """If one unit of the best category suffices by itself: the smallest such."""
     best: Unit | None = None
-    first: tuple[int, ...] | None = None
+    givers, first = Givers(rights), None
     short = target.count - counter.total if counter is not None else 0
     least = max([milli for _, _, milli in target.short], default=0)  # below a node that is at its limit
     idle, gpus, counted = cluster.fleet.soon.count, max(1, target.gpus), bool(target.gpus) and not (target.cpus or target.memory)
@@ -631,7 +637,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
         if first is not None and rank is not first and rank != first:
             break
         if first is None:
-            if rights.legal(unit, {}) is None:
+            if not givers[unit.leaf].gives(unit.milli):
                 continue
             first = rank
         if unit.milli < least or (best is not None and unit.milli >= best.milli):
@@ -643,7 +649,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
             most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
         else:
             most = short  # processors and memory that come free may be for any number of workers
-        if short > most or rights.legal(unit, {}) is None:
+        if short > most or not givers[unit.leaf].gives(unit.milli):
             continue
         if _enough(cluster, [unit], target):
             best = unit

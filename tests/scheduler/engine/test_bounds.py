@@ -38,9 +38,6 @@ def after_some_passes(seed: int, passes: int) -> Cycle:
 class AnyUnit(Rights):
     """Everything may be taken."""
 
-    def legal(self, unit: Unit, taken: dict[int, int]) -> int:
-        return unit.leaf
-
     def guard(self, found: Found) -> None:
         return None
 
