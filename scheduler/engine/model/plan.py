@@ -107,7 +107,8 @@ class Share(NamedTuple):
         }
 
 
-new_waiting = partial(tuple.__new__, Waiting)  # of all the fields at once, past the slow constructor
+# Of all the fields at once, past the slow constructors.
+new_waiting, new_decision = partial(tuple.__new__, Waiting), partial(tuple.__new__, Decision)
 
 
 @dataclass(frozen=True, slots=True)

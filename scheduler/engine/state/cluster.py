@@ -111,17 +111,18 @@ class Cluster:
             if not attempt.kept:
                 self.undo(mark)
 
-    def _remember(self, work: Work) -> None:
+    def _remember(self, *works: Work) -> None:
         if self.before_changes is not None:
             self.before_changes()
-        self.journal.append(work)
-        self.log.append((self._put_back, (work, _undoable(work))))
+        self.journal += works
+        self.log.append((self._put_back, (works[::-1], [*map(_undoable, works)][::-1])))
 
-    def _put_back(self, work: Work, values: Sequence[object]) -> None:
-        self.journal.append(work)
-        for name, value in zip(UNDOABLE, values, strict=True):
-            setattr(work, name, value)
-        work.note_degraded()
+    def _put_back(self, works: Sequence[Work], states: Sequence[Sequence[object]]) -> None:
+        self.journal += works
+        for work, values in zip(works, states, strict=True):
+            for name, value in zip(UNDOABLE, values, strict=True):
+                setattr(work, name, value)
+            work.note_degraded()
 
     def _charge(self, leaf: int, quota_type: int, milli: int, fixed: bool) -> None:
         self.log.append((self.tree.charge, (leaf, quota_type, -milli, fixed)))
@@ -159,8 +160,8 @@ class Cluster:
     def unseat_all(self, leaving: Mapping[Work, Sequence[Seat]], why: Reason, for_job: str | None) -> None:
         """Take workers from many jobs: what leaves a node, and what a leaf is charged, is given back in one step."""
         stood, fresh, charges = list[Seat](), list[Seat](), Counter[tuple[int, int, bool]]()
+        self._remember(*leaving)
         for work, seats in leaving.items():
-            self._remember(work)
             first, milli = work.first_seats, work.milli
             if work.seats is first:
                 stood += seats

@@ -164,11 +164,13 @@ class State:
             self.leavers[work] = self._seats(work, leaving)
 
     def _seats(self, work: Work, workers: Iterable[Placed]) -> tuple[Seat, ...]:
-        index, each = self.grid.index, work.form.each
+        index, each, seats = self.grid.index, work.form.each, list[Seat]()
         if each is not None:  # the most usual by far
             milli, cpus, memory = each
-            return tuple([new_seat((0, one.index, index[one.node], one.gpus, cpus, memory, milli, NO_PARTS)) for one in workers])
-        seats, roles, trust = [], work.kind.roles, self.scenario.settings.sharing_trust
+            for one in workers:  # mostly there is one
+                seats.append(new_seat((0, one.index, index[one.node], one.gpus, cpus, memory, milli, NO_PARTS)))
+            return tuple(seats)
+        roles, trust = work.kind.roles, self.scenario.settings.sharing_trust
         for worker in workers:
             role, node = roles[worker.role], index[worker.node]
             mask, milli, parts = worker.gpus, role.gpus * 1000, NO_PARTS

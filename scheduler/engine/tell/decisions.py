@@ -3,11 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 
 from ..ahead.entries import Entry, counted_on
 from ..model.mig import Instance
-from ..model.plan import Decision, Stand
+from ..model.plan import Decision, Stand, new_decision
 from ..model.reasons import Reason, reason
 from ..model.spelling import spell_instant
 from ..state.cluster import on_gpus
@@ -61,11 +62,11 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     # Who is moved with more than he had comes behind those who left it to him.
     changed.sort(key=lambda one: one[0] == "move" and one[1].milli > sum(seat.milli for seat in one[1].first_seats))
 
-    def those(*actions: str) -> list[Decision]:
-        return [_decision(served, action, work) for action, work in changed if action in actions]
-
-    leaving = [*those("evict"), *those("shrink"), *those("move")]
-    return in_order([*leaving, *_splits(cycle, owners, stood), *those("start", "repair"), *those("grow")])
+    those: dict[str, list[Decision]] = {action: [] for action in ("evict", "shrink", "move", "splits", "start", "grow")}
+    for action, work in changed:
+        those["start" if action == "repair" else action].append(_decision(served, action, work))
+    those["splits"] = _splits(cycle, owners, stood)
+    return in_order([*chain.from_iterable(those.values())])
 
 
 def _decision(served: "Served", action: str, work: Work) -> Decision:
@@ -76,7 +77,7 @@ def _decision(served: "Served", action: str, work: Work) -> Decision:
     if beneficiary is not None and beneficiary not in served.served:
         why, beneficiary = served.by(work, why, beneficiary)
     if action == "evict":
-        return Decision._make((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
+        return new_decision((action, why, work.job.name, beneficiary, (), (), False, work.kind.grace_ms, None, None, None, ()))
     after = served.befores.get(work.order, ())
     return Decision(action, why, work.job.name, beneficiary, stands(work, served.cycle.grid), after, work.backfilled)
 
