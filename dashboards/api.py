@@ -20,6 +20,7 @@ from dashboards.history import history
 from dashboards.idle.api import router as idle_router
 from dashboards.prometheus.api import router as sources_router
 from dashboards.selectors import fleet_read, rates_visible
+from dashboards.slo.api import router as slo_router
 from dashboards.telemetry.api import router as telemetry_router
 from dashboards.weak import weak_clusters
 from gpufleet.core.live.feed import feed_revision
@@ -35,6 +36,7 @@ router.add_router("", idle_router)
 router.add_router("", health_router)
 router.add_router("", alerts_router)
 router.add_router("", telemetry_router)
+router.add_router("", slo_router)
 
 
 WEAK = "Clusters with GPUs whose activity is the driver's utilization, weaker than SM activity: it counts a GPU as busy while any kernel runs on it."

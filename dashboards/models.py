@@ -163,3 +163,4 @@ from dashboards.health.models import (  # noqa: E402, F401
 )
 from dashboards.idle.models import IdleEpisode, IdleExemption, IdlePolicy, IdleStep  # noqa: E402, F401
 from dashboards.prometheus.models import PrometheusServer  # noqa: E402, F401
+from dashboards.slo.models import ServiceBreach, ServiceLevel, ServiceSample  # noqa: E402, F401

@@ -18,6 +18,7 @@ from dashboards.idle.ending import idle_ends
 from dashboards.idle.episodes import idle_turn
 from dashboards.idle.winning import won_back_follow
 from dashboards.prometheus.collect import prometheus_turn
+from dashboards.slo.round import services_turn
 from dashboards.telemetry.local import local_collect
 from dashboards.telemetry.rollups import telemetry_rollup
 from gpufleet.core.apart import all_done
@@ -47,6 +48,11 @@ def _fragmentation(moment: datetime) -> None:
 def telemetry_prometheus_collect() -> None:
     prometheus_turn(now=now())
     measures_write()
+
+
+@shared_task
+def services_look() -> None:
+    services_turn(now=now())
 
 
 @shared_task

@@ -8,6 +8,7 @@ from dashboards.health import views as health
 from dashboards.home import views as home
 from dashboards.idle import views as idle
 from dashboards.prometheus import views as sources
+from dashboards.slo import views as slo
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -24,6 +25,9 @@ urlpatterns = [
     path("clusters/<slug:name>/pools/<slug:pool>/course", views.pool_course_chart, name="pool-course"),
     path("quotas/<slug:public_id>/course", views.team_course_chart, name="quota-course"),
     path("jobs/<slug:public_id>/course", views.job_course_chart, name="job-course"),
+    path("jobs/<slug:public_id>/service-level/", slo.service_level_edit, name="job_service_level"),
+    path("jobs/<slug:public_id>/service-level/remove/", slo.service_level_remove_page, name="job_service_level_remove"),
+    path("jobs/<slug:public_id>/service-level/course", slo.service_level_course, name="job-service-course"),
     path("fleet/", views.fleet_map, name="fleet"),
     path("telemetry/", sources.source_list, name="sources"),
     path("telemetry/new/", sources.source_new, name="source_new"),

@@ -30,6 +30,7 @@ app.conf.beat_schedule = {
     },
     "telemetry-rollup": {"task": "dashboards.tasks.telemetry_rollup_write", "schedule": 15.0, "options": {"expires": 15}},
     "telemetry-prometheus": {"task": "dashboards.tasks.telemetry_prometheus_collect", "schedule": 15.0, "options": {"expires": 15}},
+    "services-look": {"task": "dashboards.tasks.services_look", "schedule": 15.0, "options": {"expires": 15}},
     "telemetry-local": {"task": "dashboards.tasks.telemetry_local_collect", "schedule": 5.0, "options": {"expires": 5}},
     "idle-look": {"task": "dashboards.tasks.idle_look", "schedule": 60.0, "options": {"expires": 60}},
     "health-look": {"task": "dashboards.tasks.health_look", "schedule": 15.0, "options": {"expires": 15}},

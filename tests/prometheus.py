@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 import threading
+import urllib.error
 import urllib.parse
 import urllib.request
 from abc import ABC, abstractmethod
@@ -155,8 +156,11 @@ class Gate(Answering):
         self.asked.append(passes)
         if not passes:
             return self.refusal, str(dict(headers)).encode()
-        with urllib.request.urlopen(f"{self.behind}{path}", timeout=5) as answer:
-            return 200, answer.read()
+        try:
+            with urllib.request.urlopen(f"{self.behind}{path}", timeout=5) as answer:
+                return 200, answer.read()
+        except urllib.error.HTTPError as refused:
+            return refused.code, refused.read()
 
     @property
     def url(self) -> str:

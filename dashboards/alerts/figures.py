@@ -18,6 +18,7 @@ from dashboards.idle.models import IdleEpisode
 from dashboards.models import TelemetryFrame
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import NO_POOL, Fleet, fleet_read
+from dashboards.slo.models import ServiceBreach
 from quotas.chargeback.weeks import weeks_by_team
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
@@ -63,6 +64,7 @@ FIGURES: dict[str, Figure] = {
         Figure("incidents", "Open incidents", "", "node", is_count=True),
         Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team", is_count=True),
         Figure("stragglers", "Stragglers", "", "node", is_count=True),
+        Figure("service_breaches", "Services over their objective", "", "team", is_count=True),
         Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
@@ -226,6 +228,13 @@ def _idle(teams: Mapping[str, int]) -> dict[str, float]:
     return {WHOLE: sum(by_team.values()), **by_team}
 
 
+def _breaches(teams: Mapping[str, int]) -> dict[str, float]:
+    """Of each team, its projects included."""
+    paths = list(ServiceBreach.objects.filter(until__isnull=True).values_list("job__quota__path", flat=True))
+    counted = Counter(_team_of(path, teams) for path in paths)
+    return {WHOLE: float(len(paths)), **dict.fromkeys(teams, 0.0), **{team: float(count) for team, count in counted.items()}}
+
+
 def _stragglers(now: datetime) -> dict[str, float]:
     return _by_node(Slow.objects.filter(ended_at__isnull=True).values_list("node__cluster__name", "node__name"))
 
@@ -257,7 +266,7 @@ def _scheduler(now: datetime) -> dict[str, float]:
 
 SERVER = ("name", "read_at", "changed_at", "enabled", "removed_at")
 
-_OF_TEAMS: dict[str, Callable[[dict[str, int]], dict[str, float]]] = {"floor_gap": _floor, "idle_gpus": _idle}
+_OF_TEAMS: dict[str, Callable[[dict[str, int]], dict[str, float]]] = {"floor_gap": _floor, "idle_gpus": _idle, "service_breaches": _breaches}
 _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,
     "queue_wait": _queue_wait,

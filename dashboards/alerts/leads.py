@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from django.db.models import Q
 from django.urls import reverse
 
 from dashboards.alerts.figures import PROMETHEUS, WHOLE
 from dashboards.alerts.models import Alert
 from dashboards.health.models import Incident
 from dashboards.selectors import NO_POOL
+from dashboards.slo.models import ServiceBreach
 from quotas.permissions import Access, Can
 from scheduler.models import Node
+
+SERVICES_NAMED = 3
 
 
 class Lead(NamedTuple):
@@ -39,6 +43,8 @@ def leads_of(access: Access, alert: Alert) -> list[Lead]:
             return [_lead("Idle GPUs of the team", "idle", {"open": "yes", "team": subject})]
         case "nodes_out":
             return [_lead("Nodes of the pool", "nodes", {"pool": "" if subject == NO_POOL else subject})]
+        case "service_breaches":
+            return _services(access, subject)
         case "incidents":
             return _of_node(subject)
         case "stragglers":
@@ -55,6 +61,15 @@ def leads_of(access: Access, alert: Alert) -> list[Lead]:
 def _lead(label: str, page: str, asked: Mapping[str, str] | None = None) -> Lead:
     query = urlencode({key: value for key, value in (asked or {}).items() if value})
     return Lead(label, reverse(page) + (f"?{query}" if query else ""))
+
+
+def _services(access: Access, team: str) -> list[Lead]:
+    """Those that are over their objective longest."""
+    open_ones = ServiceBreach.objects.filter(access.visible(Can.SEE, "job__quota__path"), until__isnull=True).order_by("since", "pk")
+    if team:
+        open_ones = open_ones.filter(Q(job__quota__path=team) | Q(job__quota__path__startswith=f"{team}/"))
+    rows = open_ones.values_list("job__name", "job__public_id")[:SERVICES_NAMED]
+    return [Lead(f"Service {name}", reverse("job", args=[job])) for name, job in rows]
 
 
 def _of_node(subject: str) -> list[Lead]:

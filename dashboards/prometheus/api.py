@@ -20,6 +20,9 @@ from quotas.api.lists import ReasonQuery
 router = Router(tags=["Fleet"])
 
 
+FOR_SERVICES = "Whether it answers queries of service levels, which the owners of inference jobs write."
+
+
 class SourceOut(Schema):
     id: str = Field(examples=["ps-1"])
     name: str
@@ -28,6 +31,7 @@ class SourceOut(Schema):
         description="`stale` after 45 seconds without readings.", json_schema_extra={"enum": ["new", "fresh", "stale", "off"]}, examples=["fresh"]
     )
     enabled: bool = Field(description="Whether it is read.", examples=[True])
+    for_services: bool = Field(description=FOR_SERVICES, examples=[False])
     sign_in: str = Field(
         description="How gpufleet signs in there. Passwords and tokens are in no answer.",
         json_schema_extra={"enum": [*SignIn.values]},
@@ -61,6 +65,7 @@ class SourceIn(Taken):
     name: str = Field(max_length=80)
     url: str = Field(max_length=500, description="Where it answers; a path in front of /api is allowed.")
     enabled: bool = Field(True, description="Whether it is read.")
+    for_services: bool = Field(False, description=FOR_SERVICES)
     sign_in: str = Field(SignIn.NONE, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
     username: str = Field("", max_length=WORD_LENGTH, description="The user name of `basic`.")
     secret: str = Field("", max_length=SECRET_LENGTH, description=KEPT)
@@ -75,6 +80,7 @@ class SourceChange(Taken):
     name: str | None = Field(None, max_length=80)
     url: str | None = Field(None, max_length=500, description="Where it answers.")
     enabled: bool | None = Field(None, description="Whether it is read.")
+    for_services: bool | None = Field(None, description=FOR_SERVICES)
     sign_in: str | None = Field(None, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
     username: str | None = Field(None, max_length=WORD_LENGTH, description="The user name of `basic`.")
     secret: str | None = Field(None, max_length=SECRET_LENGTH, description=KEPT)
@@ -151,6 +157,7 @@ def _out(row: PrometheusServer, state: str) -> SourceOut:
         url=row.url,
         state=state,
         enabled=row.enabled,
+        for_services=row.for_services,
         sign_in=row.sign_in,
         username=row.username,
         tenant=row.tenant,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
@@ -18,11 +19,32 @@ from scheduler.notify.outgoing import MOST_ADDRESSES, Address, Refused, Rules, T
 CONNECT_SECONDS = 3.0
 WHOLE_SECONDS = 12.0
 MOST_BYTES = 64 << 20
+SIGN_IN_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 PIECE = 1 << 16
 
 
 class PrometheusFault(Exception):
     """The server can't be asked, or did not answer as a Prometheus does. The message is for a person."""
+
+
+class QueryFault(PrometheusFault):
+    """This query was refused or took too long. The server may answer another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long one look at a server may take, how long the server may be silent in it, and how large an answer may be."""
+
+    seconds: float = WHOLE_SECONDS
+    silence_seconds: float = WHOLE_SECONDS
+    most_bytes: int = MOST_BYTES
+
+    @property
+    def size(self) -> str:
+        return f"{self.most_bytes >> 20} MiB" if self.most_bytes >> 20 else f"{self.most_bytes >> 10} KiB"
+
+
+ROUND = Bounds()
 
 
 class _Pinned(HTTPAdapter):
@@ -52,12 +74,13 @@ class _Bounded(requests.Session):
     `headers` go with every question. Where they hold a secret, nothing is repeated of a refusal: a server may write into it what it was sent.
     """
 
-    def __init__(self, pinned: _Pinned, headers: Mapping[str, str]) -> None:
+    def __init__(self, pinned: _Pinned, headers: Mapping[str, str], bounds: Bounds) -> None:
         super().__init__()
         self.trust_env = False
         self.own = headers
         self.headers.update(headers)
-        self.deadline = time.monotonic() + WHOLE_SECONDS
+        self.bounds = bounds
+        self.deadline = time.monotonic() + bounds.seconds
         self.pinned = pinned
 
     def get_adapter(self, url: str) -> _Pinned:
@@ -69,16 +92,17 @@ class _Bounded(requests.Session):
         if answer.is_redirect:
             raise PrometheusFault("It answers with a redirect, which is not followed.")
         if fault := _refusal(answer.status_code, self.own):
-            raise PrometheusFault(fault)
+            raise (PrometheusFault if answer.status_code in SIGN_IN_REFUSED else QueryFault)(fault)
         pieces, size = [], 0
         # As it comes, not in pieces of a size: a server that sends a byte now and then is noticed.
         while piece := answer.raw.read1(PIECE, decode_content=True):
             pieces.append(piece)
             size += len(piece)
-            if size > MOST_BYTES:
-                raise PrometheusFault(f"Its answer is larger than {MOST_BYTES >> 20} MiB.")
+            if size > self.bounds.most_bytes:
+                answer.close()
+                raise QueryFault(f"Its answer is larger than {self.bounds.size}.")
             if time.monotonic() > self.deadline:
-                raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
+                raise PrometheusFault(f"It did not answer within {self.bounds.seconds:g} s.")
         answer._content = b"".join(pieces)
         return answer
 
@@ -87,8 +111,9 @@ class _Bounded(requests.Session):
         while True:
             left = self.deadline - time.monotonic()
             if left <= 0:
-                raise PrometheusFault(f"It did not answer within {WHOLE_SECONDS:g} s.")
-            kwargs |= {"allow_redirects": False, "stream": True, "timeout": (min(CONNECT_SECONDS, left), left)}
+                raise PrometheusFault(f"It did not answer within {self.bounds.seconds:g} s.")
+            patience = (min(CONNECT_SECONDS, left), min(self.bounds.silence_seconds, left))
+            kwargs |= {"allow_redirects": False, "stream": True, "timeout": patience}
             try:
                 return super().request(*args, **kwargs)
             except requests.ConnectionError:
@@ -100,29 +125,43 @@ class _Bounded(requests.Session):
 class Server:
     """One server for one look. `headers` are what signs in."""
 
-    def __init__(self, url: str, rules: Rules, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, url: str, rules: Rules, headers: Mapping[str, str] = MappingProxyType({}), bounds: Bounds | None = None) -> None:
         try:
             target = target_of(url, rules)
             pinned = _Pinned(target, addresses_of(target, rules))
         except Refused as fault:
             raise PrometheusFault(str(fault)) from None
-        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(pinned, headers), retry=0)
+        self._bounds = bounds or ROUND
+        self._asks = PrometheusConnect(url=url.rstrip("/"), session=_Bounded(pinned, headers, self._bounds), retry=0)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         """The series of an instant query."""
-        try:
-            found = self._asks.custom_query(query)
-        except PrometheusApiClientException as fault:
-            raise PrometheusFault(f"It refused the query: {str(fault)[:200]}") from None
-        except requests.RequestException as fault:
-            raise PrometheusFault(_told(fault)) from None
-        except urllib3.exceptions.HTTPError:
-            raise PrometheusFault(f"Its answer broke off, or was not there within {WHOLE_SECONDS:g} s.") from None
-        except (ValueError, KeyError, TypeError):
-            raise PrometheusFault("Its answer is not one of a Prometheus.") from None
+        found = self.result(query)
         if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
             raise PrometheusFault("Its answer is not one of a Prometheus.")
         return found
+
+    def result(self, query: str, **bounds: str) -> Any:
+        """The result of an instant query: series, or a moment and a value where it gives a scalar. `bounds` go with the query."""
+        try:
+            return self._asks.custom_query(query, params=bounds)
+        except PrometheusApiClientException as fault:
+            raise QueryFault(f"It refused the query: {str(fault)[:200]}") from None
+        except requests.RequestException as fault:
+            raise self._fault_of(fault) from None
+        except urllib3.exceptions.HTTPError:
+            raise PrometheusFault(f"Its answer broke off, or was not there within {self._bounds.seconds:g} s.") from None
+        except (ValueError, KeyError, TypeError):
+            raise PrometheusFault("Its answer is not one of a Prometheus.") from None
+
+    def _fault_of(self, fault: requests.RequestException) -> PrometheusFault:
+        if isinstance(fault, requests.exceptions.SSLError):
+            return PrometheusFault("Its certificate is not valid for this name.")
+        if isinstance(fault, requests.Timeout):
+            is_slow = isinstance(fault, requests.ReadTimeout) and self._bounds.silence_seconds < self._bounds.seconds
+            seconds = self._bounds.silence_seconds if is_slow else self._bounds.seconds
+            return (QueryFault if is_slow else PrometheusFault)(f"It did not answer within {seconds:g} s.")
+        return PrometheusFault("No connection: nothing answers at this address.")
 
 
 def _refusal(status: int, headers: Mapping[str, str]) -> str:
@@ -135,11 +174,3 @@ def _refusal(status: int, headers: Mapping[str, str]) -> str:
     if status == HTTPStatus.FORBIDDEN:
         return f"It answered 403: queries {'with these' if signed else 'without'} credentials are not allowed."
     return f"It refused the query with status {status}." if signed and status != HTTPStatus.OK else ""
-
-
-def _told(fault: requests.RequestException) -> str:
-    if isinstance(fault, requests.exceptions.SSLError):
-        return "Its certificate is not valid for this name."
-    if isinstance(fault, requests.Timeout):
-        return f"It did not answer within {WHOLE_SECONDS:g} s."
-    return "No connection: nothing answers at this address."

@@ -20,6 +20,7 @@ class PrometheusServer(models.Model):
     name = models.CharField(max_length=80)
     url = models.CharField(max_length=500)
     enabled = models.BooleanField(default=True)
+    for_services = models.BooleanField(default=False, help_text="Whether it is asked queries that owners of inference jobs write.")
     sign_in = models.CharField(max_length=8, choices=SignIn.choices, default=SignIn.NONE)
     username = models.CharField(max_length=200, blank=True)
     sealed = models.TextField(blank=True, help_text="The password or token, encrypted with the installation's key.")

@@ -18,7 +18,7 @@ from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
 from scheduler.notify.outgoing import Refused, Rules, target_of
 
-FIELDS = ("name", "url", "enabled", "sign_in", "username", "tenant")
+FIELDS = ("name", "url", "enabled", "for_services", "sign_in", "username", "tenant")
 MOST_SERVERS = 50
 
 

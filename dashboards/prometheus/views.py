@@ -30,6 +30,11 @@ class ServerForm(forms.Form):
     name = forms.CharField(max_length=80)
     url = forms.CharField(max_length=500, label="Address", help_text="Such as https://prometheus.example.com; a path in front of /api is allowed.")
     enabled = forms.BooleanField(required=False, initial=True, label="Read it every 15 seconds")
+    for_services = forms.BooleanField(
+        required=False,
+        label="Answer queries of services",
+        help_text="Owners of inference jobs may then query any number that it holds.",
+    )
     sign_in = forms.ChoiceField(choices=SignIn.choices, initial=SignIn.NONE, required=False, label="Sign in")
     username = forms.CharField(max_length=WORD_LENGTH, required=False, label="User name", widget=forms.TextInput(attrs={"autocomplete": "off"}))
     secret = forms.CharField(

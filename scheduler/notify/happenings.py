@@ -35,6 +35,8 @@ class FleetEvent(StrEnum):
     INCIDENT_OPENED = "incident.opened"
     INCIDENT_CLOSED = "incident.closed"
     STRAGGLER = "straggler.named"
+    SERVICE_BREACHED = "service.breached"
+    SERVICE_RESOLVED = "service.resolved"
     IDLE_NOTIFIED = "idle.notified"
     IDLE_WARNED = "idle.warned"
     IDLE_RECLAIMED = "idle.reclaimed"
@@ -83,6 +85,8 @@ LABELS: dict[str, str] = {
     FleetEvent.INCIDENT_OPENED: "A node has a problem",
     FleetEvent.INCIDENT_CLOSED: "A node is healthy again",
     FleetEvent.STRAGGLER: "A rank slows its job down",
+    FleetEvent.SERVICE_BREACHED: "A service is over its latency objective",
+    FleetEvent.SERVICE_RESOLVED: "A service meets its objective again or is no longer watched",
     FleetEvent.IDLE_NOTIFIED: "The owner of idle GPUs was notified",
     FleetEvent.IDLE_WARNED: "The owner of idle GPUs was warned",
     FleetEvent.IDLE_RECLAIMED: "Idle GPUs were reclaimed",

@@ -18,16 +18,18 @@ from dashboards.health.selectors import job_stragglers
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
 from dashboards.measures import JOB_MEASURES, measure_of
+from dashboards.slo.selectors import is_answered, job_level_chart, level_told
 from dashboards.weak import DRIVER_UTILIZATION, nodes_signal
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.ranges import Range
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.jobs.stored import types_of
-from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, Node
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
@@ -311,6 +313,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     steers = may_steer(access, job)
     foreseen = foreseen_start(job, outlook)
     told = prediction_of(job) if job.state in WAITING else None
+    course = _course(request, job, attempts, moment)
     context = {
         "job": job,
         "version": version,
@@ -345,7 +348,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "shown_attempt": shown,
         "usage": usage,
         "stragglers": job_stragglers(job) if running else [],
-        **_course(request, job, attempts, moment),
+        **course,
+        **_service(access, job, attempts, course["range"], steers, moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "alignment": alignment_told(alignment_of({sitting.node_id for sitting in sittings})) if len(nodes) > 1 else "",
         "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),
@@ -380,6 +384,20 @@ def _course(request: HttpRequest, job: Job, attempts: Sequence[Attempt], now: da
     whole = job_chart(job, attempts, now=now) if chart.is_empty and not is_whole else chart
     shown = None if whole.is_empty or len(whole.rows) <= 2 else chart
     return {"chart": shown, "range": chosen, "ranges": ranges, "measure": measure, "measures": JOB_MEASURES}
+
+
+def _service(access: Access, job: Job, attempts: Sequence[Attempt], chosen: Range, steers: bool, now: datetime) -> dict[str, Any]:
+    """The service level of an inference job, and its chart over the range of the page's other one."""
+    if job.job_class != JobClass.INFERENCE or job.state == JobState.DRAFT:
+        return {}
+    told = level_told(access, job, now=now)
+    chart = job_level_chart(job, attempts, told, chosen=chosen, now=now)
+    return {
+        "service": told,
+        "service_offered": steers and job.state not in ENDED,
+        "service_allowed": told.level is None or is_answered(),
+        "service_chart": None if chart.is_empty else chart,
+    }
 
 
 class _NodeTold(NamedTuple):

@@ -75,6 +75,7 @@ HEALTH_RULE_JSON = {
     "clear_minutes": 10,
     "action": "note",
 }
+SERVICE_LEVEL = {"title": "p99 latency", "latency": "max(p99_seconds)", "objective_ms": 300}
 SOURCE_JSON = {"name": "Other", "url": "https://prometheus.example.com"}
 SOURCE = SOURCE_JSON | {"enabled": "on"}
 HEALTH_RULE = {name: str(value) for name, value in HEALTH_RULE_JSON.items()}
@@ -178,6 +179,7 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "gpu": lambda w: {"public_id": w.gpu.public_id},
     "job": lambda w: {"public_id": w.job.public_id},
     "running job": lambda w: {"public_id": w.running_job.public_id},
+    "service": lambda w: {"public_id": w.service.public_id},
     "draft job": lambda w: {"public_id": w.draft_job.public_id},
     "held job": lambda w: {"public_id": w.held_job.public_id},
     "others' job": lambda w: {"public_id": w.others_job.public_id},

@@ -7,6 +7,7 @@ from typing import Any
 
 from dashboards.models import Alert, AlertRule, HealthRule, IdleEpisode, IdleExemption, IdlePolicy, Incident, Silence
 from dashboards.prometheus.models import PrometheusServer
+from dashboards.slo.models import ServiceLevel
 from gpufleet.core.models import AuditEntry, User
 from gpufleet.core.times import now
 from quotas.chargeback.cards import card_draft
@@ -112,6 +113,13 @@ class World:
     def running_job(self) -> Job:
         found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING)
         builders.placement(found, self.gpu)
+        return found
+
+    @cached_property
+    def service(self) -> Job:
+        """An inference job with a service level."""
+        found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference")
+        ServiceLevel.objects.create(job=found, title="p99 latency", latency="max(p99)", objective_ms=250)
         return found
 
     @cached_property

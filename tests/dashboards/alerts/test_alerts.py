@@ -19,6 +19,7 @@ from dashboards.health.models import Incident
 from dashboards.idle.models import IdleEpisode
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
+from dashboards.slo.models import ServiceBreach
 from quotas.models import Budget
 from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
 from tests import builders
@@ -257,6 +258,8 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     node = builders.node("node-1")
     incident = Incident.objects.create(public_id="in-1", node=node, opened_at=NOON, title="Test")
     PrometheusServer.objects.create(public_id="ps-1", name="main", url="https://prometheus.example.org")
+    service = builders.job("chat", on=personas.nodes["acme/research/nlp"])
+    ServiceBreach.objects.create(job=service, since=NOON, objective_ms=250, worst_ms=300)
     subjects = {
         "gap_percent": "H100-SXM-80GB",
         "gap_cost": "",
@@ -269,6 +272,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
         "incidents": f"{node.cluster.name}/node-1",
         "stragglers": f"{node.cluster.name}/node-1",
         "idle_gpus": "acme/research",
+        "service_breaches": "acme/research",
         "telemetry_age": node.cluster.name,
         "scheduler_overdue": "",
     }

@@ -220,7 +220,7 @@ def test_a_server_that_takes_half_a_minute_is_given_up_and_told_within_a_minute(
 
 
 def test_a_server_that_is_slow_is_given_up(monkeypatch: pytest.MonkeyPatch, slow: tuple[str, threading.Event]) -> None:
-    monkeypatch.setattr(asking, "WHOLE_SECONDS", 0.6)
+    monkeypatch.setattr(asking, "ROUND", asking.Bounds(seconds=0.6, silence_seconds=0.6))
     url, late = slow
     late.set()
     begun = time.monotonic()

@@ -1,0 +1,169 @@
+"""Service levels of jobs over HTTP: what the job's page shows, and states."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema, Status
+from pydantic import Field
+
+from dashboards.courses import job_range, job_ranges, job_time
+from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH, BreachCause, BreachEnd
+from dashboards.slo.selectors import level_course, level_for, level_told
+from dashboards.slo.services import MOST_MS, QUERIES, TITLE, service_level_remove, service_level_set
+from dashboards.telemetry.api import JobRangeQuery, OverTime
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
+from gpufleet.core.times import now
+from gpufleet.web import Access, access_of
+from quotas.api.lists import ReasonQuery
+from scheduler.models import Job
+from scheduler.selectors.jobs import job_attempts, job_for, may_steer
+
+router = Router(tags=["Jobs"])
+
+
+class ServiceBreachOut(Schema):
+    """A time in which its latency was over the objective of then, and why as far as the data says."""
+
+    since: datetime
+    until: datetime | None = Field(description="Null as long as it goes on.", examples=["2026-03-02T10:02:11Z"])
+    end: str | None = Field(
+        description="How it ended; null as long as it goes on.", json_schema_extra={"enum": [*BreachEnd.values, None]}, examples=["met"]
+    )
+    objective_ms: int = Field(examples=[250])
+    worst_ms: float = Field(description="The highest latency of that time.", examples=[412.5])
+    cause: str = Field(description="Its cause.", json_schema_extra={"enum": [*BreachCause.values]}, examples=["capacity"])
+    text: str = Field(description="The cause in words, as far as the reader may know it.", examples=["Runs 4 of 6 replicas wanted."])
+
+
+class ServiceLevelOut(Schema):
+    """What the newest round read, null where it could not: `faults` says why, by query."""
+
+    title: str = Field(description="What the latency is.", examples=[TITLE])
+    state: Literal["new", "met", "over", "breached", "unknown", "stale"] = Field(
+        description="`breached`: over its objective for three rounds; `stale`: not asked for in the last 45 seconds.", examples=["met"]
+    )
+    objective_ms: int = Field(description="What its latency should not exceed.", examples=[250])
+    latency_ms: float | None = Field(description="Its latency.", examples=[182.0])
+    requests: float | None = Field(description="Requests a second.", examples=[41.5])
+    replicas_wanted: float | None = Field(description="Replicas wanted.", examples=[4.0])
+    replicas: int = Field(description="Workers that have their place.", examples=[4])
+    looked_at: datetime | None = Field(description="When it was asked for last; null before.", examples=["2026-03-02T10:02:11Z"])
+    read_at: datetime | None = Field(description="When its latency was read last; null before.", examples=["2026-03-02T10:02:11Z"])
+    faults: dict[str, str] = Field(
+        description="Why a query gave no number.", examples=[{"wanted": "No series: check the name of the metric and its labels."}]
+    )
+    queries: dict[str, str] | None = Field(
+        description="`latency`, `rate` and `wanted` in PromQL; null to readers who may not steer the job.",
+        examples=[{"latency": "max(chat_latency_p99_seconds)", "rate": "", "wanted": ""}],
+    )
+    breaches: list[ServiceBreachOut] = Field(description="The newest ten, the latest first.")
+    revision: int = Field(description="Counts its changes; the `ETag` for `If-Match`.")
+
+
+class ServiceLevelIn(Taken):
+    """What is not named is empty. Each query must give one number."""
+
+    title: str = Field(TITLE, max_length=TITLE_LENGTH, description="What the latency is, such as p99 latency or time to first token.")
+    latency: str = Field(max_length=QUERY_LENGTH, description="PromQL that gives seconds.", examples=["max(chat_latency_p99_seconds)"])
+    objective_ms: int = Field(ge=1, le=MOST_MS, description="What its latency should not exceed.", examples=[250])
+    rate: str = Field("", max_length=QUERY_LENGTH, description="PromQL that gives requests a second.")
+    wanted: str = Field("", max_length=QUERY_LENGTH, description="PromQL that gives the replicas wanted; a replica is a worker.")
+    reason: str = Field("", max_length=280)
+
+
+class ServiceHistoryOut(OverTime):
+    """Of each step the highest latency, and the newest of the rest; null where nothing was read."""
+
+    objective_ms: list[int | None] = Field(description="Its objective as it was.", examples=[[250, 250]])
+    latency_ms: list[float | None] = Field(description="The highest latency.", examples=[[182.0, 190.5]])
+    requests: list[float | None] = Field(description="Requests a second.", examples=[[41.5, 40.0]])
+    replicas_wanted: list[float | None] = Field(description="Replicas wanted.", examples=[[4.0, 4.0]])
+    replicas: list[int | None] = Field(description="Workers that had their place.", examples=[[4, 4]])
+
+
+@router.get("/jobs/{public_id}/service-level", response=ServiceLevelOut, url_name="service_level", summary="Latency of a service and its objective")
+def service_level_get(request: HttpRequest, public_id: str, response: HttpResponse) -> dict[str, Any]:
+    """Of a job of the class inference: what Prometheus says of it beside its objective, and when it was over it. 404 where none is set."""
+    access = access_of(request)
+    return _out(access, job_for(access, public_id), response)
+
+
+@router.put(
+    "/jobs/{public_id}/service-level",
+    response=ServiceLevelOut,
+    url_name="service_level",
+    openapi_extra=IF_MATCH,
+    summary="Set the service level of a job",
+)
+def service_level_put(request: HttpRequest, public_id: str, body: ServiceLevelIn, response: HttpResponse) -> dict[str, Any]:
+    """Queries are sent to the Prometheus servers that an operator allows for it, every 15 seconds. The job's description stays as it is."""
+    access = access_of(request)
+    job, values = job_for(access, public_id), body.dict(exclude={"reason"})
+    service_level_set(access=access, job=job, values=values, now=now(), reason=body.reason, revision=revision_wanted(request))
+    return _out(access, job, response)
+
+
+@router.delete("/jobs/{public_id}/service-level", response={204: None}, url_name="service_level", summary="Remove the service level of a job")
+def service_level_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
+    """It is not read any more. What was read is kept as other history is."""
+    access = access_of(request)
+    service_level_remove(access=access, job=job_for(access, public_id), now=now(), reason=query.reason)
+    return Status(204, None)
+
+
+@router.get(
+    "/jobs/{public_id}/service-level/history", response=ServiceHistoryOut, url_name="service_level_history", summary="A service level over time"
+)
+def service_level_history(request: HttpRequest, public_id: str, asked: Query[JobRangeQuery]) -> dict[str, Any]:
+    """The last 14 days at most."""
+    job, moment = job_for(access_of(request), public_id), now()
+    attempts = job_attempts(job)
+    chosen = job_range(asked.range, job_ranges(attempts, now=moment))
+    since, until = job_time(attempts, now=moment, chosen=chosen)
+    course = level_course(job, since=since, until=until)
+    return {
+        "range": chosen.key,
+        "step_seconds": int(course.step.total_seconds()),
+        "at": course.at,
+        "objective_ms": course.objective_ms,
+        "latency_ms": course.latency_ms,
+        "requests": course.requests,
+        "replicas_wanted": course.wanted,
+        "replicas": course.replicas,
+    }
+
+
+def _out(access: Access, job: Job, response: HttpResponse) -> dict[str, Any]:
+    level_for(job)
+    told = level_told(access, job, now=now())
+    level = told.level
+    assert level is not None, "level_for has seen it"
+    stamped(response, level.revision)
+    return {
+        "title": level.title,
+        "state": told.state,
+        "objective_ms": level.objective_ms,
+        "latency_ms": level.latency_ms,
+        "requests": level.requests,
+        "replicas_wanted": level.replicas_wanted,
+        "replicas": level.replicas,
+        "looked_at": level.looked_at,
+        "read_at": level.read_at,
+        "faults": level.faults,
+        "queries": {name: getattr(level, name) for name in QUERIES} if may_steer(access, job) else None,
+        "breaches": [
+            {
+                "since": one.since,
+                "until": one.until,
+                "end": one.end or None,
+                "objective_ms": one.objective_ms,
+                "worst_ms": one.worst_ms,
+                "cause": one.cause,
+                "text": one.said,
+            }
+            for one in told.breaches
+        ],
+        "revision": level.revision,
+    }

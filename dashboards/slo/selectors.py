@@ -1,0 +1,166 @@
+"""The service level of a job as pages and programs read it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dashboards.courses import job_time
+from dashboards.models import PrometheusServer
+from dashboards.selectors import FRESH
+from dashboards.slo.causes import ceil_of
+from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
+from dashboards.slo.words import ms_told
+from gpufleet.core.charts import Chart, Mark, Series, over_time
+from gpufleet.core.faults import Missing
+from gpufleet.core.ranges import MINUTE, Range
+from quotas.permissions import Access
+from scheduler.models import Attempt, Job
+from scheduler.selectors.discretion import Discretion
+
+BREACHES_SHOWN = 10
+MOST_POINTS = 700
+KEPT = timedelta(days=14)
+LABELS = {"latency": "Latency", "rate": "Requests", "wanted": "Replicas wanted"}
+
+
+@dataclass(frozen=True, slots=True)
+class BreachTold:
+    since: datetime
+    until: datetime | None
+    end: str
+    objective_ms: int
+    worst_ms: float
+    cause: str
+    said: str
+
+    @property
+    def cause_told(self) -> str:
+        return str(BreachCause(self.cause).label)
+
+    @property
+    def end_told(self) -> str:
+        return str(BreachEnd(self.end).label) if self.end else ""
+
+    @property
+    def worst_told(self) -> str:
+        return ms_told(self.worst_ms)
+
+    @property
+    def objective_told(self) -> str:
+        return ms_told(self.objective_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTold:
+    """`level` None: nothing is stated (any more). `breaches` are the newest, the latest first."""
+
+    level: ServiceLevel | None
+    state: str  # met, breached, unknown, stale, new, off
+    faults: tuple[tuple[str, str], ...]
+    breaches: tuple[BreachTold, ...]
+
+    @property
+    def title(self) -> str:
+        return self.level.title if self.level else "Latency"
+
+    @property
+    def breach(self) -> BreachTold | None:
+        """The one that goes on."""
+        return self.breaches[0] if self.breaches and self.breaches[0].until is None else None
+
+    @property
+    def latency_told(self) -> str:
+        return ms_told(self.level.latency_ms) if self.level and self.level.latency_ms is not None else ""
+
+    @property
+    def objective_told(self) -> str:
+        return ms_told(self.level.objective_ms) if self.level else ""
+
+    @property
+    def wanted(self) -> int | None:
+        return ceil_of(self.level.replicas_wanted) if self.level else None
+
+
+def level_of(job: Job) -> ServiceLevel | None:
+    return ServiceLevel.objects.filter(job=job).first()
+
+
+def level_for(job: Job) -> ServiceLevel:
+    found = level_of(job)
+    if found is None:
+        raise Missing(f"{job.public_id} has no service level.")
+    return found
+
+
+def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
+    """In three queries at most, and one of names that the reader may not know."""
+    level = level_of(job)
+    rows = list(ServiceBreach.objects.filter(job=job).order_by("-since", "-pk")[:BREACHES_SHOWN])
+    discretion = Discretion(access, [row.said for row in rows])
+    breaches = tuple(BreachTold(row.since, row.until, row.end, row.objective_ms, row.worst_ms, row.cause, discretion.text(row.said)) for row in rows)
+    is_open = bool(breaches) and breaches[0].until is None
+    faults = tuple((LABELS[key], fault) for key in LABELS if level and (fault := level.faults.get(key)))
+    return LevelTold(level, _state(level, is_open, now) if level else "off", faults, breaches)
+
+
+def _state(level: ServiceLevel, is_open: bool, now: datetime) -> str:
+    if level.looked_at is None:
+        return "new"
+    if now - level.looked_at > FRESH:
+        return "stale"
+    if is_open:
+        return "breached"
+    if level.latency_ms is None:
+        return "unknown"
+    return "over" if level.latency_ms > level.objective_ms else "met"
+
+
+def is_answered() -> bool:
+    """Whether any server takes queries of services."""
+    return PrometheusServer.objects.filter(enabled=True, for_services=True, removed_at__isnull=True).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class LevelCourse:
+    """Columns of one value a step; None where nothing was read."""
+
+    at: tuple[datetime, ...]
+    step: timedelta
+    objective_ms: tuple[int | None, ...]
+    latency_ms: tuple[float | None, ...]
+    requests: tuple[float | None, ...]
+    wanted: tuple[float | None, ...]
+    replicas: tuple[int | None, ...]
+
+
+def level_course(job: Job, *, since: datetime, until: datetime) -> LevelCourse:
+    """In whole minutes, as many to a step as give at most `MOST_POINTS` steps. Of a step: its highest latency, and the newest of the rest."""
+    since = max(since, until - KEPT)
+    minutes = max(1, -(-int((until - since).total_seconds()) // 60 // MOST_POINTS))
+    step = minutes * MINUTE
+    seconds = int(step.total_seconds())
+    first = datetime.fromtimestamp(int(since.timestamp()) // seconds * seconds, tz=since.tzinfo)
+    count = int((until - first) // step) + 1
+    columns: list[list[float | None]] = [[None] * count for _ in range(5)]
+    names = ("at", "objective_ms", "latency_ms", "requests", "replicas_wanted", "replicas")
+    for at, *values in ServiceSample.objects.filter(job=job, at__gte=first, at__lte=until).order_by("at").values_list(*names):
+        place = int((at - first) // step)
+        before = columns[1][place]
+        for column, value in zip(columns, values, strict=True):
+            column[place] = value
+        columns[1][place] = max((one for one in (before, values[1]) if one is not None), default=None)
+    objective, latency, requests, wanted, replicas = (tuple(column) for column in columns)
+    at = tuple(first + number * step for number in range(count))
+    return LevelCourse(at, step, objective, latency, requests, wanted, replicas)  # type: ignore[arg-type]
+
+
+def job_level_chart(job: Job, attempts: Sequence[Attempt], told: LevelTold, *, chosen: Range | None, now: datetime) -> Chart:
+    """Latency and its objective as it was, over a range of the job's time; the attempts are given with the latest first."""
+    since, until = job_time(attempts, now=now, chosen=chosen)
+    course = level_course(job, since=since, until=until)
+    series = [
+        Series(told.title, [None if one is None else round(one, 1) for one in course.latency_ms], "used"),
+        Series("Objective", course.objective_ms, "waste", dashed=True),
+    ]
+    marks = [Mark(one.since, f"Over its objective: {one.cause_told.lower()}") for one in told.breaches if one.since >= course.at[0]]
+    return over_time(label=f"{told.title} of {job.name}", unit="ms", at=course.at, series=series, marks=marks)

@@ -1,0 +1,124 @@
+"""Stating and removing the service level of a job: by those who may steer it. The description that the scheduler plans by stays as it is."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH, BreachEnd, ServiceBreach, ServiceLevel
+from gpufleet.core.audit import audit_record
+from gpufleet.core.faults import NO_TEXT, Conflict, Missing, Stale
+from gpufleet.core.live.feed import feed_publish
+from quotas.permissions import Access
+from scheduler.models import ENDED, Job, JobClass
+from scheduler.selectors.jobs import must_steer
+from scheduler.services.jobs.steering import reason_given
+
+FIELDS = ("title", "latency", "objective_ms", "rate", "wanted")
+QUERIES = ("latency", "rate", "wanted")
+TITLE = "p99 latency"
+MOST_MS = 3_600_000
+UNREAD: Mapping[str, Any] = {"read_at": None, "latency_ms": None, "requests": None, "replicas_wanted": None, "faults": {}, "over": 0, "calm": 0}
+
+
+def level_facts(level: ServiceLevel) -> dict[str, Any]:
+    return {name: getattr(level, name) for name in FIELDS}
+
+
+def must_serve(job: Job) -> None:
+    """Only a job that serves, and still may, has a service level to be stated."""
+    if job.job_class != JobClass.INFERENCE:
+        raise Conflict(f"{job.public_id} is not of the class inference.")
+    if job.state in ENDED:
+        raise Conflict(f"{job.public_id} has ended.")
+
+
+def service_level_set(
+    *, access: Access, job: Job, values: Mapping[str, Any], now: datetime, reason: str = "", revision: int | None = None
+) -> ServiceLevel:
+    """State it, or change it. `revision`: the one that was read, 0 where there was none. What was read by other queries is read anew."""
+    must_steer(access, job)
+    told = reason_given(reason, "")
+    with transaction.atomic():
+        locked = Job.objects.select_for_update().get(pk=job.pk)
+        must_serve(locked)
+        level = ServiceLevel.objects.filter(job=locked).first()
+        present = level.revision if level else 0
+        if revision is not None and revision != present:
+            raise Stale("The service level was changed meanwhile. Read it again, then decide.", present)
+        before = level_facts(level) if level else None
+        level = level or ServiceLevel(job=locked, revision=0)
+        for name in FIELDS:
+            value = values.get(name, "")
+            setattr(level, name, value.strip() if isinstance(value, str) else value)
+        level.title = level.title or TITLE
+        if faults := _faults(level):
+            raise ValidationError(faults)
+        if before is not None and before == level_facts(level):
+            return level
+        level.revision, level.changed_at, level.changed_by = level.revision + 1, now, access.actor.name
+        level.looked_at = None  # it is asked first
+        for name, value in UNREAD.items():
+            setattr(level, name, value)
+        level.save()
+        _end_breach(job, now)
+        audit_record(
+            actor=access.actor,
+            action="job.service_level",
+            kind="job",
+            object_id=job.public_id,
+            before=before,
+            after=level_facts(level),
+            reason=told,
+            quota=job.quota,
+        )
+        feed_publish(changes={"jobs": [{"id": job.pk}]})
+    return level
+
+
+def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str = "", revision: int | None = None) -> None:
+    """It is not asked for any more. What was read stays as long as such history is kept."""
+    must_steer(access, job)
+    told = reason_given(reason, "")
+    with transaction.atomic():
+        level = ServiceLevel.objects.select_for_update().filter(job=job).first()
+        if level is None:
+            raise Missing(f"{job.public_id} has no service level.")
+        if revision is not None and revision != level.revision:
+            raise Stale("The service level was changed meanwhile. Read it again, then decide.", level.revision)
+        before = level_facts(level)
+        level.delete()
+        _end_breach(job, now)
+        audit_record(
+            actor=access.actor,
+            action="job.service_level_remove",
+            kind="job",
+            object_id=job.public_id,
+            before=before,
+            reason=told,
+            quota=job.quota,
+        )
+        feed_publish(changes={"jobs": [{"id": job.pk}]})
+
+
+def _end_breach(job: Job, now: datetime) -> None:
+    ServiceBreach.objects.filter(job=job, until__isnull=True).update(until=now, end=BreachEnd.REMOVED)
+
+
+def _faults(level: ServiceLevel) -> dict[str, str]:
+    faults = {}
+    if len(level.title) > TITLE_LENGTH or not level.title.isprintable():
+        faults["title"] = f"At most {TITLE_LENGTH} printable characters."
+    for name in QUERIES:
+        query = getattr(level, name)
+        if len(query) > QUERY_LENGTH:
+            faults[name] = f"At most {QUERY_LENGTH:,} characters."
+        elif "\0" in query:
+            faults[name] = NO_TEXT
+    if not level.latency:
+        faults["latency"] = "Latency is required."
+    if not 1 <= level.objective_ms <= MOST_MS:
+        faults["objective_ms"] = f"From 1 to {MOST_MS:,} ms."
+    return faults

@@ -1,0 +1,1 @@
+"""Service levels of inference jobs."""

@@ -1,0 +1,210 @@
+"""A service level is stated, changed and removed on the job's page and over the API, by those who may steer the job; others read what they may."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from dashboards.prometheus.models import PrometheusServer
+from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
+from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import now
+from scheduler.models import Job, JobState
+from tests import builders
+from tests.personas import Personas
+
+pytestmark = pytest.mark.django_db
+LEVEL = {"title": "Time to first token", "latency": "max(ttft_seconds)", "objective_ms": 250, "rate": "sum(rate(r[5m]))"}
+
+
+@pytest.fixture
+def job(personas: Personas) -> Job:
+    moment = now() - timedelta(minutes=30)
+    found = builders.job(
+        "chat",
+        state=JobState.RUNNING,
+        job_class="inference",
+        on=personas.nodes["acme/research/nlp"],
+        owner=personas.users["submitter"],
+        submitted_at=moment,
+    )
+    builders.attempt(found, started_at=moment)
+    return found
+
+
+def stated(job: Job, **fields: Any) -> ServiceLevel:
+    read = {"looked_at": now(), "read_at": now(), "latency_ms": 182.4, "requests": 41.5, "replicas_wanted": 3.2, "replicas": 3}
+    given = {"title": "p99 latency", "latency": "max(p99)", "rate": "r", "wanted": "w", "objective_ms": 250}
+    return ServiceLevel.objects.create(job=job, **given | read | fields)
+
+
+def allowed() -> None:
+    PrometheusServer.objects.create(public_id="ps-1", name="main", url="https://prometheus.example.org", for_services=True)
+
+
+def send(client: Client, method: str, job: Job, body: Any = None, **headers: str) -> Any:
+    data = b"" if body is None else json.dumps(body)
+    return client.generic(method, f"/api/v1/jobs/{job.public_id}/service-level", data, content_type="application/json", headers=headers)
+
+
+def page(client: Client, job: Job) -> str:
+    return " ".join(client.get(f"/jobs/{job.public_id}/").content.decode().split())
+
+
+def test_it_is_stated_on_its_page(personas: Personas, job: Job) -> None:
+    owner, address = personas.client("submitter"), f"/jobs/{job.public_id}/service-level/"
+    assert "Set objective" in page(owner, job)
+    assert "No objective is set" not in page(personas.client("viewer"), job), "of nothing nothing is shown to who can't change it"
+
+    shown = owner.get(address)
+    assert (shown.status_code, shown.context["form"].initial["revision"]) == (200, 0)
+    sent = owner.post(address, LEVEL | {"wanted": " w ", "reason": "New autoscaler", "revision": "0"})
+    assert (sent.status_code, sent.url) == (302, f"/jobs/{job.public_id}/")
+    level = ServiceLevel.objects.get()
+    assert (level.title, level.objective_ms, level.wanted, level.changed_by) == ("Time to first token", 250, "w", "Submitter")
+    entry = AuditEntry.objects.get(action="job.service_level")
+    assert (entry.object_id, entry.reason, entry.before, entry.after["latency"]) == (job.public_id, "New autoscaler", None, "max(ttft_seconds)")
+    assert "Not read yet" in page(owner, job)
+
+    again = owner.post(address, LEVEL | {"revision": "0"})
+    assert again.status_code == 409, "somebody stated it first"
+    wrong = owner.post(address, LEVEL | {"latency": "", "objective_ms": "0", "revision": "1"})
+    assert (wrong.status_code, sorted(wrong.context["form"].errors)) == (422, ["latency", "objective_ms"])
+
+
+def test_who_may_not_steer_the_job_changes_nothing(personas: Personas, job: Job) -> None:
+    viewer = personas.client("viewer")
+    assert viewer.get(f"/jobs/{job.public_id}/service-level/").status_code == 403
+    assert viewer.post(f"/jobs/{job.public_id}/service-level/", LEVEL).status_code == 403
+    assert send(viewer, "PUT", job, LEVEL).status_code == 403
+    stated(job)
+    assert viewer.post(f"/jobs/{job.public_id}/service-level/remove/").status_code == 403
+    assert send(viewer, "DELETE", job).status_code == 403
+    assert send(viewer, "GET", job).json()["queries"] is None
+    assert send(personas.client("submitter"), "GET", job).json()["queries"] == {"latency": "max(p99)", "rate": "r", "wanted": "w"}
+    assert "Set objective" not in page(viewer, job)
+
+
+def test_only_a_job_that_serves_has_one(personas: Personas, job: Job) -> None:
+    lead = personas.client("team_lead")
+    Job.objects.filter(pk=job.pk).update(job_class="batch")
+    assert send(lead, "PUT", job, LEVEL).status_code == 409
+    assert lead.get(f"/jobs/{job.public_id}/service-level/").status_code == 404
+    assert "Service level" not in page(lead, job)
+    Job.objects.filter(pk=job.pk).update(job_class="inference", state=JobState.CANCELLED, ended_at=now())
+    assert send(lead, "PUT", job, LEVEL).json()["detail"] == f"{job.public_id} has ended."
+    assert send(lead, "GET", job).status_code == 404
+
+
+def test_the_api_states_changes_and_removes_it(personas: Personas, job: Job) -> None:
+    owner = personas.client("submitter")
+    made = send(owner, "PUT", job, LEVEL, **{"If-Match": '"0"'})
+    assert (made.status_code, made["ETag"], made.json()["state"], made.json()["title"]) == (200, '"1"', "new", "Time to first token")
+    assert send(owner, "PUT", job, LEVEL, **{"If-Match": '"1"'})["ETag"] == '"1"', "the same again changes nothing"
+    assert send(owner, "PUT", job, LEVEL | {"objective_ms": 300}, **{"If-Match": '"0"'}).status_code == 412
+    assert send(owner, "PUT", job, LEVEL | {"objective_ms": 0}).status_code == 422
+    assert send(owner, "PUT", job, LEVEL | {"latency": "x" * 1001}).status_code == 422
+    assert send(owner, "PUT", job, LEVEL | {"latency": "  "}).json()["errors"][0]["path"] == "latency"
+    assert send(owner, "DELETE", job).status_code == 204
+    assert send(owner, "DELETE", job).status_code == 404
+    assert list(AuditEntry.objects.filter(object_kind="job").order_by("pk").values_list("action", flat=True)) == [
+        "job.service_level",
+        "job.service_level_remove",
+    ]
+
+
+def test_what_was_read_by_another_query_is_not_kept(personas: Personas, job: Job) -> None:
+    stated(job, over=2)
+    ServiceBreach.objects.create(job=job, since=now(), objective_ms=250, worst_ms=300)
+    answer = send(personas.client("submitter"), "PUT", job, LEVEL).json()
+
+    assert (answer["state"], answer["latency_ms"], answer["read_at"]) == ("new", None, None)
+    assert [one["end"] for one in answer["breaches"]] == [BreachEnd.REMOVED]
+    assert ServiceLevel.objects.get().over == 0
+
+
+def test_the_page_shows_it_beside_the_gpus_and_the_api_the_same(personas: Personas, job: Job) -> None:
+    allowed()
+    stated(job, faults={"wanted": "No series: check the name of the metric and its labels."})
+    shown, told = page(personas.client("viewer"), job), send(personas.client("viewer"), "GET", job).json()
+
+    assert (told["state"], told["latency_ms"], told["requests"], told["replicas"], told["replicas_wanted"]) == ("met", 182.4, 41.5, 3, 3.2)
+    for text in ("182 ms", "objective 250 ms", "Met", "41.5", "4 wanted", "Replicas wanted: No series: check the name of the metric and its labels."):
+        assert text in shown
+    assert "No Prometheus server" not in shown
+    PrometheusServer.objects.update(for_services=False)
+    assert "No Prometheus server answers queries of services." in page(personas.client("viewer"), job)
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "text"),
+    [
+        ({"looked_at": None, "latency_ms": None}, "new", "Not read yet"),
+        ({"looked_at": now() - timedelta(minutes=2)}, "stale", "<strong>Stale</strong>: last read"),
+        ({"latency_ms": None}, "unknown", "–"),
+        ({"latency_ms": 251.0}, "over", "Over"),
+    ],
+)
+def test_states_that_are_no_figure(personas: Personas, job: Job, fields: dict[str, Any], state: str, text: str) -> None:
+    stated(job, **fields)
+    assert send(personas.client("viewer"), "GET", job).json()["state"] == state
+    shown = page(personas.client("viewer"), job)
+    assert text in shown
+    assert "182 ms" not in shown
+
+
+def test_it_is_removed_on_its_page(personas: Personas, job: Job) -> None:
+    owner, address = personas.client("submitter"), f"/jobs/{job.public_id}/service-level/remove/"
+    assert owner.get(address).status_code == 404
+    stated(job)
+    assert "It is not read any more" in owner.get(address).content.decode()
+    assert owner.post(address, {"reason": "x" * 290}).status_code == 422
+    assert owner.post(address, {"reason": "Moved"}).status_code == 302
+    assert AuditEntry.objects.get(action="job.service_level_remove").reason == "Moved"
+    assert not ServiceLevel.objects.exists()
+
+
+def test_a_cause_names_only_whom_the_reader_may_see(personas: Personas, job: Job) -> None:
+    theirs = builders.job("theirs", on=personas.nodes["acme/research/vision"])
+    stated(job, latency_ms=412.0)
+    said = f"{theirs.public_id} shares its GPUs."
+    ServiceBreach.objects.create(job=job, since=now(), objective_ms=250, worst_ms=1412, cause=BreachCause.CO_TENANT, said=said)
+
+    assert said in page(personas.client("operator"), job)
+    shown = page(personas.client("viewer"), job)
+    assert theirs.public_id not in shown
+    assert "worst 1.41 s. Co-tenant: another job shares its GPUs." in shown
+    told = send(personas.client("viewer"), "GET", job).json()
+    assert (told["state"], told["breaches"][0]["text"], told["breaches"][0]["cause"]) == ("breached", "another job shares its GPUs.", "co_tenant")
+
+
+def test_history_is_drawn_and_told(personas: Personas, job: Job) -> None:
+    minute = now().replace(second=0, microsecond=0)
+    for ago, latency in ((4, 180.0), (3, None), (2, 320.5)):
+        ServiceSample.objects.create(
+            job=job, at=minute - timedelta(minutes=ago), objective_ms=250, latency_ms=latency, requests=9, replicas_wanted=2, replicas=2
+        )
+    viewer = personas.client("viewer")
+    told = viewer.get(f"/api/v1/jobs/{job.public_id}/service-level/history").json()
+    read = [row for row in zip(told["at"], told["latency_ms"], told["objective_ms"], told["replicas"], strict=True) if row[2] is not None]
+    assert [row[1:] for row in read] == [(180.0, 250, 2), (None, 250, 2), (320.5, 250, 2)]
+    assert told["step_seconds"] == 60
+
+    assert "Latency over time" in page(viewer, job), "what was read is kept where nothing is stated any more"
+    file = b"".join(viewer.get(f"/jobs/{job.public_id}/service-level/course?format=csv").streaming_content)  # type: ignore[arg-type]
+    rows = list(csv.reader(io.StringIO(file.decode("utf-8-sig"))))
+    assert rows[0] == ["Time", "Latency (ms)", "Objective (ms)"]
+    assert [row[1] for row in rows[1:] if row[2]] == ["180.0", "", "320.5"]
+
+
+def test_a_job_without_a_service_costs_nothing(personas: Personas, job: Job, django_assert_max_num_queries: Any) -> None:
+    Job.objects.filter(pk=job.pk).update(job_class="batch")
+    client = personas.client("viewer")
+    page(client, job)
+    with django_assert_max_num_queries(60) as asked:
+        page(client, job)
+    assert not [one for one in asked.captured_queries if "service_" in one["sql"]]
