@@ -24,7 +24,7 @@ QUERY = forms.Textarea(attrs={"rows": 2, "spellcheck": "false"})
 
 
 class LevelForm(forms.Form):
-    title = forms.CharField(max_length=TITLE_LENGTH, initial=TITLE, help_text="Such as p99 latency or time to first token.")
+    title = forms.CharField(max_length=TITLE_LENGTH, initial=TITLE, label="Name", help_text="Such as p99 latency or time to first token.")
     latency = forms.CharField(
         max_length=QUERY_LENGTH,
         label="Latency (PromQL)",

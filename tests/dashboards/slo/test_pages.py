@@ -208,3 +208,18 @@ def test_a_job_without_a_service_costs_nothing(personas: Personas, job: Job, dja
     with django_assert_max_num_queries(60) as asked:
         page(client, job)
     assert not [one for one in asked.captured_queries if "service_" in one["sql"]]
+
+
+def test_an_operator_says_which_server_answers(personas: Personas) -> None:
+    operator = personas.client("operator")
+    form = {"name": "main", "url": "https://prometheus.example.org", "enabled": "on"}
+    assert operator.post("/telemetry/new/", form).status_code == 302
+    server = PrometheusServer.objects.get()
+    assert not server.for_services, "only where somebody says so"
+    assert operator.post(f"/telemetry/{server.public_id}/", form | {"for_services": "on"}).status_code == 302
+    server.refresh_from_db()
+    assert server.for_services
+    assert AuditEntry.objects.get(action="prometheus.change").after["for_services"] is True
+    assert "Services</span>" in operator.get("/telemetry/").content.decode()
+    told = operator.get(f"/api/v1/telemetry/sources/{server.public_id}").json()
+    assert told["for_services"] is True

@@ -18,7 +18,7 @@ from dashboards.slo import round as rounds
 from dashboards.slo.judging import ROUNDS, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import Read, levels_read
-from dashboards.slo.round import SILENT, services_round
+from dashboards.slo.round import SILENT, services_round, services_turn
 from scheduler.models import Delivery, Job, JobState
 from tests import builders
 from tests.builders import NOON
@@ -215,6 +215,12 @@ def test_a_server_is_asked_only_where_an_operator_allowed_it(answers: Answers) -
     PrometheusServer.objects.update(for_services=False)
     assert services_round(now=NOON, rules=LOCAL) == 0
     assert answers.asked == []
+
+
+def test_a_round_is_done_once_however_many_ask_for_it(answers: Answers) -> None:
+    assert services_turn(now=NOON) == 0, "without services there is nothing to do"
+    service()
+    assert [services_turn(now=NOON + number * timedelta(seconds=5)) for number in range(4)] == [None, None, 1, None]
 
 
 def test_those_not_asked_for_longest_come_first(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
