@@ -25,6 +25,7 @@ from scheduler.views import (
     submitting,
     templates,
     webhooks,
+    what_ifs,
     windows,
 )
 
@@ -117,6 +118,11 @@ urlpatterns = [
     path("gpus/<slug:public_id>/", gpus.gpu_page, name="gpu"),
     path("gpus/<slug:public_id>/health/", gpus.gpu_health, name="gpu_health"),
     path("gpus/<slug:public_id>/geometry/", gpus.gpu_geometry, name="gpu_geometry"),
+    path("what-if/", what_ifs.what_ifs, name="what-ifs"),
+    path("what-if/new/", what_ifs.what_if_new, name="what-if-new"),
+    path("what-if/<slug:public_id>/", what_ifs.what_if, name="what-if"),
+    path("what-if/<slug:public_id>/cancel/", what_ifs.what_if_end, name="what-if-end"),
+    path("what-if/<slug:public_id>/charts/<slug:name>", what_ifs.what_if_chart, name="what-if-chart"),
     path("webhooks/", webhooks.webhook_list, name="webhooks"),
     path("webhooks/new/", webhooks.webhook_new, name="webhook_new"),
     path("webhooks/<slug:public_id>/", webhooks.webhook_page, name="webhook"),

@@ -249,14 +249,29 @@ def _line(mark: Mark, *, is_faint: bool) -> dict[str, Any]:
     return {"type": "line", "xref": "x", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": line, "opacity": 0.35 if is_faint else 1}
 
 
-def bars(*, label: str, unit: str, first: str, names: Sequence[str], series: Sequence[Series], stacked: bool = False, across: bool = False) -> Chart:
-    """Bars by name; `across`: lying, for long names. `first` heads the column of names in the table."""
+def bars(
+    *,
+    label: str,
+    unit: str,
+    first: str,
+    names: Sequence[str],
+    series: Sequence[Series],
+    stacked: bool = False,
+    across: bool = False,
+    each_named: bool = False,
+) -> Chart:
+    """Bars by name; `across`: lying, for long names; `each_named`: none is left out on the axis, however little room there is.
+
+    `first` heads the column of names in the table.
+    """
     go = _plotly()
     figure = go.Figure(layout={"barmode": "stack" if stacked else "group"})
     named, counted = ("yaxis", "xaxis") if across else ("xaxis", "yaxis")
     figure.update_layout({named: {"type": "category"}, counted: {"rangemode": "tozero"}})
     if across:
         figure.layout.yaxis.autorange = "reversed"
+    if each_named:
+        figure.layout[named].dtick = 1
     for one in series:
         values = _numbers(one.values)
         # Names come from people: plotly reads a small part of HTML in texts, and they are no part of it.

@@ -1,5 +1,6 @@
 """The last 7 days under a drafted tree over HTTP: ask for it, follow it, cancel it."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,8 +13,9 @@ from gpufleet.web import access_of
 from quotas.models import QuotaChange
 from quotas.permissions import Access, Can
 from quotas.selectors.changes import change_for
-from scheduler.services.forecasts.replays import HOURS, replay_ask, replay_cancel, replay_of, replay_teams
+from scheduler.services.forecasts.replays import TeamWeek, replay_ask, replay_cancel, replay_of, replay_teams
 from scheduler.tasks import quota_replay
+from scheduler.whatifs.wanted import USUAL_DAYS
 
 router = Router(tags=["Quotas"])
 
@@ -50,7 +52,7 @@ def quota_week(request: HttpRequest, public_id: str) -> dict[str, Any]:
     "/quota-changes/{public_id}/week", response={201: QuotaWeekOut}, url_name="quota-week", summary="Simulate the last 7 days under a change"
 )
 def quota_week_ask(request: HttpRequest, public_id: str) -> Status[dict[str, Any]]:
-    """Takes at most 30 seconds; read it until its state is done. Nothing of the tree changes."""
+    """Takes at most a minute; read it until its state is done. Nothing of the tree changes."""
     access = access_of(request)
     access.must_somewhere(Can.EDIT_QUOTA)
     change = change_for(access, public_id)
@@ -70,17 +72,21 @@ def quota_week_cancel(request: HttpRequest, public_id: str) -> HttpResponse:
 def _told(access: Access, change: QuotaChange) -> dict[str, Any]:
     replay = replay_of(change, now())
     if replay is None:
-        return {"state": "none", "asked_at": None, "ended_at": None, "hours": 0, "of_hours": HOURS, "fault": "", "teams": []}
+        return {"state": "none", "asked_at": None, "ended_at": None, "hours": 0, "of_hours": 24 * USUAL_DAYS, "fault": "", "teams": []}
     teams = replay_teams(access, replay) if replay.state == "done" else []
     return {
         "state": replay.state,
         "asked_at": replay.asked_at,
         "ended_at": replay.ended_at,
         "hours": replay.hours,
-        "of_hours": HOURS,
+        "of_hours": replay.of_hours,
         "fault": replay.fault,
-        "teams": [
-            {"path": one.path, "jobs": one.jobs, "started": one.started, "mean_wait_seconds": one.mean_wait_seconds, "milli_millis": one.held}
-            for one in teams
-        ],
+        "teams": teams_told(teams),
     }
+
+
+def teams_told(teams: Sequence[TeamWeek]) -> list[dict[str, Any]]:
+    return [
+        {"path": one.path, "jobs": one.jobs, "started": one.started, "mean_wait_seconds": one.mean_wait_seconds, "milli_millis": one.held}
+        for one in teams
+    ]

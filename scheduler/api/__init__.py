@@ -24,6 +24,7 @@ from scheduler.api import (
     templates,
     usage,
     webhooks,
+    what_ifs,
     why,
 )
 
@@ -49,4 +50,5 @@ router.add_router("", fitting.router)
 router.add_router("", templates.router)
 router.add_router("", loop.router)
 router.add_router("", webhooks.router)
+router.add_router("", what_ifs.router)
 router.add_router("", notices.router)

@@ -56,7 +56,7 @@ from scheduler.models.notices import (
 from scheduler.models.outside import OutsideJob, OutsideSeat
 from scheduler.models.planned_changes import PlannedJobChange
 from scheduler.models.repeats import JobBatch, SubmissionKey
-from scheduler.models.replays import GOING_ON, QuotaReplay, ReplayState
+from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
@@ -67,6 +67,8 @@ __all__ = [
     "GOING_ON",
     "HOLDING",
     "IN_SERVICE",
+    "LOST",
+    "LOST_AFTER",
     "OPEN_SPLITS",
     "USES",
     "Attempt",

@@ -1,4 +1,7 @@
-"""What the last days would have been under a drafted quota tree (QTA-7): asked for, played beside the console, and what came of it."""
+"""What the last days would have been under a drafted quota tree (QTA-7), other settings or another fleet (UI-10): asked for, played beside the
+console, and what came of it."""
+
+from datetime import timedelta
 
 from django.db import models
 from django.db.models import Q
@@ -17,13 +20,17 @@ class ReplayState(models.TextChoices):
 
 
 GOING_ON = (ReplayState.WAITING, ReplayState.PLAYING)
+LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
+LOST = "It did not go on for a minute."
 
 
 class QuotaReplay(models.Model):
-    """One play of the last days with the tree as it is and as a change makes it."""
+    """One what-if: a play of the last days as the tree, the settings and the fleet are, and as they would be."""
 
-    change = models.ForeignKey(QuotaChange, on_delete=models.CASCADE, related_name="replays")
-    change_revision = models.PositiveIntegerField(help_text="Of the change when it was asked for.")
+    public_id = models.CharField(max_length=24, unique=True)
+    change = models.ForeignKey(QuotaChange, null=True, blank=True, on_delete=models.CASCADE, related_name="replays")
+    change_revision = models.PositiveIntegerField(default=0, help_text="Of the change when it was asked for.")
+    asked = models.JSONField(default=dict, help_text="days, policy, nodes, return_nodes, and told in words; hours once it is known")
     state = models.CharField(max_length=10, choices=ReplayState.choices, default=ReplayState.WAITING)
     asked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     asked_at = MomentField(default=now)
@@ -31,16 +38,49 @@ class QuotaReplay(models.Model):
     ended_at = MomentField(null=True, blank=True)
     hours = models.PositiveIntegerField(default=0, help_text="Played so far.")
     rows = models.JSONField(default=list, help_text="[key of a quota node, jobs, started, waited, held before and after]")
+    figures = models.JSONField(default=dict, help_text="from, in milliseconds; before and after: of the whole fleet, with a course by hour")
     fault = models.CharField(max_length=300, blank=True)
 
     class Meta:
         db_table = "quota_replay"
-        indexes = [models.Index(fields=["change", "-id"], name="quota_replay_of_change")]
-        constraints = [models.UniqueConstraint(fields=["change"], condition=Q(state__in=("waiting", "playing")), name="quota_replay_one_at_a_time")]
+        indexes = [
+            models.Index(fields=["change", "-id"], name="quota_replay_of_change"),
+            models.Index(fields=["-asked_at", "-id"], name="quota_replay_asked"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["change"], condition=Q(state__in=("waiting", "playing")), name="quota_replay_one_at_a_time"),
+            models.UniqueConstraint(
+                fields=["asked_by"], condition=Q(state__in=("waiting", "playing"), change__isnull=True), name="quota_replay_one_of_a_person"
+            ),
+        ]
 
     def __str__(self) -> str:
-        return f"{self.state} replay of {self.change_id}"
+        return f"{self.public_id}: {self.state}"
 
     @property
     def goes_on(self) -> bool:
         return self.state in GOING_ON
+
+    @property
+    def days(self) -> int:
+        return int(self.asked.get("days", 7))
+
+    @property
+    def of_hours(self) -> int:
+        """Hours in all, from the first job on."""
+        return int(self.asked.get("hours", 24 * self.days))
+
+    @property
+    def outcome(self) -> str:
+        """Its state; what was lost with its worker has failed, though its row is told so only when the next one is asked for."""
+        return ReplayState.FAILED if self.goes_on and now() - self.seen_at > LOST_AFTER else self.state
+
+    @property
+    def title(self) -> str:
+        """What is changed, in short."""
+        return "; ".join(self.changes) or "Nothing changed"
+
+    @property
+    def changes(self) -> list[str]:
+        named = [f"Quota draft {self.change.public_id}: {self.change.title}"] if self.change is not None else []
+        return [*named, *self.asked.get("told", ())]

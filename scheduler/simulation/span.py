@@ -1,18 +1,20 @@
-"""Submissions of some days played on a fleet by the engine itself, told by quota: how long jobs waited, and how much they held.
+"""Submissions of some days played on a fleet by the engine itself: how long jobs waited and how much they held, by quota, by class and over time.
 
 It is the `World` of every simulation, with the fleet's topology, parts of GPUs, elastic sizes, decayed usage, and the windows that the calendar
 had. Only plans are fewer: the more they cost, the longer it waits from one to the next.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop
+from itertools import chain
 from typing import Any
 
-from scheduler.engine.model.values import Job, Scenario
+from scheduler.engine.model.values import CLASSES, Job, Scenario
 
 from .calendar import Promised, windows_at
-from .world import NEVER, World, milli_of
+from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
 TOLD_EVERY = 6  # hours from one table to the next
@@ -20,6 +22,8 @@ STEPS = (0, 60_000, 300_000, 600_000, 900_000, 1_800_000)  # between plans, in m
 LONGEST_STEP = 3_600_000
 SPEND_MS = 10_000  # of a processor, about so much for the plans of one play
 PLANS_A_JOB = 3  # when it comes, and about when it leaves and others have left
+# Queue times are counted between these, in milliseconds.
+WAIT_EDGES = (60_000, 600_000, 1_800_000, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR)
 Row = Sequence[Any]
 
 
@@ -45,14 +49,17 @@ class Had:
 class Span(World):
     """One play, with what each quota waits and holds."""
 
-    def __init__(self, scenario: Scenario, works: dict[str, int], calendar: Sequence[Promised], step: int) -> None:
+    def __init__(self, scenario: Scenario, works: dict[str, int], calendar: Sequence[Promised], step: int, policy: Policy | None = None) -> None:
         self.begin, self.step, self.calendar = scenario.now, step, calendar
         self._planned: int | None = None
         self._owed: int | None = None  # since when a plan is due that had to wait for its step
         self._holds: dict[str, int] = {}  # milli-GPU, by job
         self._had: dict[str, Had] = {}
+        self._all = Had()
+        self._queued = 0  # waiting jobs times milliseconds
+        self._last_told = (0, 0)  # what was held and queued by the last hour that was told
         self._began: list[str] = []  # of those that have come within the span
-        super().__init__(scenario, works=works)
+        super().__init__(scenario, policy, works)
 
     def until(self, moment: int, on: Callable[[], bool]) -> bool:
         """Go on until a moment. False: `on` said no before a plan, and the moment was not reached."""
@@ -78,6 +85,10 @@ class Span(World):
             _, _, what, name, version = heappop(timers)
             self._happen(what, name, version)
         self._pass_time(moment)
+
+    def _pass_time(self, time: int) -> None:
+        self._queued += max(0, time - self._last) * self._waiting
+        super()._pass_time(time)
 
     def _plan(self) -> None:
         shown = windows_at(self.calendar, self.now, self.template.settings.window_horizon_ms) if self.calendar else ()
@@ -109,6 +120,7 @@ class Span(World):
             self._holds[job.name] = milli
         if milli != before:
             self._had.setdefault(job.quota, Had()).change(milli - before, self.now)
+            self._all.change(milli - before, self.now)
 
     def table(self) -> dict[str, list[int]]:
         """By quota: jobs submitted within the span, how many of them started, the milliseconds that all of them waited by now, and what was held."""
@@ -124,13 +136,62 @@ class Span(World):
             row[2] += (self.now if life.first_start is None else life.first_start) - life.job.submitted
         return dict(sorted(found.items()))
 
+    def course(self) -> tuple[int, int]:
+        """What was held since this was asked last, in milli-GPU times milliseconds, and how many jobs waited, times milliseconds."""
+        self._all.change(0, self.now)
+        held, queued = self._last_told
+        self._last_told = (self._all.sum, self._queued)
+        return self._all.sum - held, self._queued - queued
+
+    def figures(self) -> dict[str, Any]:
+        """Of the whole fleet. A job that has not started counts with its wait so far: none is left out."""
+        self._all.change(0, self.now)
+        waits: dict[str, list[int]] = {name: [] for name in CLASSES}
+        for name in self._began:
+            life = self.lives[name]
+            waits[CLASSES[life.job.kind.class_rank]].append((self.now if life.first_start is None else life.first_start) - life.job.submitted)
+        lives = [life for life in self.lives.values() if life.arrived <= self.now]
+        return {
+            "capacity": 1000 * self.capacity,
+            "held": self._all.sum,
+            "preemptions": self.totals.preemptions,
+            "moves": self.totals.moves,
+            "lost": sum(life.lost for life in lives),
+            "came": len(lives),
+            "finished": sum(life.ended is not None and not life.failed for life in lives),
+            "over_limit": sum(life.failed for life in lives),
+            "waiting": self._waiting,
+            "waits": {name: waits_told(found) for name, found in waits.items() if found} | {"all": waits_told([*chain(*waits.values())])},
+        }
+
+
+def waits_told(waits: Sequence[int]) -> dict[str, Any]:
+    """How many, their median and 95th percentile in milliseconds, and how many lie between the edges."""
+    ordered = sorted(waits)
+    counts = [0] * (len(WAIT_EDGES) + 1)
+    for wait in ordered:
+        counts[bisect_right(WAIT_EDGES, wait)] += 1
+    return {"jobs": len(ordered), "p50": _part(ordered, 50), "p95": _part(ordered, 95), "counts": counts}
+
+
+def _part(ordered: Sequence[int], percent: int) -> int | None:
+    """The least value that so many percent do not exceed; None: there is none."""
+    return ordered[max(0, -(-percent * len(ordered) // 100) - 1)] if ordered else None
+
 
 def played(
-    scenario: Scenario, rows: Iterable[Row], hours: int, on: Callable[[], bool], calendar: Sequence[Promised] = ()
+    scenario: Scenario,
+    rows: Iterable[Row],
+    hours: int,
+    on: Callable[[], bool],
+    calendar: Sequence[Promised] = (),
+    policy: Policy | None = None,
+    step: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A message for each hour, with a table every few hours and at the end; as long as `on` says so.
+    """A message for each hour with its course, every few hours and at the end with a table and figures; as long as `on` says so.
 
-    The scenario's jobs are specimens; a row is [specimen, submitted, milliseconds of work, estimate, limit, quota].
+    The scenario's jobs are specimens; a row is [specimen, submitted, milliseconds of work, estimate, limit, quota]. `step`: from one plan to the
+    next; plays that are compared have the same.
     """
     specimens, jobs, works = scenario.jobs, [], {}
     for order, (place, submitted, work, *stated) in enumerate(sorted(rows, key=lambda row: row[1])):
@@ -139,11 +200,13 @@ def played(
         jobs.append(job)
         works[job.name] = work
     nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)
-    world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step_of(hours, len(jobs), len(nodes)))
+    if step is None:
+        step = step_of(hours, len(jobs), len(nodes))
+    world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step, policy)
     for hour in range(1, hours + 1):
         if not on() or not world.until(scenario.now + hour * HOUR, on):
             return
-        told: dict[str, Any] = {"hour": hour, "step": world.step}
+        told: dict[str, Any] = {"hour": hour, "step": world.step, "course": world.course()}
         if hour % TOLD_EVERY == 0 or hour == hours:
-            told["table"] = world.table()
+            told |= {"table": world.table(), "figures": world.figures()}
         yield told

@@ -165,7 +165,6 @@
   }
 
   const plots = [...document.querySelectorAll("[data-plot]")].map((element) => new Plot(element));
-  if (!plots.length) return;
   probe.hidden = true;
   document.body.append(probe);
 
@@ -189,7 +188,16 @@
   }, { rootMargin: "200px" });
   // A browser that draws no frame meanwhile may call itself busy for a minute.
   const whenIdle = window.requestIdleCallback ? (call) => requestIdleCallback(call, { timeout: 200 }) : (call) => setTimeout(call, 200);
+  // A chart may come later: with the part of a page that says what was worked out.
+  function adopt() {
+    for (const element of document.querySelectorAll("[data-plot]")) {
+      if (plots.some((plot) => plot.element === element)) continue;
+      plots.push(new Plot(element));
+      seen.observe(element);
+    }
+  }
   const watch = () => whenIdle(() => plots.forEach((plot) => seen.observe(plot.element)));
+  document.addEventListener("gpufleet:parts", adopt);
   if (document.readyState === "complete") watch();
   else addEventListener("load", watch, { once: true });
 

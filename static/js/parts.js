@@ -72,6 +72,7 @@
     if (anew.length === folds.length) anew.forEach((fold, number) => { fold.open = folds[number]; });
     for (const time of node.querySelectorAll("time[data-moment]")) shell.paintTime(time);
     shell.watchTables(node);
+    document.dispatchEvent(new CustomEvent("gpufleet:parts"));
   }
 
   // ---- Rows ----

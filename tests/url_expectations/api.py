@@ -32,6 +32,7 @@ from tests.url_expectations.bodies import (
     tree_file,
     unused,
     view_form,
+    what_if_json,
 )
 from tests.url_expectations.who import (
     ADMIN,
@@ -209,6 +210,11 @@ API = [
         tokens=ADMIN,
         case="that is applied",
     ),
+    Expect("GET", "api/v1/what-ifs", SEES, tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/what-ifs", POLICIES, data=what_if_json, tokens=HOOKING),
+    Expect("GET", "api/v1/what-ifs/options", POLICIES, tokens=HOOKING),
+    Expect("GET", "api/v1/what-ifs/{public_id}", SEES, FIELDS["ended what-if"], tokens=ALL_SCOPES),
+    Expect("DELETE", "api/v1/what-ifs/{public_id}", POLICIES, FIELDS["what-if"], tokens=HOOKING),
     Expect("GET", "api/v1/quota-file", SEES, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/quota-file", EDITS, data=tree_file, tokens=ADMIN),
     Expect("GET", "api/v1/quota-tree", SEES, data=lambda w: {"at": "2026-01-01T00:00:00Z"}, tokens=ALL_SCOPES),

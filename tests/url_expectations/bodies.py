@@ -168,7 +168,19 @@ def schedule_form(world: World) -> dict[str, Any]:
     return schedule_json(world) | chosen
 
 
+def what_if_json(world: World) -> dict[str, Any]:
+    assert world.node.pk
+    return {"days": 1, "policy": {"placement": "spread"}}
+
+
+def what_if_form(world: World) -> dict[str, Any]:
+    assert world.node.pk
+    return {"days": "1", "placement": "spread"}
+
+
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
+    "what-if": lambda w: {"public_id": w.what_if.public_id},
+    "ended what-if": lambda w: {"public_id": w.ended_what_if.public_id},
     "stranger": lambda w: {"public_id": w.stranger.public_id},
     "hardware node": lambda w: {"public_id": w.node.public_id},
     "empty": lambda w: {"public_id": w.empty.public_id},

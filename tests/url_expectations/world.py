@@ -29,6 +29,7 @@ from scheduler.models import (
     Lease,
     Node,
     PlanRecord,
+    QuotaReplay,
     SavedView,
     Schedule,
     SlurmCluster,
@@ -153,6 +154,23 @@ class World:
     @cached_property
     def defragmentation(self) -> Defragmentation:
         return defragmentation_start(access=self.personas.access("operator"), moves=4, reason="Test", now=now())
+
+    @cached_property
+    def what_if(self) -> QuotaReplay:
+        """The superuser's, which goes on."""
+        asked = {"days": 7, "policy": {"placement": "spread"}, "told": ["Placement: spread instead of pack"]}
+        return QuotaReplay.objects.create(public_id="wi-1", asked=asked, asked_by=self.personas.users["superuser"], asked_at=now(), seen_at=now())
+
+    @cached_property
+    def ended_what_if(self) -> QuotaReplay:
+        """With a result."""
+        waits = {"all": {"jobs": 3, "p50": 1000, "p95": 60_000, "counts": [2, 1, 0, 0, 0, 0, 0, 0, 0]}}
+        side = {"capacity": 8000, "held": 0, "preemptions": 0, "moves": 0, "lost": 0, "came": 3, "finished": 3, "over_limit": 0, "waiting": 0}
+        side |= {"waits": waits, "course": {"held": [1000, 2000], "waiting": [0, 500]}}
+        figures = {"from": 1_790_000_000_000, "step": 0, "before": side, "after": side}
+        rows = [[self.team.pk, 3, 3, 3, 60_000, 60_000, 1000, 1000]]
+        facts = {"state": "done", "hours": 2, "ended_at": now(), "figures": figures, "rows": rows}
+        return QuotaReplay.objects.create(public_id="wi-2", asked={"days": 1, "hours": 2}, asked_by=self.personas.users["superuser"], **facts)
 
     @cached_property
     def view(self) -> SavedView:

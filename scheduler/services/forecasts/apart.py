@@ -14,6 +14,7 @@ import time
 from scheduler.scenarios.reading import load
 from scheduler.services.forecasts.programs import NICENESS
 from scheduler.simulation.calendar import Promised
+from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import played
 
 
@@ -21,6 +22,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="no further plan is made after so long")
+    parser.add_argument("--step", type=int, help="milliseconds from one plan to the next")
+    parser.add_argument("--policy", choices=POLICIES, default="tree")
     asked = parser.parse_args()
     begun = time.monotonic()
     os.nice(NICENESS)
@@ -28,7 +31,8 @@ def main() -> int:
     rows = json.loads(sys.stdin.buffer.readline())
     calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]
     gc.freeze()
-    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds, calendar):
+    policy, _ = POLICIES[asked.policy]
+    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds, calendar, policy, asked.step):
         print(json.dumps(told), flush=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""The last days under a drafted quota tree (QTA-7): what was submitted then is played with the tree as it is and as it would be, side by side.
+"""What-ifs (QTA-7, UI-10): what was submitted in the last days is played as the quota tree, the settings and the fleet are, and as they would be.
 
 Each of the two plays is a process of its own, so the scheduler's loop goes on undisturbed; both end when somebody cancels, and after so long.
 """
@@ -16,37 +16,52 @@ from datetime import datetime, timedelta
 from queue import Empty, Queue
 from typing import IO, Any
 
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Q
 
 from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.faults import Conflict
+from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.prepared import together
 from gpufleet.core.times import MILLISECOND, millis
 from quotas.drafts import Tree
 from quotas.models import LedgerEntry, NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
-from scheduler.engine.model.values import Checkpoint, Kind, Scenario
+from scheduler.engine.model.values import Checkpoint, Kind, Scenario, Settings
 from scheduler.engine.model.values import Job as EngineJob
-from scheduler.loop.policy import policy, ruled
-from scheduler.models import GOING_ON, Attempt, Dependency, Job, QuotaReplay, ReplayState
+from scheduler.loop.policy import TOP, policy, ruled
+from scheduler.models import GOING_ON, LOST, LOST_AFTER, Attempt, Dependency, Job, QuotaReplay, ReplayState
 from scheduler.services.forecasts.previews import drafted_rows
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
+from scheduler.simulation.span import HOUR, step_of
 from scheduler.snapshots import Snapshots
+from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 from scheduler.snapshots.spelling import Speller
 from scheduler.snapshots.taking import Snapshot
 from scheduler.snapshots.tree import TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span
+from scheduler.whatifs.telling import TeamWait, changes_told
+from scheduler.whatifs.wanted import (
+    NodesThere,
+    Wanted,
+    capacity_of,
+    differing,
+    nodes_changed,
+    nodes_there,
+    settings_changed,
+    wanted_faults,
+    wanted_of,
+)
 
 LENGTH = timedelta(days=7)
-HOURS = LENGTH // timedelta(hours=1)
-SECONDS = 24.0  # that the plays take at most; reading the past comes before
+SECONDS = 54.0  # that the plays take at most; reading the past comes before
 LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at takes longer
-LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
 SHORTEST = 60_000
 MOST_NAMED = 500  # jobs in one question
 PUT_OUT = ("preempted", "moved", "lost")  # outcomes of runs that others ended, or their node
@@ -71,49 +86,105 @@ class TeamWeek:
 # Asking
 
 
+def may_ask(access: Access) -> bool:
+    return access.can_somewhere(Can.EDIT_QUOTA) or access.can_everywhere(Can.OPERATE)
+
+
+def must_ask(access: Access) -> None:
+    if not may_ask(access):
+        raise access.refusal(Can.EDIT_QUOTA, Can.OPERATE)
+
+
+def present(now: datetime) -> tuple[Settings, list[NodesThere]]:
+    """What a what-if changes, as it is: the settings that the scheduler goes by, and the nodes by kind."""
+    rules = next((rules or {} for (rules,) in TOP()), {})
+    return ruled(policy().engine, rules), nodes_there(fleet_view(tuple(together(*fleet_asked(now)))).nodes)
+
+
+def what_if_ask(*, access: Access, wanted: Wanted, change: QuotaChange | None, now: datetime, begin: Callable[[int], Any]) -> QuotaReplay:
+    """`begin` is given the key after the commit. One at a time of each change, and of each person without one; the caller may see the change."""
+    must_ask(access)
+    settings, fleet = present(now)
+    if faults := wanted_faults(wanted, fleet):
+        raise ValidationError(faults)
+    wanted = differing(wanted, settings, fleet)
+    if change is None and not wanted.policy and not wanted.changes_fleet:
+        raise ValidationError({"": ["Nothing differs from today. Choose a quota draft, a setting or nodes to change."]})
+    return _ask(access=access, wanted=wanted, told=changes_told(wanted, settings, fleet), change=change, now=now, begin=begin)
+
+
 def replay_ask(*, access: Access, change: QuotaChange, now: datetime, begin: Callable[[int], Any]) -> QuotaReplay:
-    """`begin` is given the key after the commit. One at a time of each change; the caller may see the change."""
+    """The last 7 days under a drafted tree, and nothing else changed."""
     access.must_somewhere(Can.EDIT_QUOTA)
-    if not change.is_open:
+    return _ask(access=access, wanted=Wanted(), told=[], change=change, now=now, begin=begin)
+
+
+def _ask(
+    *, access: Access, wanted: Wanted, told: Sequence[str], change: QuotaChange | None, now: datetime, begin: Callable[[int], Any]
+) -> QuotaReplay:
+    """`told`: what is changed beside the tree, in words."""
+    if change is not None and not change.is_open:
         raise Conflict(f"{change.public_id} is {change.get_state_display().lower()}: only an open change is previewed.")
+    revision = 0 if change is None else change.revision
     try:
         with transaction.atomic():
-            _lost_ended(change, now)
-            made = QuotaReplay.objects.create(change=change, change_revision=change.revision, asked_by=access.actor.user, asked_at=now, seen_at=now)
-            audit_record(actor=access.actor, action="quota_change.replay", kind="quota_change", object_id=change.public_id)
-            _tell(change)
+            _lost_ended(now)
+            made = QuotaReplay.objects.create(
+                public_id=public_id("wi"),
+                change=change,
+                change_revision=revision,
+                asked=wanted.stored() | {"told": told},
+                asked_by=access.actor.user,
+                asked_at=now,
+                seen_at=now,
+            )
+            after = wanted.stored() | ({} if change is None else {"change": change.public_id})
+            audit_record(actor=access.actor, action="what_if.start", kind="what_if", object_id=made.public_id, after=after)
+            _tell(made)
             transaction.on_commit(lambda: begin(made.pk))
     except IntegrityError:
-        raise Conflict(f"The last 7 days are being played for {change.public_id} already.") from None
+        what = "Your last what-if" if change is None else f"A what-if of {change.public_id}"
+        raise Conflict(f"{what} is still being simulated. Wait for it or cancel it.") from None
     return made
 
 
-def replay_cancel(*, access: Access, change: QuotaChange, now: datetime) -> bool:
-    """Whether there was one to cancel. Its processes end within a second."""
-    access.must_somewhere(Can.EDIT_QUOTA)
+def what_if_cancel(*, access: Access, found: QuotaReplay, now: datetime) -> bool:
+    """Whether it was going on. Its processes end within a second."""
+    must_ask(access)
     with transaction.atomic():
-        found = QuotaReplay.objects.filter(change=change, state__in=GOING_ON).update(state=ReplayState.CANCELLED, ended_at=now)
-        if found:
-            audit_record(actor=access.actor, action="quota_change.replay_cancel", kind="quota_change", object_id=change.public_id)
-            _tell(change)
-    return bool(found)
+        ended = QuotaReplay.objects.filter(pk=found.pk, state__in=GOING_ON).update(state=ReplayState.CANCELLED, ended_at=now)
+        if ended:
+            audit_record(actor=access.actor, action="what_if.cancel", kind="what_if", object_id=found.public_id)
+            _tell(found)
+    return bool(ended)
+
+
+def replay_cancel(*, access: Access, change: QuotaChange, now: datetime) -> bool:
+    """Whether there was one of a change to cancel."""
+    access.must_somewhere(Can.EDIT_QUOTA)
+    found = QuotaReplay.objects.filter(change=change, state__in=GOING_ON).first()
+    return found is not None and what_if_cancel(access=access, found=found, now=now)
 
 
 def replay_of(change: QuotaChange, now: datetime) -> QuotaReplay | None:
     """The newest of a change. What was lost with its worker is told as failed."""
     found = QuotaReplay.objects.filter(change=change).order_by("-id").first()
-    if found is not None and found.goes_on and now - found.seen_at > LOST_AFTER:
-        found.state, found.fault = ReplayState.FAILED, "It did not go on for a minute."
+    return found and as_of(found, now)
+
+
+def as_of(found: QuotaReplay, now: datetime) -> QuotaReplay:
+    if found.goes_on and now - found.seen_at > LOST_AFTER:
+        found.state, found.fault = ReplayState.FAILED, LOST
     return found
 
 
-def _lost_ended(change: QuotaChange, now: datetime) -> None:
-    lost = QuotaReplay.objects.filter(change=change, state__in=GOING_ON, seen_at__lt=now - LOST_AFTER)
-    lost.update(state=ReplayState.FAILED, ended_at=now, fault="It did not go on for a minute.")
+def _lost_ended(now: datetime) -> None:
+    lost = QuotaReplay.objects.filter(state__in=GOING_ON, seen_at__lt=now - LOST_AFTER)
+    lost.update(state=ReplayState.FAILED, ended_at=now, fault=LOST)
 
 
-def _tell(change: QuotaChange) -> None:
-    feed_publish(changes={"quota_replays": [{"id": change.pk}]})
+def _tell(replay: QuotaReplay) -> None:
+    feed_publish(changes={"what_ifs": [{"id": replay.pk}]})
 
 
 def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
@@ -132,6 +203,10 @@ def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
         for path, (jobs, begun, begun_then, waited, waited_then, held, held_then) in sums.items()
     ]
     return sorted(found, key=lambda one: (-abs(one.waited[1] - one.waited[0]), one.path))
+
+
+def team_waits(teams: Sequence[TeamWeek]) -> list[TeamWait]:
+    return [TeamWait(one.path, *one.mean_wait_seconds) for one in teams if one.jobs]
 
 
 # The past
@@ -257,20 +332,36 @@ def scenario_text(scenario: Scenario, came: Sequence[Came], paths: Mapping[int, 
     return b"".join(line + b"\n" for line in lines)
 
 
-def scenarios(snapshot: Snapshot, after: Tree, came: Sequence[Came], now: datetime) -> list[tuple[bytes, dict[str, int]]]:
-    """With the tree as it is and as it would be: what a play reads, and the node of each of its quotas."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one play reads, and the node of each of its quotas."""
+
+    text: bytes
+    nodes_of: Mapping[str, int]
+    hardware: int  # how many nodes of the fleet
+
+
+def sides(snapshot: Snapshot, after: Tree | None, wanted: Wanted, came: Sequence[Came], begin: datetime, now: datetime) -> list[Side]:
+    """As it is and as it would be; `after` is the drafted tree."""
     found = []
-    for rows in (snapshot.tree.rows, drafted_rows(snapshot, after, now)):
-        scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, now - LENGTH, now)
-        found.append((scenario_text(scenario, came, tree.paths, calendar), {path: key for key, path in tree.paths.items()}))
+    drafted = snapshot.tree.rows if after is None else drafted_rows(snapshot, after, now)
+    for rows, changes in ((snapshot.tree.rows, Wanted(wanted.days)), (drafted, wanted)):
+        scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, begin, now, changes)
+        text = scenario_text(scenario, came, tree.paths, calendar)
+        found.append(Side(text, {path: key for key, path in tree.paths.items()}, len(scenario.nodes)))
     return found
 
 
 def begun(
-    snapshot: Snapshot, rows: tuple[Any, ...], with_jobs: AbstractSet[int], begin: datetime, now: datetime
+    snapshot: Snapshot, rows: tuple[Any, ...], with_jobs: AbstractSet[int], begin: datetime, now: datetime, wanted: Wanted | None = None
 ) -> tuple[Scenario, TreeView, list[Promised]]:
     """The fleet of today as of a moment of the past, without jobs, under a tree of such rows; and the windows that it had since."""
-    settings = ruled(replace(policy().engine, forecast="none"), policy_of(rows))
+    wanted = wanted or Wanted()
+    settings = settings_changed(ruled(replace(policy().engine, forecast="none"), policy_of(rows)), wanted)
+    hardware = nodes_changed(snapshot.scenario.nodes, wanted)
+    if wanted.changes_fleet:  # a guarantee without a number is of all GPUs of a type
+        capacity = capacity_of(hardware)
+        rows = (*rows[:2], tuple((gpu_type, capacity[gpu_type]) for gpu_type, _ in rows[2]))
     past = past_usage(begin, settings.fairness, None)
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
     named = {quota.name for quota in tree.quotas}
@@ -282,7 +373,7 @@ def begun(
         levels=snapshot.fleet.topology.all_levels,
     )
     # What was split anew within the last hour was not by then.
-    nodes = tuple(replace(node, repartitioned=()) if node.repartitioned else node for node in snapshot.scenario.nodes)
+    nodes = tuple(replace(node, repartitioned=()) if node.repartitioned else node for node in hardware)
     scenario = replace(snapshot.scenario, now=millis(begin), settings=settings, nodes=nodes, quotas=tree.quotas, windows=(), jobs=())
     return scenario, tree, calendar
 
@@ -304,27 +395,43 @@ def replay_run(*, key: int, clock: Callable[[], datetime]) -> str | None:
 
 def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
     at = clock()
-    chosen = policy()
-    standing = change_standing(_everything(), replay.change)
-    if standing.faults:
-        return _end(replay, ReplayState.FAILED, at, fault="The change no longer fits the tree.")
+    chosen, wanted, after = policy(), wanted_of(replay.asked), None
+    if replay.change is not None:
+        standing = change_standing(_everything(), replay.change)
+        if standing.faults:
+            return _end(replay, ReplayState.FAILED, at, fault="The change no longer fits the tree.")
+        after = standing.after
     snapshots = Snapshots()
     snapshot = snapshots.take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
-    parts = scenarios(snapshot, standing.after, jobs_came(Kinds(snapshot.fleet.topology), at, snapshot.fleet.capacity_milli.keys()), at)
+    if wanted_faults(wanted, nodes_there(snapshot.scenario.nodes)):
+        return _end(replay, ReplayState.FAILED, at, fault="The change of nodes no longer fits the fleet.")
+    length = timedelta(days=wanted.days)
+    came = jobs_came(Kinds(snapshot.fleet.topology), at, snapshot.fleet.capacity_milli.keys(), length=length)
+    if not came:
+        return _end(replay, ReplayState.FAILED, at, fault="No job was submitted or ran in these days.")
+    idle = max(0, (min(one.submitted for one in came) - 1) // HOUR)  # hours before the first job: of a young fleet most of the days
+    came = [replace(one, submitted=one.submitted - idle * HOUR) for one in came]
+    hours, begin = wanted.hours - idle, at - length + timedelta(hours=idle)
+    replay.asked["hours"] = hours
+    QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked)
+    parts = sides(snapshot, after, wanted, came, begin, at)
+    step = step_of(hours, len(came), max(side.hardware for side in parts))  # the same for both
     with ExitStack() as stack:
-        plays = [stack.enter_context(Play(text)) for text, _ in parts]
-        hours: list[int] = [0, 0]
-        tables: list[dict[int, dict[str, list[int]]]] = [{}, {}]
+        orders = ("tree", wanted.policy.get("order", "tree"))
+        plays = [stack.enter_context(Play(side.text, hours=hours, step=step, order=order)) for side, order in zip(parts, orders, strict=True)]
+        courses: list[list[Sequence[int]]] = [[], []]
+        tables: list[dict[int, dict[str, Any]]] = [{}, {}]
         told = 0
         latest = time.monotonic() + SECONDS + LAST_PLAN_SECONDS
         while any(play.is_on for play in plays) and time.monotonic() < latest:
             for number, play in enumerate(plays):
                 for message in play.messages():
-                    hours[number] = message["hour"]
+                    courses[number].append(message["course"])
                     if "table" in message:
-                        tables[number][message["hour"]] = message["table"]
-            if min(hours) > told or clock() - replay.seen_at >= timedelta(seconds=5):
-                told = min(hours)
+                        tables[number][message["hour"]] = message
+            by_both = min(map(len, courses))
+            if by_both > told or clock() - replay.seen_at >= timedelta(seconds=5):
+                told = by_both
                 if not _going_on(replay, told, clock()):
                     return ReplayState.CANCELLED
         codes = [play.code for play in plays if not play.is_on]
@@ -333,8 +440,16 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
     common = max(set(tables[0]) & set(tables[1]), default=0)
     if not common:
         return _end(replay, ReplayState.FAILED, clock(), fault=f"Less than 6 hours were played in {SECONDS:.0f} s.")
-    rows = _rows(*({names[path]: row for path, row in table[common].items()} for table, (_, names) in zip(tables, parts, strict=True)))
-    return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows)
+    last = [table[common] for table in tables]
+    rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, parts, strict=True)))
+    before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, courses, strict=True))
+    figures = {"from": millis(begin), "step": step, "before": before, "after": then}
+    return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows, figures=figures)
+
+
+def _figures(told: Mapping[str, Any], course: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """With the GPUs that were held in each hour and the jobs that waited, in thousandths."""
+    return {**told, "course": {"held": [held // HOUR for held, _ in course], "waiting": [1000 * queued // HOUR for _, queued in course]}}
 
 
 def _everything() -> Access:
@@ -353,7 +468,7 @@ def _rows(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]
 def _going_on(replay: QuotaReplay, hours: int, now: datetime) -> bool:
     with transaction.atomic():
         mine = QuotaReplay.objects.filter(pk=replay.pk, state=ReplayState.PLAYING).update(hours=hours, seen_at=now)
-        _tell(replay.change)
+        _tell(replay)
     replay.seen_at = now
     return bool(mine)
 
@@ -361,15 +476,16 @@ def _going_on(replay: QuotaReplay, hours: int, now: datetime) -> bool:
 def _end(replay: QuotaReplay, state: str, now: datetime, **facts: Any) -> str:
     with transaction.atomic():
         QuotaReplay.objects.filter(pk=replay.pk, state__in=GOING_ON).update(state=state, ended_at=now, seen_at=now, **facts)
-        _tell(replay.change)
+        _tell(replay)
     return state
 
 
 class Play:
     """One play in a process of its own, which ends with the block."""
 
-    def __init__(self, text: bytes, *, hours: int = HOURS, seconds: float = SECONDS) -> None:
-        played = program("scheduler.services.forecasts.apart", "--hours", str(hours), "--seconds", str(seconds))
+    def __init__(self, text: bytes, *, hours: int, step: int, order: str = "tree", seconds: float = SECONDS) -> None:
+        options = {"hours": hours, "seconds": seconds, "step": step, "policy": order}
+        played = program("scheduler.services.forecasts.apart", *(f"--{name}={value}" for name, value in options.items()))
         self._process = subprocess.Popen(**played, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None and self._process.stdout is not None
         self._said: Queue[bytes | None] = Queue()

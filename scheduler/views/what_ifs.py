@@ -1,0 +1,136 @@
+"""What-ifs: asked for, followed, cancelled, and read side by side."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core.charts import chart_response
+from gpufleet.core.faults import Conflict
+from gpufleet.core.live.feed import feed_revision
+from gpufleet.core.times import now
+from gpufleet.web import Access, Can, access_of, requires
+from quotas.models import OPEN_STATES
+from quotas.selectors.changes import change_for, change_list
+from scheduler.models import QuotaReplay
+from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
+from scheduler.services.forecasts.replays import as_of, may_ask, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
+from scheduler.tasks import quota_replay
+from scheduler.whatifs.forms import WhatIfForm, initial_of
+from scheduler.whatifs.lists import WHAT_IFS
+from scheduler.whatifs.telling import CHARTS, chart_of, measures, summary
+
+MOST_CHANGES = 100
+
+
+@require_safe
+@requires(Can.SEE)
+def what_ifs(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context: dict[str, Any] = {"heading": "What-if", "sub": "Replays of the last days under other quotas, another policy or another fleet."}
+    context |= {"version": feed_revision(), "can_add": may_ask(access)}
+    return WHAT_IFS.respond(request, what_ifs_listed(access), "scheduler/what_ifs.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def what_if_new(request: HttpRequest) -> HttpResponse:
+    """A new one; `?like=` begins as another was asked for, `?change=` with a draft of the tree."""
+    access, at = access_of(request), now()
+    must_ask(access)
+    settings, fleet = present(at)
+    changes = list(change_list(access).filter(state__in=OPEN_STATES).order_by("-changed_at", "-id")[:MOST_CHANGES])
+    given = request.POST if request.method == "POST" else None
+    form = WhatIfForm(given, settings=settings, fleet=fleet, changes=changes, initial=_initial(request, access))
+    status = 200
+    if request.method == "POST":
+        status = 422
+        if form.is_valid():
+            chosen = form.cleaned_data["change"]
+            try:
+                made = what_if_ask(
+                    access=access, wanted=form.wanted, change=change_for(access, chosen) if chosen else None, now=at, begin=quota_replay.delay
+                )
+            except ValidationError as fault:
+                form.show(fault)
+            except Conflict as fault:
+                form.add_error(None, str(fault))
+                status = 409
+            else:
+                return redirect("what-if", made.public_id)
+    return render(request, "scheduler/what_if_new.html", {"form": form}, status=status)
+
+
+def _initial(request: HttpRequest, access: Access) -> dict[str, Any]:
+    if like := request.GET.get("like"):
+        found = what_if_for(access, like)
+        return initial_of(found.asked) | {"change": found.change.public_id if found.change else ""}
+    return {"change": request.GET.get("change", "")}
+
+
+@require_safe
+@requires(Can.SEE)
+def what_if(request: HttpRequest, public_id: str) -> HttpResponse:
+    access, at, version = access_of(request), now(), feed_revision()
+    found = as_of(what_if_for(access, public_id), at)
+    context: dict[str, Any] = {
+        "version": version,
+        "found": found,
+        "may_ask": may_ask(access),
+        "is_old": found.change is not None and found.change_revision != found.change.revision,
+    }
+    if found.state == "done":
+        context |= _result(request, access, found)
+    return render(request, "scheduler/what_if.html", context)
+
+
+def _result(request: HttpRequest, access: Access, found: QuotaReplay) -> dict[str, Any]:
+    """Of one that was made before there were figures, the teams alone."""
+    teams = replay_teams(access, found)
+    if not found.figures:
+        return {"teams": teams}
+    waits = team_waits(teams)
+    compared = measures(found.figures, found.hours)
+    classes = [name for name in found.figures["after"]["waits"] if name != "all"]
+    chosen = asked if (asked := request.GET.get("class", "")) in classes else "all"
+    source = reverse("what-if-chart", args=[found.public_id, "waits"])
+    return {
+        "teams": teams,
+        "measures": compared,
+        "summary": summary(compared, waits),
+        "charts": {name: chart_of(name, found.figures, waits, of_class=chosen) for name in CHARTS if name != "teams" or len(waits) > 1},
+        "classes": classes if len(classes) > 1 else [],
+        "of_class": chosen,
+        "waits_source": f"{source}?class={chosen}",
+        "step_s": found.figures["step"] / 1000,
+    }
+
+
+@require_safe
+@requires(Can.SEE)
+def what_if_chart(request: HttpRequest, public_id: str, name: str) -> HttpResponseBase:
+    """One chart of a result, as its page shows it or as a file."""
+    access = access_of(request)
+    found = what_if_for(access, public_id)
+    if name not in CHARTS or not found.figures:
+        raise Http404
+    of_class = request.GET.get("class", "all")
+    waits = team_waits(replay_teams(access, found)) if name == "teams" else []
+    answer = chart_response(request, chart_of(name, found.figures, waits, of_class=of_class), name=f"{public_id}-{name}")
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+@require_POST
+@requires(Can.SEE)
+def what_if_end(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Cancel one that goes on; of one that has ended nothing changes."""
+    access = access_of(request)
+    found = what_if_for(access, public_id)
+    if not what_if_cancel(access=access, found=found, now=now()):
+        messages.info(request, "The simulation has ended already.")
+    return redirect("what-if", public_id)

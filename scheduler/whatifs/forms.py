@@ -1,0 +1,101 @@
+"""The form of a what-if: every field left empty is as today."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from quotas.forms import LengthField
+from quotas.models import QuotaChange
+from scheduler.engine.model.values import Settings
+from scheduler.whatifs.telling import value_told
+from scheduler.whatifs.wanted import DAYS, ORDERS, RULES, USUAL_DAYS, NodeKind, NodesThere, Rule, Wanted
+
+SWITCH = {"on": True, "off": False}
+NODES = "nodes:"
+
+
+def rule_field(name: str, rule: Rule, settings: Settings) -> forms.Field:
+    told = value_told(name, rule.read(settings))
+    named: dict[str, Any] = {"label": rule.title, "required": False}
+    if rule.choices:
+        words = ORDERS if name == "order" else {word: word.capitalize() for word in rule.choices}
+        return forms.ChoiceField(choices=[("", f"As today ({told})"), *((word, words[word]) for word in rule.choices)], help_text=rule.help, **named)
+    if rule.is_switch:
+        return forms.ChoiceField(choices=[("", f"As today ({told})"), ("on", "On"), ("off", "Off")], help_text=rule.help, **named)
+    help_text = f"{rule.help} Today: {told}."
+    if rule.unit == "s":
+        named.pop("required")
+        return LengthField(help_text=help_text, **named)
+    widget = forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"})
+    return forms.FloatField(widget=widget, help_text=help_text, **named)
+
+
+class WhatIfForm(forms.Form):
+    days = forms.TypedChoiceField(label="Days", coerce=int, choices=[(one, "The last day" if one == 1 else f"The last {one} days") for one in DAYS])
+    change = forms.ChoiceField(label="Quota draft", required=False, help_text="An open change of the quota tree.")
+    return_nodes = forms.BooleanField(label="Return nodes to service", required=False)
+
+    def __init__(
+        self, data: Any, *, settings: Settings, fleet: Sequence[NodesThere], changes: Iterable[QuotaChange], initial: Mapping[str, Any]
+    ) -> None:
+        super().__init__(data, initial={"days": USUAL_DAYS, **initial})
+        self.fleet = fleet
+        self.fields["change"].choices = [("", "As today"), *((one.public_id, f"{one.title} ({one.public_id})") for one in changes)]  # type: ignore[attr-defined]
+        for name, rule in RULES.items():
+            self.fields[name] = rule_field(name, rule, settings)
+        self.away = sum(one.away for one in fleet)
+        self.fields["return_nodes"].help_text = f"{self.away:,} of them are draining, drained or down." if self.away else "All nodes serve today."
+        for one in fleet:
+            field = forms.IntegerField(required=False, widget=forms.TextInput(attrs={"inputmode": "text", "autocomplete": "off", "size": 6}))
+            field.widget.attrs["aria-label"] = f"More or fewer nodes with {one.kind.gpus} {one.kind.gpu_type} in {one.kind.cluster}"
+            self.fields[f"{NODES}{one.kind}"] = field
+
+    @property
+    def policy_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in RULES if name not in self.later]
+
+    @property
+    def more_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in self.later]
+
+    later = ("half_life_s", "min_runtime_s", "max_wait_inference_s", "max_wait_interactive_s", "max_wait_batch_s")
+
+    @property
+    def shows_more(self) -> bool:
+        return any(field.value() or field.errors for field in self.more_fields)
+
+    @property
+    def node_rows(self) -> list[tuple[NodesThere, forms.BoundField]]:
+        return [(one, self[f"{NODES}{one.kind}"]) for one in self.fleet]
+
+    @property
+    def wanted(self) -> Wanted:
+        data = self.cleaned_data
+        policy = {name: SWITCH[value] if RULES[name].is_switch else value for name in RULES if (value := data.get(name)) not in (None, "")}
+        return Wanted(data["days"], policy, self._nodes(), data["return_nodes"])
+
+    def _nodes(self) -> dict[NodeKind, int]:
+        return {one.kind: count for one in self.fleet if (count := self.cleaned_data.get(f"{NODES}{one.kind}"))}
+
+    def show(self, fault: ValidationError) -> None:
+        """What a service refused, at its fields."""
+        kinds = list(self._nodes())
+        for path, texts in fault.message_dict.items():
+            first, _, rest = path.partition(".")
+            name: str | None = rest if first == "policy" else first
+            if first == "nodes" and rest:
+                name = f"{NODES}{kinds[int(rest.partition('.')[0])]}"
+            for text in texts:
+                self.add_error(name if name in self.fields else None, text)
+
+
+def initial_of(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A what-if that was asked for, as the form shows it."""
+    found: dict[str, Any] = {"days": stored.get("days", USUAL_DAYS), "return_nodes": stored.get("return_nodes", False)}
+    for name, value in stored.get("policy", {}).items():
+        found[name] = ("on" if value else "off") if RULES[name].is_switch else value
+    for row in stored.get("nodes", ()):
+        found[f"{NODES}{NodeKind(row['cluster'], row['gpu_type'], row['gpus'])}"] = f"{row['count']:+d}"
+    return found

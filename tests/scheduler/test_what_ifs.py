@@ -1,0 +1,286 @@
+"""What-ifs: other nodes and settings than today's, asked for at a page and over the API, played, and told side by side."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.test import Client
+from django.urls import reverse
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.models import AuditEntry
+from quotas.models import QuotaNode, QuotaShare
+from scheduler.engine.model.values import Fairness, Node, Settings
+from scheduler.engine.reading.scenario import parse
+from scheduler.models import Attempt, QuotaReplay
+from scheduler.models import Node as NodeRow
+from scheduler.services.forecasts.replays import replay_run, what_if_ask, what_if_cancel
+from scheduler.simulation.policies import POLICIES
+from scheduler.simulation.span import HOUR, played, waits_told
+from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
+from scheduler.whatifs.wanted import (
+    RULES,
+    NodeKind,
+    NodesThere,
+    Wanted,
+    differing,
+    nodes_changed,
+    nodes_there,
+    settings_changed,
+    wanted_faults,
+    wanted_of,
+)
+from tests import builders
+from tests.builders import NOON
+from tests.personas import Personas
+from tests.scheduler.loop.worlds import H100, submit
+
+
+def _fleet(*health: str) -> tuple[Node, ...]:
+    """Nodes of 8 GPUs, two in each rack."""
+    rows = [
+        {"name": f"n{place}", "gpu_type": H100, "gpus": 8, "cluster": "c", "path": {"rack": f"r{place // 2}"}, "health": word}
+        for place, word in enumerate(health)
+    ]
+    return parse({"format": "gpufleet-scenario/1", "now": "2026-11-02T00:00:00Z", "topology": {"levels": ["rack"]}, "nodes": rows}).nodes
+
+
+KIND = NodeKind("c", H100, 8)
+
+
+def test_new_nodes_repeat_the_racks_of_those_that_are_alike():
+    fleet = _fleet("healthy", "healthy", "down")
+    found = nodes_changed(fleet, Wanted(nodes={KIND: 4}))
+
+    assert [(node.name, node.path[-1], node.island, node.health) for node in found if "+" in node.name] == [
+        ("n0+1", "r0+1", "n0+1", "healthy"),
+        ("n1+1", "r0+1", "n1+1", "healthy"),
+        ("n0+2", "r0+2", "n0+2", "healthy"),
+        ("n2+1", "r1+1", "n2+1", "healthy"),
+    ]
+
+
+def test_nodes_that_serve_leave_first_and_others_come_back():
+    fleet = _fleet("healthy", "healthy", "down", "draining")
+
+    assert [node.name for node in nodes_changed(fleet, Wanted(nodes={KIND: -1}))] == ["n0", "n2", "n3"]
+    assert {node.health for node in nodes_changed(fleet, Wanted(return_nodes=True))} == {"healthy"}
+    assert nodes_there(fleet) == [NodesThere(KIND, 4, 2)]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_each_setting_is_read_back_as_it_was_put(name: str):
+    rule, settings = RULES[name], Settings(fairness=Fairness(step_ms=3_600_000))
+    values: list[Any] = list(rule.choices) or ([True, False] if rule.is_switch else [0, 3600])
+
+    for value in values if name != "order" else ():  # which is another policy, and no setting
+        changed = settings_changed(settings, Wanted(policy={name: value}))
+        assert rule.read(changed) == value
+        assert rule.put(changed, rule.read(settings)) == settings
+
+
+def test_what_is_as_today_is_no_change():
+    there = [NodesThere(KIND, 3, 0)]
+    wanted = Wanted(policy={"placement": "pack", "backfill": False}, nodes={KIND: 0}, return_nodes=True)
+
+    found = differing(wanted, Settings(), there)
+    assert found == Wanted(policy={"backfill": False}) and wanted_of(found.stored()) == found
+
+
+def test_faults_are_told_at_their_fields():
+    other = NodeKind("c", "A100", 8)
+    wanted = Wanted(2, {"placement": "best", "half_life_s": 1, "usage_weight": 1}, {KIND: -4, other: 1})
+
+    faults = wanted_faults(wanted, [NodesThere(KIND, 3, 0)])
+    assert set(faults) == {"days", "policy.placement", "policy.half_life_s", "nodes.0.count", "nodes.1.gpu_type"}
+    assert faults["nodes.0.count"] == ["There are only 3 such nodes."]
+
+
+def test_waits_are_told_by_their_ranks_and_between_the_edges():
+    assert waits_told([]) == {"jobs": 0, "p50": None, "p95": None, "counts": [0] * 9}
+    told = waits_told([HOUR * 30, 0, 59_999, 60_000])
+    assert (told["p50"], told["p95"], told["counts"]) == (59_999, HOUR * 30, [2, 1, 0, 0, 0, 0, 0, 0, 1])
+
+
+def _figures(order: str) -> dict[str, Any]:
+    """A job fills half of the node for long; a wide one waits for it; a small and short one that comes last fits before the wide one."""
+    jobs = [{"name": f"j{place}", "quota": "a", "roles": [{"name": "w", "gpus": gpus, "min": 1}]} for place, gpus in enumerate((4, 8, 4))]
+    document = {
+        "format": "gpufleet-scenario/1",
+        "now": "2026-11-02T00:00:00Z",
+        "settings": {"forecast": "none"},
+        "nodes": [{"name": "n0", "gpu_type": H100, "gpus": 8}],
+        "quotas": [{"name": "a", "guaranteed": 8}],
+        "jobs": jobs,
+    }
+    scenario = parse(document)
+    rows = [[place, scenario.now + (place + 1) * HOUR, work, work, work, "a"] for place, work in enumerate((4 * HOUR, HOUR, HOUR))]
+    told = list(played(scenario, rows, 12, lambda: True, policy=POLICIES[order][0]))
+    assert sum(held for one in told for held in one["course"][:1]) == told[-1]["figures"]["held"]
+    return told[-1]["figures"]
+
+
+def test_first_come_first_served_lets_nobody_pass():
+    tree, fifo = _figures("tree"), _figures("fifo")
+
+    assert tree["finished"] == fifo["finished"] == 3 and tree["held"] == fifo["held"] == (16 + 8 + 4) * 1000 * HOUR
+    assert tree["waits"]["batch"]["counts"] == [2, 0, 0, 0, 0, 1, 0, 0, 0], "the small one runs in the gap before the wide one"
+    assert fifo["waits"]["batch"]["counts"] == [1, 0, 0, 0, 0, 2, 0, 0, 0]
+
+
+# Played on the fleet
+
+
+@pytest.fixture
+def world(personas: Personas) -> Personas:
+    """Two teams each fill one of two nodes for 20 hours; a third job waits until a node is free."""
+    for number in range(2):
+        builders.node(f"n{number}", gpus=8)
+    for path, milli in {"acme": 16_000, "acme/research": 16_000, "acme/research/nlp": 16_000, "acme/product": 0, "acme/product/search": 0}.items():
+        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
+    for path, hours_ago, hours in (("acme/research/nlp", 30, 20), ("acme/research/nlp", 30, 20), ("acme/product/search", 28, 2)):
+        at = NOON - timedelta(hours=hours_ago)
+        job = submit(QuotaNode.objects.get(path=path), gpus=8, name=path, at=at, spec={"preemptible": "yes"})
+        Attempt.objects.create(job=job, number=1, started_at=at, running_at=at, ended_at=at + timedelta(hours=hours), outcome="completed")
+        type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=at + timedelta(hours=hours))
+    return personas
+
+
+def _kind() -> NodeKind:
+    node = NodeRow.objects.select_related("cluster").first()
+    assert node is not None
+    return NodeKind(node.cluster.name, H100, 8)
+
+
+def _asked(world: Personas, wanted: Wanted, who: str = "superuser") -> QuotaReplay:
+    return what_if_ask(access=world.access(who), wanted=wanted, change=None, now=NOON, begin=lambda key: None)
+
+
+def test_one_more_node_ends_the_wait(world: Personas, client: Client):
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    assert made.title == f"1 more node with 8 {H100} in {_kind().cluster}"
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    made.refresh_from_db()
+
+    by = {one.key: one for one in measures(made.figures, made.hours)}
+    assert by["gpus"].told == ("16", "24") and by["finished"].told == ("3", "3")
+    late = by["wait_all_p95"]
+    assert late.before is not None and late.after is not None and late.before > 17 * 3600 > 3600 > late.after
+    assert by["gpu_hours"].told == ("336.0", "336.0")
+    assert len(made.figures["after"]["course"]["held"]) == made.hours == 31
+
+    client.force_login(world.users["superuser"])
+    page = client.get(reverse("what-if", args=[made.public_id])).content.decode()
+    assert "the 95th percentile falls from 18" in page
+    assert page.count("data-plot-document") == 4 and "Team search gains most" in page
+    file = client.get(reverse("what-if-chart", args=[made.public_id, "waits"]), {"format": "csv"})
+    assert b"".join(file).decode().splitlines()[:2] == ["Queue time,Today (jobs),What-if (jobs)", "< 1 min,2,3"]
+
+    told = client.get(f"/api/v1/what-ifs/{made.public_id}").json()
+    assert told["result"]["summary"] and all(sentence in page.replace("&#x27;", "'") for sentence in told["result"]["summary"][:1])
+    assert told["nodes"] == [{"cluster": _kind().cluster, "gpu_type": H100, "gpus": 8, "count": 1}]
+    assert [one["path"] for one in told["teams"]] == ["acme/product/search", "acme/research/nlp"]
+    client.force_login(world.users["viewer"])
+    assert [one["path"] for one in client.get(f"/api/v1/what-ifs/{made.public_id}").json()["teams"]] == ["acme/research/nlp"]
+
+
+def test_one_at_a_time_of_a_person_and_it_can_be_cancelled(world: Personas):
+    first = _asked(world, Wanted(policy={"placement": "spread"}))
+    with pytest.raises(Conflict):
+        _asked(world, Wanted(policy={"placement": "spread"}))
+    other = _asked(world, Wanted(policy={"placement": "spread"}), who="operator")
+
+    assert what_if_cancel(access=world.access("operator"), found=first, now=NOON)
+    assert not what_if_cancel(access=world.access("operator"), found=first, now=NOON)
+    assert replay_run(key=first.pk, clock=lambda: NOON) is None
+    assert _asked(world, Wanted(policy={"placement": "spread"})).pk > other.pk
+    assert AuditEntry.objects.filter(action="what_if.start").count() == 3 and AuditEntry.objects.filter(action="what_if.cancel").count() == 1
+
+
+def test_what_changes_nothing_is_refused(world: Personas):
+    with pytest.raises(ValidationError, match="Nothing differs from today"):
+        _asked(world, Wanted(policy={"placement": "pack"}, nodes={_kind(): 0}, return_nodes=True))
+    assert not QuotaReplay.objects.exists()
+
+
+def test_a_fleet_without_jobs_says_so(personas: Personas):
+    builders.node("n0", gpus=8)
+    made = _asked(personas, Wanted(policy={"placement": "spread"}))
+
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "failed"
+    made.refresh_from_db()
+    assert made.fault == "No job was submitted or ran in these days."
+
+
+def test_the_form_tells_faults_at_their_fields_and_begins_as_another_was_asked(world: Personas, client: Client):
+    client.force_login(world.users["superuser"])
+    address, row = reverse("what-if-new"), f"nodes:{_kind()}"
+
+    nothing = client.post(address, {"days": "7"})
+    assert nothing.status_code == 422 and "Nothing differs from today" in nothing.content.decode()
+    faulty = client.post(address, {"days": "7", row: "-9", "usage_weight": "-1"})
+    assert faulty.context["form"].errors == {row: ["There are only 2 such nodes."], "usage_weight": ["Enter a value from 0 to 1,000."]}
+
+    sent = client.post(address, {"days": "3", "reclaim": "off", "max_wait_batch_s": "12h", row: "+2"})
+    made = QuotaReplay.objects.get()
+    assert sent["Location"] == reverse("what-if", args=[made.public_id])
+    assert made.changes == [
+        "Reclaim: off instead of on",
+        "Longest wait, batch: 12h instead of none",
+        f"2 more nodes with 8 {H100} in {_kind().cluster}",
+    ]
+    again = client.get(address, {"like": made.public_id}).context["form"]
+    assert {name: again[name].value() for name in ("days", "reclaim", "max_wait_batch_s", row)} == {
+        "days": 3,
+        "reclaim": "off",
+        "max_wait_batch_s": "12h",
+        row: "+2",
+    }
+
+
+def test_options_have_what_may_be_changed(world: Personas, client: Client):
+    client.force_login(world.users["operator"])
+    told = client.get("/api/v1/what-ifs/options").json()
+
+    assert set(told["policy"]) == set(RULES) and told["policy"]["placement"] == "pack"
+    assert told["nodes"] == [{"cluster": _kind().cluster, "gpu_type": H100, "gpus": 8, "nodes": 2, "away": 0}]
+    twice = {"nodes": [{"cluster": "c", "gpu_type": H100, "gpus": 8, "count": 1}] * 2}
+    refused = client.post("/api/v1/what-ifs", twice, content_type="application/json")
+    assert [one["path"] for one in refused.json()["errors"]] == ["nodes.1"]
+
+
+def test_a_list_and_a_form_ask_a_fixed_number_of_questions(world: Personas, client: Client, django_assert_max_num_queries: Any):
+    client.force_login(world.users["superuser"])
+    for number in range(30):
+        QuotaReplay.objects.create(public_id=f"wi-x{number}", state="done", asked_by=world.users["superuser"])
+    with django_assert_max_num_queries(14):
+        client.get(reverse("what-ifs"))
+    with django_assert_max_num_queries(24):
+        client.get(reverse("what-if-new"))
+
+
+# Told
+
+
+def _measures(**after: float) -> list[Measure]:
+    names = {"wait_all_p50": 600.0, "wait_all_p95": 7200.0, "allocated": 0.8, "finished": 10.0, "preemptions": 2.0}
+    kinds: dict[str, Any] = {"allocated": "percent", "finished": "count", "preemptions": "count"}
+    return [Measure(key, key, kinds.get(key, "seconds"), value, after.get(key, value)) for key, value in names.items()]
+
+
+def test_the_summary_says_what_differs_first():
+    assert summary(_measures(), [TeamWait("a", 1.0, 1.0)]) == ["Nothing changes: jobs wait and run as today."]
+
+    told = summary(_measures(wait_all_p95=3600.0, finished=11.0, preemptions=0.0), [TeamWait("a/b", 7200.0, 600.0), TeamWait("a/c", 0.0, 60.0)])
+    assert [one.replace("\N{NO-BREAK SPACE}", " ") for one in told] == [
+        "The median queue time stays at 10 min, the 95th percentile falls from 2 h to 1 h.",
+        "1 more job finishes, the allocated share of GPUs stays at 80.0% and the number of preemptions falls from 2 to 0.",
+        "Team b gains most (mean queue time 2 h → 10 min); team c loses most (0 s → 1 min).",
+    ]
+
+
+def test_a_change_that_does_not_show_is_none():
+    assert replace(_measures()[2], after=0.80001).change == ""
+    assert replace(_measures()[2], after=0.7).change == "\N{MINUS SIGN}10.0 points"
