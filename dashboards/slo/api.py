@@ -31,7 +31,7 @@ class ServiceBreachOut(Schema):
     end: str | None = Field(
         description="How it ended; null as long as it goes on.", json_schema_extra={"enum": [*BreachEnd.values, None]}, examples=["met"]
     )
-    objective_ms: int = Field(examples=[250])
+    objective_ms: int = Field(description="What was to be kept to then.", examples=[250])
     worst_ms: float = Field(description="The highest latency of that time.", examples=[412.5])
     cause: str = Field(description="Its cause.", json_schema_extra={"enum": [*BreachCause.values]}, examples=["capacity"])
     text: str = Field(description="The cause in words, as far as the reader may know it.", examples=["Runs 4 of 6 replicas wanted."])

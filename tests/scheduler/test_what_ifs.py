@@ -13,9 +13,9 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from quotas.models import QuotaNode, QuotaShare
 from scheduler.engine.model.values import Fairness, Node, Settings
-from scheduler.engine.reading.scenario import parse
 from scheduler.models import Attempt, QuotaReplay
 from scheduler.models import Node as NodeRow
+from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts.replays import replay_run, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import HOUR, played, waits_told
