@@ -217,24 +217,6 @@ def _is_counted(book: Book, work: Work) -> bool:
     return not work.seats and book.only_gpus_count(work.form) and not book.cycle.cluster.windows.upcoming
 
 
-def suffice_without(cycle: "Cycle", leaving: Collection[Work], work: Work, quota_type: int) -> bool:
-    """A bound by the role with the largest workers: False where a job could not start at once even if these left."""
-    roles = work.kind.roles
-    counted = [(roles[place].gpus, place, len(ranks)) for place, ranks in work.missing() if roles[place].gpus]
-    if not counted:
-        return True
-    gpus, place, workers = max(counted)
-    freed = [(seat.node, seat.mask.bit_count() + len(seat.parts)) for one in leaving for seat in one.seats]
-    if cycle.fleet.soon.idle + sum([count for _, count in freed]) < gpus * workers:
-        return False  # mostly there are too few, wherever they are
-    counts = cycle.fleet.soon.count_np.copy()
-    for node, count in freed:
-        counts[node] += count
-    slots = counts // gpus * work.eligible(place, quota_type).array
-    width = work.form.width
-    return int(slots.sum() if width < 0 else cycle.grid.levels[width].sums(slots).max(initial=0)) >= workers
-
-
 def yields(cycle: "Cycle", work: Work) -> bool:
     """Whether it may run in a gap that ends before it does."""
     return work.kind.preemptible is Preemptible.ALWAYS and work.kind.grace_ms <= cycle.settings.backfill_notice_ms

@@ -6,7 +6,7 @@ But not to whom he would take the place back from again at once: a plan has to c
 from collections.abc import Collection, Sequence
 from operator import attrgetter
 
-from ..ahead.reservations import places_of_overdue, suffice_without
+from ..ahead.reservations import places_of_overdue
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import may_cause_evictions, overdue
@@ -82,19 +82,14 @@ def _may_be_taken(division: Division, mine: int, holds: int, theirs: int, they_h
 
 
 def in_gaps(cycle: Cycle, work: Work, quota_type: int) -> tuple[bool, tuple[Work, ...]]:
-    """Whether somebody may give way to it at once (a bound), and who stands where it could otherwise start and surely does not."""
+    """Whether somebody may give way to it at once (a bound), and who of those in gaps surely does not."""
     if not cycle.book.has_backfilled or not may_cause_evictions(cycle, work) or cycle.takers.holds_back(work):
         return NOBODY
     if not work.seats and not work.form.parted and work.form.lowest > 1000 * cycle.fleet.soon.idle + cycle.book.lent_milli():
         return NOBODY  # mostly it asks for more, wherever that is
     lent = lenders(cycle, work, quota_type)
-    if not lent or not suffice_without(cycle, lent, work, quota_type):
-        return NOBODY
     stay = _staying(cycle, work, quota_type, lent)
-    if not stay:
-        return True, ()
-    leaving = [one for one in lent if one not in stay]
-    return bool(leaving) and suffice_without(cycle, leaving, work, quota_type), tuple(not_bound(cycle, work, quota_type, stay))
+    return len(stay) < len(lent), tuple(not_bound(cycle, work, quota_type, stay))
 
 
 def not_bound(cycle: Cycle, work: Work, quota_type: int, lent: Sequence[Work]) -> list[Work]:
