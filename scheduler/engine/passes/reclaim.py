@@ -99,7 +99,7 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     small = cycle.memo((*listed, large))
     if small is None:
         small = cycle.remember((*listed, large), no_larger(ranked, large))
-    alike = (rules.signature, work.form.shape, cycle.limits_of(leaf))
+    alike = (rules.signature, work.form.shape, *cycle.tree.limits(leaf, quota_type))
 
     def take(units: Ranked, which: str) -> Reason | None:
         return take_units(cycle, work, quota_type, units, rules, why, (*alike, which), leaf)

@@ -21,7 +21,7 @@ def in_turn(cycle: Cycle, order: QueueOrder) -> Iterator[Work]:
     while (work := order.best()) is not None:
         placed, known = cycle.placed, len(cycle.cluster.journal)
         yield work
-        order.drop(work.home, calm=cycle.placed == placed)
+        order.drop(work.home)
         if cycle.placed != placed:
             cycle.follow(order, known, work.home)
 

@@ -82,15 +82,10 @@ class QueueOrder:
         below = self._below[place]
         return min(below.values())[1] if below else None
 
-    def drop(self, leaf: int, *, calm: bool = False) -> None:
-        """The head of a leaf was served or refused; go on to the next one.
-
-        Where all is `calm`, no number of the tree has changed since the keys were made.
-        """
-        queue = self.queues[leaf]
-        self.at[leaf] = at = self.onward(queue, self.at[leaf] + 1)
-        if not calm or at >= len(queue) or self.milli(queue[at]) != self.asks[leaf]:
-            self._renew(self.tree.path[leaf])
+    def drop(self, leaf: int) -> None:
+        """The head of a leaf was served or refused; go on to the next one."""
+        self.at[leaf] = self.onward(self.queues[leaf], self.at[leaf] + 1)
+        self._renew(self.tree.path[leaf])
 
     def refresh(self, leaves: Iterable[int]) -> None:
         """New keys on the paths of leaves whose heads have changed, or that use more or less than before, whether or not anyone waits there."""

@@ -75,11 +75,6 @@ class Cycle:
         if state.standing is not None:
             state.standing.rest(changed)
 
-    def limits_of(self, leaf: int) -> tuple[int, ...]:
-        """The nodes above a leaf that have a limit: what must leave there can differ from leaf to leaf."""
-        tree = self.tree
-        return tuple(place for place in tree.path[leaf] if tree.limit_total[place] is not None or tree.limit_by_type[place] is not None)
-
     def slots(self, view: View) -> SlotCounts:
         if view.slot_counts is None:
             # Else a view that nobody has any more would stay, with its nodes, until the garbage collector comes by.

@@ -69,7 +69,7 @@ def _asked(cycle: Cycle) -> list[Turn]:
                 by, ours, theirs = _compared(cycle, division, before, (work, asked)) if before else (ROUND if found else FIRST, None, None)
                 found.append(Turn(len(found) + 1, nth, work.job, before[0].job if before else None, by, ours, theirs))
             before = work, asked
-            order.drop(work.home, calm=True)
+            order.drop(work.home)
     return found
 
 
