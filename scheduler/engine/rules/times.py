@@ -28,13 +28,15 @@ def duration(cycle: "Clocked", work: Work) -> int:
 
 def ends_at(cycle: "Clocked", work: Work) -> int:
     """When what runs is expected to leave; one that overran its estimate is given the double, as often as needed."""
-    now, started, length = cycle.now, work.here_since(cycle.now), duration(cycle, work)
+    now, started, limit = cycle.now, work.here_since(cycle.now), work.job.limit_ms
+    length = duration(cycle, work) if limit is None else limit
     if length >= NEVER:
         return NEVER
-    if work.job.limit_ms is None and length > 0:
+    if limit is None and length > 0:
         while started + length <= now:
             length *= 2
-    return max(now, started + length)
+    end = started + length
+    return end if end > now else now
 
 
 def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"]) -> int:

@@ -96,7 +96,7 @@ class Work:
     def here_since(self, now: int) -> int:
         """When it came to its place, as the next plan will see it."""
         started = self.job.run.started
-        return started if started is not None and self.stayed else now
+        return now if started is None or not self.first_seats or self.evicted or self.moved else started
 
     @property
     def stood_before(self) -> bool:
