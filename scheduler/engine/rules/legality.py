@@ -210,8 +210,7 @@ class Reclaim(Asked):
         return not self.own_surplus and all(used[place] - taken.get(place, 0) <= max(line, floor) for place, line, floor in self.sources)
 
     def giver(self, leaf: int) -> Giver:
-        """The sibling that answers for a leaf, while it is above its line before a unit and keeps its floor without it; its own leaf for that
-        one's surplus."""
+        """The sibling that answers for a leaf, above its line before a unit and no lower than its floor without it; its own for its surplus."""
         if leaf == self.own:
             return Giver(leaf)
         used, end = self.division.used, self.tree.end

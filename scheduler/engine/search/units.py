@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from ..rules.lost_work import begin_of, lost_later, lost_since
+from ..rules.lost_work import begin_of, lost_since
 from ..state.cluster import Cluster
 from ..state.fleet import Seat
 from ..state.standing import Standing
@@ -34,11 +34,8 @@ class Unit:
         job, role = work.job, seats[0].role if seats else 0
         stayed = work.stayed
         self.fresh = not stayed and stands_by_plan(work)
-        if stayed:
-            self.lost, self.began = lost_since(job, milli, now, job.run.started), begin_of(job, now)
-        else:
-            self.lost = lost_later(work, milli, now) if work.moved else 0
-            self.began = begin_of(job, now) if self.fresh else now
+        self.lost = lost_since(job, milli, now, job.run.started if stayed else now) if stayed or work.moved else 0
+        self.began = begin_of(job, now) if stayed or self.fresh else now
         self.cost: Cost = (self.lost, -self.began, -job.submitted, job.name, -index, role)  # how units of one kind compare
 
     @property

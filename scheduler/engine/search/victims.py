@@ -24,7 +24,7 @@ from .units import Unit, Units
 T = TypeVar("T")
 Ranked = Sequence[tuple[tuple[int, ...], "Unit"]]
 FEW = 10  # units of which every set is looked at
-ANY = 1 << 100
+ANY = 1 << 60
 ROUNDS = 16  # in each an elastic job is left out whose other workers could not go along
 MOST_NODES = 16  # tried one by one for a job whose room can't be counted
 
@@ -149,8 +149,7 @@ class Givers(dict[int, Giver]):
         self.rights = rights
 
     def __missing__(self, leaf: int) -> Giver:
-        giver = self[leaf] = self.rights.giver(leaf)
-        return giver
+        return self.setdefault(leaf, self.rights.giver(leaf))
 
 
 def category(unit: Unit, borrowed: bool, large: int) -> tuple[int, ...]:
@@ -245,7 +244,8 @@ def _takes_others_along(unit: Unit, needed: Sequence[Unit], jobs: Units) -> bool
 
 
 def _found(kept: list[Unit], units: Ranked, rights: Rights, target: Target) -> Found:
-    givers, charged = Givers(rights), dict[int, int]()
+    givers = Givers(rights)
+    charged: dict[int, int] = {}
     for unit in kept:
         place = givers[unit.leaf][0]
         charged[place] = charged.get(place, 0) + unit.milli
@@ -380,7 +380,8 @@ def _useful(unit: Unit, target: Target) -> bool:
 
 def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
-    givers, charged = Givers(rights), dict[int, int]()
+    givers = Givers(rights)
+    charged: dict[int, int] = {}
     taken: list[Unit] = []
     counted = refused = 0
     lacking = 1000 * target.lacking  # before so much comes free, nothing is counted
@@ -431,14 +432,18 @@ def _could_clear(cluster: Cluster, units: Ranked, rights: Rights, target: Target
     """A bound by node: what may be taken whatever else goes is as good as idle, and the rest frees no more than may be taken of all of it."""
     assert target.allowed is not None
     grid, here, gpus = cluster.grid, slice(target.low, target.high), target.gpus
-    idle, budgets, givers = cluster.fleet.soon.count_np.copy(), dict[int, int](), Givers(rights)
+    idle, largest, budgets, givers = cluster.fleet.soon.count_np.copy(), dict[int, int](), dict[int, int](), Givers(rights)
     for _, unit in units:
-        place, until, most = givers[unit.leaf]
-        if until != ANY:  # its last unit, and the largest, is taken while less than that was taken before it
-            budgets[place] = max(budgets.get(place, 0), min(most, until - 1 + unit.milli))
+        leaf = unit.leaf
+        if givers[leaf][1] != ANY:
+            if unit.milli > largest.get(leaf, 0):
+                largest[leaf] = unit.milli
             continue
         for seat in unit.seats:
             idle[seat.node] += (seat.mask & grid.usable[seat.node]).bit_count()
+    for leaf, milli in largest.items():  # the last unit, and the largest, is taken while less than that was taken before it
+        place, until, most = givers[leaf]
+        budgets[place] = max(budgets.get(place, 0), min(most, until - 1 + milli))
     allowed = target.allowed[here] > 0
     idle, usable = idle[here][allowed], ints(grid.usable_count)[here][allowed]
     missing = target.count - int((idle // gpus).sum())
@@ -575,19 +580,20 @@ class Together:
 
     def may_grow_by(self, units: Sequence[Unit]) -> bool:
         """Add them if all are legal together with those before."""
-        givers, charged, last = self._givers, dict[int, int](), dict[int, Unit]()
+        charged: dict[int, int] = {}
+        last: dict[int, Unit] = {}
         leaf = place = -1
         for unit in units:
             if unit.leaf != leaf:
                 leaf = unit.leaf
-                place = givers[leaf][0]
+                place = self._givers[leaf][0]
             if place not in last:
                 charged[place], last[place] = self._charged.get(place, 0), self._last.get(place, unit)
             charged[place] += unit.milli
             before = last[place]
             if unit.milli > before.milli if unit.surplus is before.surplus else before.surplus:
                 last[place] = unit
-        if not all(givers[unit.leaf].gives(unit.milli, charged[place] - unit.milli) for place, unit in last.items()):
+        if not all(self._givers[unit.leaf].gives(unit.milli, charged[place] - unit.milli) for place, unit in last.items()):
             return False
         self._charged.update(charged)
         self._last.update(last)

@@ -159,7 +159,9 @@ class Cluster:
 
     def unseat_all(self, leaving: Mapping[Work, Sequence[Seat]], why: Reason, for_job: str | None) -> None:
         """Take workers from many jobs: what leaves a node, and what a leaf is charged, is given back in one step."""
-        stood, fresh, charges = list[Seat](), list[Seat](), Counter[tuple[int, int, bool]]()
+        stood: list[Seat] = []
+        fresh: list[Seat] = []
+        charges: Counter[tuple[int, int, bool]] = Counter()
         self._remember(*leaving)
         for work, seats in leaving.items():
             first, milli = work.first_seats, work.milli

@@ -127,19 +127,17 @@ class State:
                 tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
                 self.ending -= work.ends
         whole, charges = list[Seat](), Counter[tuple[int, int, bool]]()  # thousands at first: one step a node, and a leaf
-        for work in since.come:
-            run = work.job.run
-            if run is not QUEUED:
-                self._seat(work)
-            if work.seats:
-                if run.state == "reserved" or run.leaving:
-                    fleet.promise(work.seats)
-                if work.form.parted:
-                    for seat in work.seats:
+        for work in [work for work in since.come if work.job.run is not QUEUED]:
+            run, form, seats = work.job.run, work.form, self._seat(work)
+            if seats:
+                if run.leaving or run.state == "reserved":
+                    fleet.promise(seats)
+                if form.parted:
+                    for seat in seats:
                         fleet.take(seat)
                 else:
-                    whole += work.seats
-                charges[work.home, work.quota_type, work.form.fixed] += work.milli
+                    whole += seats
+                charges[work.home, work.quota_type, form.fixed] += work.milli
                 self.ending += work.ends
         for node, held in by_node(whole).items():
             fleet.take_gpus(node, *held)
@@ -151,8 +149,8 @@ class State:
     def _new(self, job: Job, order: int) -> Work:
         return Work(job, order, self.tree.position[job.quota], self.forms.get(id(job.kind)) or self.forms.of(job.kind))
 
-    def _seat(self, work: Work) -> None:
-        """Note where it stands, and what it still holds and has given up: all of it where it stops."""
+    def _seat(self, work: Work) -> tuple[Seat, ...]:
+        """Note where it stands, and what it still holds and has given up: all of it where it stops. Returns its places."""
         run = work.job.run
         if run.state != "stopping":
             leaving = run.leaving
@@ -162,16 +160,16 @@ class State:
             leaving = (*run.leaving, *run.workers)
         if leaving:
             self.leavers[work] = self._seats(work, leaving)
+        return work.seats
 
     def _seats(self, work: Work, workers: Iterable[Placed]) -> tuple[Seat, ...]:
-        index, each, seats = self.grid.index, work.form.each, list[Seat]()
-        if each is not None:  # the most usual by far
-            milli, cpus, memory = each
-            for one in workers:  # mostly there is one
-                seats.append(new_seat((0, one.index, index[one.node], one.gpus, cpus, memory, milli, NO_PARTS)))
-            return tuple(seats)
-        roles, trust = work.kind.roles, self.scenario.settings.sharing_trust
+        index, each, roles, trust = self.grid.index, work.form.each, work.kind.roles, self.scenario.settings.sharing_trust
+        seats: list[Seat] = []
         for worker in workers:
+            if each is not None:  # the most usual by far
+                milli, cpus, memory = each
+                seats.append(new_seat((0, worker.index, index[worker.node], worker.gpus, cpus, memory, milli, NO_PARTS)))
+                continue
             role, node = roles[worker.role], index[worker.node]
             mask, milli, parts = worker.gpus, role.gpus * 1000, NO_PARTS
             if worker.mig:

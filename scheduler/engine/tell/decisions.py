@@ -59,13 +59,13 @@ def decisions_of(cycle: Cycle) -> list[Decision]:
     if cycle.fleet.soon is not cycle.fleet.now:  # else nobody leaves
         befores = {work.order: owners.before(work) for action, work in changed if action not in ("evict", "shrink")}
     served = Served(cycle, befores, stood)
-    # Who is moved with more than he had comes behind those who left it to him.
-    changed.sort(key=lambda one: one[0] == "move" and one[1].milli > sum(seat.milli for seat in one[1].first_seats))
-
-    those: dict[str, list[Decision]] = {action: [] for action in ("evict", "shrink", "move", "splits", "start", "grow")}
+    those: dict[str, list[Decision]] = {turn: [] for turn in ("evict", "shrink", "move", "late", "split", "start", "grow")}
     for action, work in changed:
-        those["start" if action == "repair" else action].append(_decision(served, action, work))
-    those["splits"] = _splits(cycle, owners, stood)
+        turn = "start" if action == "repair" else action
+        if action == "move" and work.milli > sum(seat.milli for seat in work.first_seats):
+            turn = "late"  # who is moved with more than he had comes behind those who left it to him
+        those[turn].append(_decision(served, action, work))
+    those["split"] = _splits(cycle, owners, stood)
     return in_order([*chain.from_iterable(those.values())])
 
 
