@@ -130,6 +130,7 @@ UNSAID = [
     Unsaid("step_times_report", "seconds[.].*", "Ranks are whole numbers: a description says nothing of keys."),
     Unsaid("idle_exemption_create", "quota|job|until", "One of the two, that there is, until a time ahead."),
     Unsaid("inventory_preview", "[0-9]+:[0-9]+", "The text is a file of its own: its faults have a line and a column."),
+    Unsaid("what_if_make", "nodes.*|", "Which nodes there are, each named once, and something differs from today."),
     Unsaid("inventory_discovery", "cluster|", "Which clusters there are."),
 ]
 
