@@ -17,7 +17,7 @@ from .calendar import Promised, windows_at
 from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
-TOLD_EVERY = 6  # hours from one table to the next
+TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
 STEPS = (0, 60_000, 300_000, 600_000, 900_000, 1_800_000)  # between plans, in milliseconds; 0: whenever something happens
 LONGEST_STEP = 3_600_000
 SPEND_MS = 10_000  # of a processor, about so much for the plans of one play
@@ -31,6 +31,11 @@ def step_of(hours: int, jobs: int, nodes: int) -> int:
     """How long to wait from one plan to the next: as short as what all of them cost allows."""
     each = 2 + nodes / 10 + jobs / 1000  # milliseconds
     return next((step for step in STEPS if min(PLANS_A_JOB * jobs, hours * HOUR / max(1, step)) * each <= SPEND_MS), LONGEST_STEP)
+
+
+def told_every(hours: int) -> int:
+    """How many hours lie between two tables of a play."""
+    return -(-hours // TABLES)
 
 
 @dataclass(slots=True)
@@ -207,6 +212,6 @@ def played(
         if not on() or not world.until(scenario.now + hour * HOUR, on):
             return
         told: dict[str, Any] = {"hour": hour, "step": world.step, "course": world.course()}
-        if hour % TOLD_EVERY == 0 or hour == hours:
+        if hour % told_every(hours) == 0 or hour == hours:
             told |= {"table": world.table(), "figures": world.figures()}
         yield told

@@ -46,7 +46,8 @@ class WhatIfForm(forms.Form):
         for name, rule in RULES.items():
             self.fields[name] = rule_field(name, rule, settings)
         self.away = sum(one.away for one in fleet)
-        self.fields["return_nodes"].help_text = f"{self.away:,} of them are draining, drained or down." if self.away else "All nodes serve today."
+        word = "node is" if self.away == 1 else "nodes are"
+        self.fields["return_nodes"].help_text = f"{self.away:,} {word} draining, drained or down." if self.away else "All nodes serve today."
         for one in fleet:
             field = forms.IntegerField(required=False, widget=forms.TextInput(attrs={"inputmode": "text", "autocomplete": "off", "size": 6}))
             field.widget.attrs["aria-label"] = f"More or fewer nodes with {one.kind.gpus} {one.kind.gpu_type} in {one.kind.cluster}"

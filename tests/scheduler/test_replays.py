@@ -242,7 +242,7 @@ def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyP
         return NOON
 
     assert replay_run(key=asked.pk, clock=clock) == "failed"
-    assert "Less than 6 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
+    assert "Less than 2 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
 
 
 def _came() -> list[replays.Came]:

@@ -18,7 +18,7 @@ from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts.replays import replay_run, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
-from scheduler.simulation.span import HOUR, played, waits_told
+from scheduler.simulation.span import HOUR, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
 from scheduler.whatifs.wanted import (
     RULES,
@@ -284,3 +284,7 @@ def test_the_summary_says_what_differs_first():
 def test_a_change_that_does_not_show_is_none():
     assert replace(_measures()[2], after=0.80001).change == ""
     assert replace(_measures()[2], after=0.7).change == "\N{MINUS SIGN}10.0 points"
+
+
+def test_a_slow_play_of_few_hours_is_told_as_far_as_it_came():
+    assert [told_every(hours) for hours in (12, 31, 168, 672)] == [1, 2, 6, 24]

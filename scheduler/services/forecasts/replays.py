@@ -38,7 +38,7 @@ from scheduler.services.forecasts.previews import drafted_rows
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
-from scheduler.simulation.span import HOUR, step_of
+from scheduler.simulation.span import HOUR, step_of, told_every
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
@@ -439,12 +439,18 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         return _end(replay, ReplayState.FAILED, clock(), fault=f"A play ended with status {next(filter(None, codes))}.")
     common = max(set(tables[0]) & set(tables[1]), default=0)
     if not common:
-        return _end(replay, ReplayState.FAILED, clock(), fault=f"Less than 6 hours were played in {SECONDS:.0f} s.")
+        return _end(replay, ReplayState.FAILED, clock(), fault=_too_little(hours))
     last = [table[common] for table in tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, courses, strict=True))
     figures = {"from": millis(begin), "step": step, "before": before, "after": then}
     return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows, figures=figures)
+
+
+def _too_little(hours: int) -> str:
+    least = told_every(hours)
+    told = "hour was" if least == 1 else "hours were"
+    return f"Less than {least} {told} played in {SECONDS:.0f} s. Choose fewer days, or try when the machine is idle."
 
 
 def _figures(told: Mapping[str, Any], course: Sequence[Sequence[int]]) -> dict[str, Any]:
