@@ -15,7 +15,7 @@ from scheduler.whatifs.wanted import ORDERS, RULES, NodesThere, Wanted
 SIDES = ("before", "after")
 MINUS = "\N{MINUS SIGN}"
 # The names of what lies between `span.WAIT_EDGES`.
-WAITS = ("< 1 min", "1–10 min", "10–30 min", "30–60 min", "1–3 h", "3–6 h", "6–12 h", "12–24 h", "> 1 d")
+WAITS = ("Under 1 min", "1–10 min", "10–30 min", "30–60 min", "1–3 h", "3–6 h", "6–12 h", "12–24 h", "Over 1 d")
 MOST_TEAMS = 12
 CHARTS = ("allocated", "waiting", "waits", "teams")
 Figures = Mapping[str, Any]
@@ -172,7 +172,7 @@ def _teams_told(teams: Sequence[TeamWait]) -> str:
     if best.after < best.before and duration(best.after) != duration(best.before):
         told.append(f"team {best.name} gains most (mean queue time {duration(best.before)} → {duration(best.after)})")
     if worst.after > worst.before and duration(worst.after) != duration(worst.before):
-        told.append(f"team {worst.name} loses most ({duration(worst.before)} → {duration(worst.after)})")
+        told.append(f"team {worst.name} loses most ({'' if told else 'mean queue time '}{duration(worst.before)} → {duration(worst.after)})")
     text = "; ".join(told)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 

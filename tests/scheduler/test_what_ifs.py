@@ -176,7 +176,7 @@ def test_one_more_node_ends_the_wait(world: Personas, client: Client):
     assert "the 95th percentile falls from 18" in page
     assert page.count("data-plot-document") == 4 and "Team search gains most" in page
     file = client.get(reverse("what-if-chart", args=[made.public_id, "waits"]), {"format": "csv"})
-    assert b"".join(file).decode().splitlines()[:2] == ["Queue time,Today (jobs),What-if (jobs)", "< 1 min,2,3"]
+    assert b"".join(file).decode().splitlines()[:2] == ["Queue time,Today (jobs),What-if (jobs)", "Under 1 min,2,3"]
 
     told = client.get(f"/api/v1/what-ifs/{made.public_id}").json()
     assert told["result"]["summary"] and all(sentence in page.replace("&#x27;", "'") for sentence in told["result"]["summary"][:1])
@@ -279,6 +279,8 @@ def test_the_summary_says_what_differs_first():
         "1 more job finishes, the allocated share of GPUs stays at 80.0% and the number of preemptions falls from 2 to 0.",
         "Team b gains most (mean queue time 2 h → 10 min); team c loses most (0 s → 1 min).",
     ]
+    lost = summary(_measures(finished=9.0), [TeamWait("a/b", 0.0, 0.0), TeamWait("a/c", 0.0, 30.0)])
+    assert lost[-1].replace("\N{NO-BREAK SPACE}", " ") == "Team c loses most (mean queue time 0 s → 30 s)."
 
 
 def test_a_change_that_does_not_show_is_none():
