@@ -80,7 +80,7 @@ def _may_have_a_date(cycle: Cycle, work: Work, quota_type: int, *, heads: bool) 
     milli = work.missing_milli(quota_type)
     leaf = work.leaf
     division = tree.division(quota_type)
-    stays, behind = division.used[leaf] + milli <= division.fair[leaf], not heads and quota_type in book.blocked_within
+    stays, behind = tree.within_share(leaf, quota_type, milli), not heads and quota_type in book.blocked_within
     # Whom this plan evicts has yet to leave: from the next plan on he may keep others from a place, not before.
     within = stays or ((behind or not work.evicted) and used_before(cycle, work, leaf, division) + milli <= division.fair[leaf])
     if behind and not within:

@@ -119,8 +119,8 @@ class Growth:
             self.leaf, self.asked = work.home, work.milli + self.milli
 
     def stays_within_share(self) -> bool:
-        division = self.division
-        return all(division.used[place] + self.asked <= division.fair[place] for place in self.cycle.tree.path[self.leaf])
+        tree = self.cycle.tree
+        return all(tree.within_share(place, self.quota_type, self.asked) for place in tree.path[self.leaf])
 
     def into_idle(self) -> bool:
         """Take what is idle, or what is being freed and nobody's minimum has taken."""
@@ -156,8 +156,8 @@ class Growth:
 
     def by_reclaim(self) -> bool:
         """Take the surplus of other queues; the leaf stays within its fair share."""
-        cycle, work, division = self.cycle, self.work, self.division
-        within = self.milli and self.leaf == work.charged_leaf and division.used[self.leaf] + self.milli <= division.fair[self.leaf]
+        cycle, work = self.cycle, self.work
+        within = self.milli and self.leaf == work.charged_leaf and cycle.tree.within_share(self.leaf, self.quota_type, self.milli)
         if not within or "reclaim" not in cycle.settings.passes or not may_cause_evictions(cycle, work):
             return False
         if not cycle.units().any_surplus or cycle.waiting.order.above(cycle.waiting.in_leaf(self.leaf), work.form.level):

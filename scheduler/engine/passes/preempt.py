@@ -39,10 +39,7 @@ def may_preempt(cycle: Cycle, work: Work, quota_type: int) -> bool:
         return False
     if work.form.fixed and fixed_gate(cycle.tree, leaf, quota_type, milli, cycle.cluster.windows.ends(work)) is not None:
         return False  # whoever gives way is preemptible, and makes no room among what is not
-    if lower >= milli:
-        return True
-    division = cycle.tree.division(quota_type)
-    return division.used[leaf] - lower + milli <= division.fair[leaf]
+    return lower >= milli or cycle.tree.within_share(leaf, quota_type, milli - lower)
 
 
 def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:

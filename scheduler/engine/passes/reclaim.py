@@ -40,10 +40,9 @@ def small_enough(cycle: Cycle, beyond: dict[int, list[int]] | None, leaf: int, q
 
 def claimant(cycle: Cycle, work: Work, quota_type: int) -> int | None:
     """The leaf in whose name the job may reclaim: one that stays within its fair share."""
-    division = cycle.tree.division(quota_type)
     milli = work.missing_milli(quota_type)
     for leaf in cycle.cluster.leaves_of(work, quota_type) if cycle.cluster.windows.lasting else (work.leaf,):
-        if milli and division.used[leaf] + milli <= division.fair[leaf]:
+        if milli and cycle.tree.within_share(leaf, quota_type, milli):
             return leaf
     return None
 

@@ -128,11 +128,7 @@ class Cycle:
 
     def has_turn(self, work: Work, quota_type: int, milli: int) -> bool:
         """Whether a job may be served now."""
-        if self.turn != FAIR:
-            return True
-        division = self.tree.division(quota_type)
-        leaf = work.leaf
-        return division.used[leaf] + milli <= division.fair[leaf]
+        return self.turn != FAIR or self.tree.within_share(work.leaf, quota_type, milli)
 
     def begin_walk(self) -> bool:
         """Whether anybody waits. Reservations are made anew: what was refused because of the old ones may be possible, and is said anew."""

@@ -336,6 +336,11 @@ class Tree(Layout):
         """So much of a division with its name where there are several, as each tells of its own."""
         return counted(milli) if len(self.divisions) == 1 else f"{gpus(milli)} {division.name}"
 
+    def within_share(self, place: int, quota_type: int, milli: int) -> bool:
+        """Whether a node of the tree stays within its fair share with so much more."""
+        division = self.division(quota_type)
+        return division.used[place] + milli <= division.fair[place]
+
     def within_guarantee(self, leaf: int, quota_type: int, milli: int, gone: Mapping[int, int] = NOTHING_GONE) -> bool:
         """Whether the path stays within its guarantees on every level, with what is gone by node of the tree."""
         division = self.division(quota_type)
