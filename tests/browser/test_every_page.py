@@ -33,6 +33,7 @@ REACHED_OTHERWISE = {
     "telemetry/<": "a button on a telemetry server, and the demo has none",
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",
     "webhooks/<": "a webhook, and the demo has none",
+    "what-if/<": "a what-if, and the demo has none",
 }
 DESK = {"width": 1280, "height": 720}
 PHONE = {"width": 390, "height": 844}
