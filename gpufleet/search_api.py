@@ -13,7 +13,7 @@ router = Router(tags=["Me"])
 
 
 class WholeSearch(Storable, Schema):
-    q: str = Field(max_length=LONGEST_QUERY, description="Words, or an id; fewer than two characters find nothing.", json_schema_extra=WORDS)
+    q: str = Field("", max_length=LONGEST_QUERY, description="Words, or an id; fewer than two characters find nothing.", json_schema_extra=WORDS)
 
 
 class FoundOut(Schema):
