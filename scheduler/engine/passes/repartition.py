@@ -144,8 +144,11 @@ class Anew:
             rules += Reclaim(cycle, work, self.quota_type, leaf, self.milli).variants()
         if "preempt" in cycle.settings.passes:
             rules.append(Preempt(cycle, work, self.quota_type, work.leaf, self.milli))
+        joins = work.kind.sharing == "mig" or bool(self._empty(cycle.fleet.soon, 0))
         for rights in rules:
             ranked, self.claim = rights.units(self.large), rights.leaf
+            if not joins and not any(unit.work.kind.sharing == "mig" for _, unit in ranked):
+                continue  # no instances that it could join are empty, or would be
             for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
                 small = no_larger(among, self.large)
                 for some in (small, among) if len(small) < len(among) else (among,):
@@ -211,9 +214,7 @@ class Anew:
 
     def _joinable(self, view: View, banned: int) -> Iterator[list[Key]]:
         """Split GPUs that nobody uses, as many as may be joined: in path order, and where that is not all of them those of one node."""
-        grid = self.cycle.grid
-        empty = [key for key in sorted(view.splits) if view.splits[key].mode == "mig" and view.splits[key].empty]
-        empty = [key for key in empty if grid.type_of[key[0]] == self.quota_type and grid.usable[key[0]] >> key[1] & 1 and not banned >> key[0] & 1]
+        empty = self._empty(view, banned)
         first = self._within_budget(empty)
         if first:
             yield first
@@ -221,6 +222,12 @@ class Anew:
             for node in sorted({node for node, _ in empty}):
                 if chosen := self._within_budget([key for key in empty if key[0] == node]):
                     yield chosen
+
+    def _empty(self, view: View, banned: int) -> list[Key]:
+        """Split GPUs of the type that nobody uses."""
+        grid = self.cycle.grid
+        empty = [key for key in sorted(view.splits) if view.splits[key].mode == "mig" and view.splits[key].empty]
+        return [key for key in empty if grid.type_of[key[0]] == self.quota_type and grid.usable[key[0]] >> key[1] & 1 and not banned >> key[0] & 1]
 
     def _within_budget(self, keys: Sequence[Key]) -> list[Key]:
         chosen = []
