@@ -35,7 +35,7 @@ NO_SERIES = "No series: check the name of the metric and its labels."
 
 @dataclass(slots=True)
 class Read:
-    """What was read of one service. `asked`: at least one server had time for it."""
+    """What was read of one service. `asked`: every server had time for it, or one that had gave its latency."""
 
     values: dict[str, float] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
@@ -74,13 +74,12 @@ def levels_read(levels: Sequence[ServiceLevel], servers: Sequence[PrometheusServ
         return [Read() for _ in levels]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda server: _asked(server, levels, rules), servers))
-    return [_merged(answers, place) for place in range(len(levels))]
+    return [_merged([answer[place] for answer in answers]) for place in range(len(levels))]
 
 
-def _merged(answers: Sequence[Sequence[Read]], place: int) -> Read:
-    found = Read(asked=any(answer[place].asked for answer in answers))
+def _merged(told: Sequence[Read]) -> Read:
+    found = Read()
     for key in FIELDS:
-        told = [answer[place] for answer in answers]
         value = next((one.values[key] for one in told if key in one.values), None)
         faults = [one.faults[key] for one in told if key in one.faults]
         if value is not None:
@@ -88,6 +87,10 @@ def _merged(answers: Sequence[Sequence[Read]], place: int) -> Read:
         elif faults:
             # Of several servers most have no such series: what another says is the fault.
             found.faults[key] = next((fault for fault in faults if fault != NO_SERIES), NO_SERIES)
+    if not all(one.asked for one in told):
+        # That one server has no such series says nothing of another that was not asked.
+        return Read(found.values, asked=True) if "latency" in found.values else Read()
+    found.asked = True
     return found
 
 
@@ -103,8 +106,10 @@ def _asked(server: PrometheusServer, levels: Sequence[ServiceLevel], rules: Rule
     except PrometheusFault as fault:
         gone = [str(fault)] * TRIES
     found = [Read() for _ in levels]
-    for level, read in zip(levels, found, strict=True):
-        if monotonic() >= end:
+    for place, (level, read) in enumerate(zip(levels, found, strict=True)):
+        # Of the first it is always said how it went, and nothing is waited for at a server that cannot be asked.
+        is_bounded = place > 0 and asks is not None
+        if is_bounded and monotonic() >= end:
             break
         read.asked = True
         for key in FIELDS:
@@ -113,6 +118,8 @@ def _asked(server: PrometheusServer, levels: Sequence[ServiceLevel], rules: Rule
                 gone = [*gone, silent] if (silent := _one(asks, query, key, read)) else []
             elif query:
                 read.faults[key] = gone[-1]
+        if is_bounded and read.faults and monotonic() >= end:
+            found[place] = Read()  # the end of the round cut it off, which is no fault of its queries
     return [_of_server(server.name, read) for read in found]
 
 

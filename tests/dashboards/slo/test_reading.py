@@ -161,6 +161,34 @@ def test_a_round_ends_in_its_time_and_says_whom_it_did_not_ask(monkeypatch: pyte
     assert reads[-1].faults == {}
 
 
+def test_a_query_that_the_end_of_the_round_cut_off_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BOUNDS", reading.Bounds(seconds=1, silence_seconds=3, most_bytes=256 << 10))
+    server = Slow()
+    try:
+        first, cut = levels_read([level("quick"), level("quick", rate="forever")], [server_at(f"http://127.0.0.1:{server.port}")], LOCAL)
+        (alone,) = levels_read([level("quick", rate="forever")], [server_at(f"http://127.0.0.1:{server.port}")], LOCAL)
+    finally:
+        server.stop()
+
+    assert (first.asked, first.values) == (True, {"latency": 0.1})
+    assert (cut.asked, cut.faults) == (False, {}), "it comes first in the next round"
+    assert (alone.asked, alone.faults) == (True, {"rate": "main: it did not answer within 1 s."}), "the first of a round has had its time"
+
+
+def test_what_one_server_had_no_time_for_is_not_said_to_have_no_series(real: Prometheus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BOUNDS", reading.Bounds(seconds=1, silence_seconds=3, most_bytes=256 << 10))
+    slow = Slow()
+    try:
+        servers = [server_at(f"http://127.0.0.1:{slow.port}"), server_at(real.url)]
+        levels = [level("forever"), level("quick"), level("max(chat_latency_seconds)")]
+        _, only_there, here = levels_read(levels, servers, LOCAL)
+    finally:
+        slow.stop()
+
+    assert (only_there.asked, only_there.faults) == (False, {}), "the server that may have it was not asked"
+    assert (here.asked, here.values) == (True, {"latency": 0.3})
+
+
 def test_nobody_is_asked_where_no_server_is_allowed() -> None:
     assert levels_read([level("x")], [], LOCAL) == [Read()]
 
