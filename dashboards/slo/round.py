@@ -52,11 +52,10 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
     going_on = ServiceLevel.objects.exclude(job__state__in=[*ENDED, JobState.DRAFT]).order_by(F("looked_at").asc(nulls_first=True), "pk")
     asked = list(going_on[:MOST_A_ROUND]) if servers else []
     reads = levels_read(asked, servers, rules or Rules.of_settings())
-    told = {level.pk: (level.revision, read) for level, read in zip(asked, reads, strict=True) if read.asked}
+    told = {level.pk: (_state_of(level), read) for level, read in zip(asked, reads, strict=True) if read.asked}
     with transaction.atomic():
-        # Of a service that was changed meanwhile the answers are those of other queries.
         rows = ServiceLevel.objects.select_for_update(of=("self",)).filter(pk__among=sorted(told)).select_related("job__quota").order_by("pk")
-        levels = [level for level in rows if told[level.pk][0] == level.revision]
+        levels = [level for level in rows if told[level.pk][0] == _state_of(level) and level.job.state not in ENDED]
         replicas = replicas_of([level.job_id for level in levels]) if levels else {}
         for level in levels:
             _take(level, told[level.pk][1], replicas.get(level.job_id, 0), now)
@@ -66,7 +65,14 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
     return len(levels)
 
 
+def _state_of(level: ServiceLevel) -> tuple[object, ...]:
+    """Of a service that was changed meanwhile the answers are those of other queries; one that another round took has newer ones."""
+    return level.revision, level.looked_at
+
+
 def _take(level: ServiceLevel, read: Read, replicas: int, now: datetime) -> None:
+    if level.read_at is not None and now - level.read_at > SILENT:
+        level.over = level.calm = 0  # rounds so long apart are not in a row
     latency = read.values.get("latency")
     level.latency_ms = None if latency is None else round(latency * MS, 3)
     level.requests, level.replicas_wanted = read.values.get("rate"), read.values.get("wanted")
@@ -96,7 +102,9 @@ def _keep(levels: Sequence[ServiceLevel], now: datetime) -> None:
 def _judge(levels: Sequence[ServiceLevel], now: datetime) -> None:
     """Begin, go on with and end breaches; what begins or ends is told."""
     by_job = {level.job_id: level for level in levels}
-    open_ones = {one.job_id: one for one in ServiceBreach.objects.filter(until__isnull=True).select_related("job__quota", "job__service_level")}
+    # Locked, since a service that this round does not ask may be changed or removed meanwhile, which ends its breach.
+    stored = ServiceBreach.objects.select_for_update(of=("self",)).filter(until__isnull=True).order_by("pk")
+    open_ones = {one.job_id: one for one in stored.select_related("job__quota", "job__service_level")}
     begun: dict[int, ServiceBreach] = {}
     for job, level in by_job.items():
         breach = open_ones.get(job)

@@ -42,7 +42,7 @@ def service_level_set(
     must_steer(access, job)
     told = reason_given(reason, "")
     with transaction.atomic():
-        locked = Job.objects.select_for_update().get(pk=job.pk)
+        locked = _locked(job)
         must_serve(locked)
         level = ServiceLevel.objects.filter(job=locked).first()
         present = level.revision if level else 0
@@ -78,16 +78,14 @@ def service_level_set(
     return level
 
 
-def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str = "", revision: int | None = None) -> None:
+def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str = "") -> None:
     """It is not asked for any more. What was read stays as long as such history is kept."""
     must_steer(access, job)
     told = reason_given(reason, "")
     with transaction.atomic():
-        level = ServiceLevel.objects.select_for_update().filter(job=job).first()
+        level = ServiceLevel.objects.filter(job=_locked(job)).first()
         if level is None:
             raise Missing(f"{job.public_id} has no service level.")
-        if revision is not None and revision != level.revision:
-            raise Stale("The service level was changed meanwhile. Read it again, then decide.", level.revision)
         before = level_facts(level)
         level.delete()
         _end_breach(job, now)
@@ -101,6 +99,11 @@ def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str
             quota=job.quota,
         )
         feed_publish(changes={"jobs": [{"id": job.pk}]})
+
+
+def _locked(job: Job) -> Job:
+    """Who changes its service level waits for others who do; a round that keeps what it read of the job does not wait for them."""
+    return Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
 def _end_breach(job: Job, now: datetime) -> None:

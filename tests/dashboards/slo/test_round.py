@@ -1,13 +1,15 @@
 """The rounds over services: what is kept, when an objective is broken, why, and who is told."""
 
 import json
+import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from email.message import Message
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from dashboards.alerts.figures import figures_now
 from dashboards.alerts.leads import leads_of
@@ -15,10 +17,11 @@ from dashboards.alerts.models import Alert, AlertRule
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo import round as rounds
-from dashboards.slo.judging import ROUNDS, judged
+from dashboards.slo.judging import ROUNDS, Judged, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import Read, levels_read
 from dashboards.slo.round import SILENT, services_round, services_turn
+from dashboards.slo.services import level_facts, service_level_remove, service_level_set
 from scheduler.models import Delivery, Job, JobState
 from tests import builders
 from tests.builders import NOON
@@ -208,6 +211,95 @@ def test_answers_to_other_queries_are_not_taken(answers: Answers, monkeypatch: p
     level.refresh_from_db()
     assert level.latency_ms is None
     assert not ServiceSample.objects.exists()
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], Any]) -> None:
+    """It happens once, while the servers are asked."""
+    waiting = [happens]
+
+    def read(*asked: Any) -> list[Read]:
+        found = levels_read(*asked)
+        if waiting:
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(rounds, "levels_read", read)
+
+
+def test_no_breach_begins_with_a_job_that_ended_meanwhile(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    service()
+    answers.by_service["chat"] = {"latency": 0.3}
+    run(2)
+    meanwhile(monkeypatch, lambda: Job.objects.update(state=JobState.COMPLETED, state_since=NOON + 2 * ROUND, ended_at=NOON + 2 * ROUND))
+    run(1, begin=2)
+    assert not ServiceBreach.objects.exists()
+
+
+def test_a_round_that_was_overtaken_writes_nothing(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = service()
+    answers.by_service["chat"] = {"latency": 0.3}
+    run(1)
+    meanwhile(monkeypatch, lambda: run(1, begin=2))
+    run(1, begin=1)
+    level.refresh_from_db()
+    assert (level.looked_at, level.over) == (NOON + 2 * ROUND, 2), "the newer answers stay, and each round counts once"
+
+
+def test_what_was_slow_long_ago_is_no_part_of_a_breach(answers: Answers) -> None:
+    service()
+    answers.by_service["chat"] = {"latency": 0.3}
+    run(3)
+    answers.by_service["chat"] = {}
+    services_round(now=NOON + 2 * ROUND + SILENT + ROUND, rules=LOCAL)
+    assert ServiceBreach.objects.get().end == BreachEnd.UNREAD
+    answers.by_service["chat"] = {"latency": 0.3}
+    run(2, begin=100)
+    assert not ServiceBreach.objects.filter(until__isnull=True).exists(), "two rounds are no breach"
+    run(1, begin=102)
+    assert ServiceBreach.objects.filter(until__isnull=True).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("stated_anew", [True, False])
+def test_who_changes_a_service_in_a_round_has_the_last_word(
+    answers: Answers, personas: Personas, monkeypatch: pytest.MonkeyPatch, stated_anew: bool
+) -> None:
+    chat, search = service(of=personas.nodes["acme"]), service("search", of=personas.nodes["acme"])
+    answers.by_service = {name: {"latency": 0.3} for name in ("chat", "search")}
+    run(3)
+    access, told = personas.access("superuser"), []
+    # Of one that the round asks, and of one that it has no time for.
+    monkeypatch.setattr(rounds, "MOST_A_ROUND", 1)
+    ServiceLevel.objects.filter(pk=search.pk).update(looked_at=NOON + 3 * ROUND)
+
+    def change() -> None:
+        moment = NOON + 4 * ROUND
+        try:
+            if stated_anew:
+                service_level_set(access=access, job=chat.job, values=level_facts(chat) | {"objective_ms": 200}, now=moment)
+            else:
+                service_level_remove(access=access, job=search.job, now=moment)
+            told.append("done")
+        except Exception as fault:
+            told.append(repr(fault))
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=change)
+
+    def held(**facts: Any) -> Judged:
+        if not thread.ident:
+            thread.start()
+            thread.join(1)  # as far as it comes while the round goes on
+        return judged(**facts)
+
+    monkeypatch.setattr(rounds, "judged", held)
+    run(1, begin=4)
+    thread.join(30)
+
+    assert told == ["done"]
+    changed = chat if stated_anew else search
+    assert ServiceBreach.objects.get(job=changed.job_id).end == BreachEnd.REMOVED
 
 
 def test_a_server_is_asked_only_where_an_operator_allowed_it(answers: Answers) -> None:
