@@ -14,15 +14,13 @@ from dashboards.slo.causes import Cause, causes_of, replicas_of
 from dashboards.slo.judging import Step, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import MS, Read, levels_read
-from dashboards.slo.words import ms_told
+from dashboards.slo.telling import breach_begins, breach_ends
 from dashboards.telemetry.frames import minute_of
-from dashboards.telling import Event, events_tell
+from dashboards.telling import events_tell
 from gpufleet.core.bulk import objects_update, rows_insert
 from gpufleet.core.live.news import News
 from gpufleet.core.progress import turn_take
-from gpufleet.core.templatetags.shell import duration
 from scheduler.models import ENDED, JobState
-from scheduler.notify.happenings import FleetEvent
 from scheduler.notify.outgoing import Rules
 
 TURN = "services"
@@ -153,36 +151,9 @@ def _end_if_over(breach: ServiceBreach, level: ServiceLevel | None, now: datetim
 def _tell(
     levels: Mapping[int, ServiceLevel], begun: Mapping[int, ServiceBreach], over: Sequence[ServiceBreach], causes: Mapping[int, Cause], now: datetime
 ) -> None:
-    events = [_begins(levels[job], breach, causes[job]) for job, breach in begun.items()]
-    events += [_ends(breach, now) for breach in over]
+    events = [breach_begins(levels[job], breach, causes[job]) for job, breach in begun.items()]
+    events += [breach_ends(breach) for breach in over]
     events_tell(events, now=now)
     news = News()
     news.add("jobs", *begun, *(breach.job_id for breach in over))
     news.publish()
-
-
-def _begins(level: ServiceLevel, breach: ServiceBreach, cause: Cause) -> Event:
-    job = level.job
-    return Event(
-        kind=FleetEvent.SERVICE_BREACHED,
-        title=f"{job.name} is over its objective",
-        text=f"{level.title} {ms_told(breach.worst_ms)}, objective {ms_told(breach.objective_ms)}. {cause.publicly}",
-        path=job.quota.path,
-        job=job.public_id,
-        link=f"/jobs/{job.public_id}/",
-        subject={"job": job.public_id, "latency_ms": breach.worst_ms, "objective_ms": breach.objective_ms, "cause": str(cause.kind)},
-    )
-
-
-def _ends(breach: ServiceBreach, now: datetime) -> Event:
-    job, lasted = breach.job, (breach.until or now) - breach.since
-    why = BreachEnd(breach.end).label
-    return Event(
-        kind=FleetEvent.SERVICE_RESOLVED,
-        title=f"{job.name} {'meets its objective again' if breach.end == BreachEnd.MET else 'is no longer watched'}",
-        text=f"{why} after {duration(lasted.total_seconds())}. Worst latency {ms_told(breach.worst_ms)}, objective {ms_told(breach.objective_ms)}.",
-        path=job.quota.path,
-        job=job.public_id,
-        link=f"/jobs/{job.public_id}/",
-        subject={"job": job.public_id, "worst_ms": breach.worst_ms, "objective_ms": breach.objective_ms, "end": str(breach.end)},
-    )

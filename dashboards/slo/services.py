@@ -8,6 +8,8 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH, BreachEnd, ServiceBreach, ServiceLevel
+from dashboards.slo.telling import breach_ends
+from dashboards.telling import events_tell
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import NO_TEXT, Conflict, Missing, Stale
 from gpufleet.core.live.feed import feed_publish
@@ -63,7 +65,7 @@ def service_level_set(
         for name, value in UNREAD.items():
             setattr(level, name, value)
         level.save()
-        _end_breach(job, now)
+        _end_breach(access, job, now)
         audit_record(
             actor=access.actor,
             action="job.service_level",
@@ -88,7 +90,7 @@ def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str
             raise Missing(f"{job.public_id} has no service level.")
         before = level_facts(level)
         level.delete()
-        _end_breach(job, now)
+        _end_breach(access, job, now)
         audit_record(
             actor=access.actor,
             action="job.service_level_remove",
@@ -106,8 +108,12 @@ def _locked(job: Job) -> Job:
     return Job.objects.select_for_update(no_key=True).get(pk=job.pk)
 
 
-def _end_breach(job: Job, now: datetime) -> None:
-    ServiceBreach.objects.filter(job=job, until__isnull=True).update(until=now, end=BreachEnd.REMOVED)
+def _end_breach(access: Access, job: Job, now: datetime) -> None:
+    """Who was told that it began is told that it ended, too."""
+    for breach in ServiceBreach.objects.select_for_update(of=("self",)).filter(job=job, until__isnull=True).select_related("job__quota"):
+        breach.until, breach.end = max(breach.since, now), BreachEnd.REMOVED
+        breach.save(update_fields=["until", "end"])
+        events_tell([breach_ends(breach, by=access.actor.name)], now=now)
 
 
 def _faults(level: ServiceLevel) -> dict[str, str]:

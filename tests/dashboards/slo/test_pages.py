@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.models import Job, JobState
+from scheduler.models import Delivery, Job, JobState
 from tests import builders
 from tests.personas import Personas
 
@@ -125,6 +126,20 @@ def test_what_was_read_by_another_query_is_not_kept(personas: Personas, job: Job
     assert (answer["state"], answer["latency_ms"], answer["read_at"]) == ("new", None, None)
     assert [one["end"] for one in answer["breaches"]] == [BreachEnd.REMOVED]
     assert ServiceLevel.objects.get().over == 0
+
+
+def test_who_was_told_of_a_breach_is_told_that_it_is_watched_no_more(personas: Personas, job: Job) -> None:
+    builders.webhook(job.quota, kinds=["service.breached", "service.resolved"])
+    for method, body in (("PUT", LEVEL), ("DELETE", None)):
+        stated(job)
+        ServiceBreach.objects.create(job=job, since=now() - timedelta(minutes=5), objective_ms=250, worst_ms=300)
+        assert send(personas.client("submitter"), method, job, body).status_code < 300
+        ServiceLevel.objects.all().delete()
+    told = ActivityEntry.objects.filter(kind="service.resolved")
+    assert [entry.title for entry in told] == ["chat is no longer watched"] * 2
+    assert told[0].text.startswith("Objective changed or removed after 5")
+    assert told[0].by == "Submitter"
+    assert Delivery.objects.filter(kind="service.resolved").count() == 2
 
 
 def test_the_page_shows_it_beside_the_gpus_and_the_api_the_same(personas: Personas, job: Job) -> None:
