@@ -32,8 +32,8 @@ def _unknown(level: ServiceLevel) -> Cause:
 
 
 def ceil_of(replicas: float | None) -> int | None:
-    """A part of a replica is one more."""
-    return None if replicas is None else ceil(replicas)
+    """A part of a replica is one more, but for what a sum of fractions is off by."""
+    return None if replicas is None else ceil(round(replicas, 6))
 
 
 def replicas_of(jobs: Collection[int]) -> dict[int, int]:
@@ -58,9 +58,10 @@ def causes_of(levels: Mapping[int, ServiceLevel], since: Mapping[int, datetime])
 
 
 def _capacity(level: ServiceLevel) -> Cause | None:
-    if level.replicas_wanted is None or level.replicas_wanted <= level.replicas:
+    wanted = ceil_of(level.replicas_wanted)
+    if wanted is None or wanted <= level.replicas:
         return None
-    wanted, most = ceil(level.replicas_wanted), sum(most_of(role) for role in roles_of(level.job.spec))
+    most = sum(most_of(role) for role in roles_of(level.job.spec))
     said = f"Runs {level.replicas} of {plural(wanted, 'replica')} wanted."
     if level.job.state not in HOLDING:
         state = JobState(level.job.state).label.lower()

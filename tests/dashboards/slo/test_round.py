@@ -125,6 +125,13 @@ def test_missing_replicas_are_the_cause(answers: Answers) -> None:
     assert list(Delivery.objects.order_by("pk").values_list("kind", flat=True)) == ["service.breached", "service.resolved"]
 
 
+def test_what_counting_in_floats_adds_is_no_replica(answers: Answers) -> None:
+    service(workers=3)
+    answers.by_service["chat"] = {"latency": 0.3, "wanted": 3.0000000000000004}
+    run(3)
+    assert ServiceBreach.objects.get().cause == BreachCause.UNKNOWN
+
+
 def test_a_service_that_waits_says_why(answers: Answers) -> None:
     level = service(workers=0)
     Job.objects.update(state=JobState.PREEMPTED)
