@@ -21,6 +21,8 @@ WHOLE_SECONDS = 12.0
 MOST_BYTES = 64 << 20
 SIGN_IN_REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 PIECE = 1 << 16
+# Before what the server itself says, which may repeat parts of the query.
+REFUSED = "refused the query: "
 
 
 class PrometheusFault(Exception):
@@ -146,7 +148,7 @@ class Server:
         try:
             return self._asks.custom_query(query, params=bounds)
         except PrometheusApiClientException as fault:
-            raise QueryFault(f"It refused the query: {str(fault)[:200]}") from None
+            raise QueryFault(f"It {REFUSED}{str(fault)[:200]}") from None
         except requests.RequestException as fault:
             raise self._fault_of(fault) from None
         except urllib3.exceptions.HTTPError:

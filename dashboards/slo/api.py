@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dashboards.courses import job_range, job_ranges, job_time
 from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH, BreachCause, BreachEnd
-from dashboards.slo.selectors import level_course, level_for, level_told
+from dashboards.slo.selectors import level_course, level_missing, level_told
 from dashboards.slo.services import MOST_MS, QUERIES, TITLE, service_level_remove, service_level_set
 from dashboards.telemetry.api import JobRangeQuery, OverTime
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
@@ -41,8 +41,9 @@ class ServiceLevelOut(Schema):
     """What the newest round read, null where it could not: `faults` says why, by query."""
 
     title: str = Field(description="What the latency is.", examples=[TITLE])
-    state: Literal["new", "met", "over", "breached", "unknown", "stale"] = Field(
-        description="`breached`: over its objective for three rounds; `stale`: not asked for in the last 45 seconds.", examples=["met"]
+    state: Literal["new", "met", "over", "breached", "unknown", "stale", "ended"] = Field(
+        description="`breached`: over its objective for three rounds; `stale`: not asked for in the last 45 seconds; `ended`: the job has.",
+        examples=["met"],
     )
     objective_ms: int = Field(description="What its latency should not exceed.", examples=[250])
     latency_ms: float | None = Field(description="Its latency.", examples=[182.0])
@@ -136,10 +137,10 @@ def service_level_history(request: HttpRequest, public_id: str, asked: Query[Job
 
 
 def _out(access: Access, job: Job, response: HttpResponse) -> dict[str, Any]:
-    level_for(job)
     told = level_told(access, job, now=now())
     level = told.level
-    assert level is not None, "level_for has seen it"
+    if level is None:
+        raise level_missing(job)
     stamped(response, level.revision)
     return {
         "title": level.title,
@@ -151,7 +152,7 @@ def _out(access: Access, job: Job, response: HttpResponse) -> dict[str, Any]:
         "replicas": level.replicas,
         "looked_at": level.looked_at,
         "read_at": level.read_at,
-        "faults": level.faults,
+        "faults": told.faults,
         "queries": {name: getattr(level, name) for name in QUERIES} if may_steer(access, job) else None,
         "breaches": [
             {

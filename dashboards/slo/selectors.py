@@ -1,11 +1,12 @@
 """The service level of a job as pages and programs read it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboards.courses import job_time
 from dashboards.models import PrometheusServer
+from dashboards.prometheus.asking import REFUSED
 from dashboards.selectors import FRESH
 from dashboards.slo.causes import ceil_of
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
@@ -14,8 +15,9 @@ from gpufleet.core.charts import Chart, Mark, Series, over_time
 from gpufleet.core.faults import Missing
 from gpufleet.core.ranges import MINUTE, Range
 from quotas.permissions import Access
-from scheduler.models import Attempt, Job
+from scheduler.models import ENDED, Attempt, Job
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import may_steer
 
 BREACHES_SHOWN = 10
 MOST_POINTS = 700
@@ -55,8 +57,8 @@ class LevelTold:
     """`level` None: nothing is stated (any more). `breaches` are the newest, the latest first."""
 
     level: ServiceLevel | None
-    state: str  # met, breached, unknown, stale, new, off
-    faults: tuple[tuple[str, str], ...]
+    state: str  # as the API has it; off where nothing is stated
+    faults: Mapping[str, str]
     breaches: tuple[BreachTold, ...]
 
     @property
@@ -67,6 +69,15 @@ class LevelTold:
     def breach(self) -> BreachTold | None:
         """The one that goes on."""
         return self.breaches[0] if self.breaches and self.breaches[0].until is None else None
+
+    @property
+    def faults_told(self) -> list[tuple[str, str]]:
+        return [(LABELS[key], self.faults[key]) for key in LABELS if key in self.faults]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its figures are those of now."""
+        return self.state not in ("off", "new", "stale", "ended")
 
     @property
     def latency_told(self) -> str:
@@ -85,11 +96,8 @@ def level_of(job: Job) -> ServiceLevel | None:
     return ServiceLevel.objects.filter(job=job).first()
 
 
-def level_for(job: Job) -> ServiceLevel:
-    found = level_of(job)
-    if found is None:
-        raise Missing(f"{job.public_id} has no service level.")
-    return found
+def level_missing(job: Job) -> Missing:
+    return Missing(f"{job.public_id} has no service level.")
 
 
 def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
@@ -99,11 +107,22 @@ def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
     discretion = Discretion(access, [row.said for row in rows])
     breaches = tuple(BreachTold(row.since, row.until, row.end, row.objective_ms, row.worst_ms, row.cause, discretion.text(row.said)) for row in rows)
     is_open = bool(breaches) and breaches[0].until is None
-    faults = tuple((LABELS[key], fault) for key in LABELS if level and (fault := level.faults.get(key)))
-    return LevelTold(level, _state(level, is_open, now) if level else "off", faults, breaches)
+    state = _state(level, job, is_open, now) if level else "off"
+    faults = _faults(level, may_steer(access, job)) if level and state != "ended" else {}
+    return LevelTold(level, state, faults, breaches)
 
 
-def _state(level: ServiceLevel, is_open: bool, now: datetime) -> str:
+def _faults(level: ServiceLevel, may_read: bool) -> dict[str, str]:
+    """As a server has worded them only for those who may read the queries."""
+    if may_read:
+        return dict(level.faults)
+    parts = {key: fault.partition(REFUSED) for key, fault in level.faults.items()}
+    return {key: f"{before}{REFUSED.rstrip(': ')}." if refused else before for key, (before, refused, _) in parts.items()}
+
+
+def _state(level: ServiceLevel, job: Job, is_open: bool, now: datetime) -> str:
+    if job.state in ENDED:
+        return "ended"
     if level.looked_at is None:
         return "new"
     if now - level.looked_at > FRESH:

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from dashboards.courses import job_range, job_ranges
 from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH
-from dashboards.slo.selectors import job_level_chart, level_for, level_of, level_told
+from dashboards.slo.selectors import job_level_chart, level_missing, level_of, level_told
 from dashboards.slo.services import MOST_MS, TITLE, level_facts, must_serve, service_level_remove, service_level_set
 from gpufleet.core.charts import chart_response
 from gpufleet.core.faults import Conflict, Missing
@@ -82,7 +82,8 @@ def service_level_remove_page(request: HttpRequest, public_id: str) -> HttpRespo
     access = access_of(request)
     job = job_for(access, public_id)
     must_steer(access, job)
-    level_for(job)
+    if level_of(job) is None:
+        raise level_missing(job)
     form = ReasonForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:

@@ -395,7 +395,7 @@ def _service(access: Access, job: Job, attempts: Sequence[Attempt], chosen: Rang
     return {
         "service": told,
         "service_offered": steers and job.state not in ENDED,
-        "service_allowed": told.level is None or is_answered(),
+        "service_allowed": told.level is None or job.state in ENDED or is_answered(),
         "service_chart": None if chart.is_empty else chart,
     }
 

@@ -7,7 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
@@ -153,6 +155,40 @@ def test_the_page_shows_it_beside_the_gpus_and_the_api_the_same(personas: Person
     assert "No Prometheus server" not in shown
     PrometheusServer.objects.update(for_services=False)
     assert "No Prometheus server answers queries of services." in page(personas.client("viewer"), job)
+
+
+def test_what_a_server_repeats_of_a_query_is_told_only_to_who_may_read_it(personas: Personas, job: Job) -> None:
+    refused = 'main: it refused the query: 1:5: parse error: unexpected identifier "board_salaries"'
+    stated(job, faults={"latency": refused, "wanted": "No series: check the name of the metric and its labels."}, latency_ms=None)
+    owner, viewer = personas.client("submitter"), personas.client("viewer")
+
+    assert send(owner, "GET", job).json()["faults"]["latency"] == refused
+    assert "board_salaries" in page(owner, job)
+    assert send(viewer, "GET", job).json()["faults"] == {
+        "latency": "main: it refused the query.",
+        "wanted": "No series: check the name of the metric and its labels.",
+    }
+    shown = page(viewer, job)
+    assert "board_salaries" not in shown
+    assert "Latency: main: it refused the query." in shown
+
+
+def test_of_a_job_that_ended_nothing_is_stale_or_at_fault(personas: Personas, job: Job) -> None:
+    stated(job, looked_at=now() - timedelta(days=1), faults={"wanted": "No series: check the name of the metric and its labels."})
+    Job.objects.update(state=JobState.COMPLETED, ended_at=now())
+    assert send(personas.client("viewer"), "GET", job).json()["state"] == "ended"
+    shown = page(personas.client("viewer"), job)
+    assert "Service level" in shown
+    assert "objective 250 ms" in shown
+    for text in ("Stale", "182 ms", "No series", "No Prometheus server"):
+        assert text not in shown
+
+
+def test_an_answer_reads_the_service_level_once(personas: Personas, job: Job) -> None:
+    stated(job)
+    with CaptureQueriesContext(connection) as asked:
+        send(personas.client("viewer"), "GET", job)
+    assert len([one for one in asked.captured_queries if 'FROM "service_level"' in one["sql"]]) == 1, "between two reads it may be removed"
 
 
 @pytest.mark.parametrize(
