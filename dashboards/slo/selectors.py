@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dashboards.courses import job_time
+from dashboards.marks import MARKS
 from dashboards.models import PrometheusServer
 from dashboards.prometheus.asking import REFUSED
 from dashboards.selectors import FRESH
@@ -181,5 +182,6 @@ def job_level_chart(job: Job, attempts: Sequence[Attempt], told: LevelTold, *, c
         Series(told.title, [None if one is None else round(one, 1) for one in course.latency_ms], "used"),
         Series("Objective", course.objective_ms, "waste", dashed=True),
     ]
-    marks = [Mark(one.since, f"Over its objective: {one.cause_told.lower()}") for one in told.breaches if one.since >= course.at[0]]
+    begun = ServiceBreach.objects.filter(job=job, since__gte=course.at[0], since__lte=until).order_by("-since", "-pk").values_list("since", "cause")
+    marks = [Mark(at, f"Over its objective: {BreachCause(cause).label.lower()}") for at, cause in begun[:MARKS]]
     return over_time(label=f"{told.title} of {job.name}", unit="ms", at=course.at, series=series, marks=marks)

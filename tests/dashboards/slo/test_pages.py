@@ -252,6 +252,15 @@ def test_history_is_drawn_and_told(personas: Personas, job: Job) -> None:
     assert [row[1] for row in rows[1:] if row[2]] == ["180.0", "", "320.5"]
 
 
+def test_every_breach_of_the_range_is_marked(personas: Personas, job: Job) -> None:
+    stated(job)
+    for ago in range(12):
+        since = now() - timedelta(minutes=2 * ago + 1)
+        ServiceBreach.objects.create(job=job, since=since, until=since + timedelta(minutes=1), end="met", objective_ms=250, worst_ms=300)
+    shown = personas.client("viewer").get(f"/jobs/{job.public_id}/service-level/course").json()
+    assert shown["table"].count("Over its objective: unknown") == 12
+
+
 def test_a_job_without_a_service_costs_nothing(personas: Personas, job: Job, django_assert_max_num_queries: Any) -> None:
     Job.objects.filter(pk=job.pk).update(job_class="batch")
     client = personas.client("viewer")
