@@ -155,7 +155,7 @@ def over_time(
             go.Scatter(
                 x=times[shown],
                 y=_numbers(one.values)[shown],
-                name=one.name,
+                name=_text(one.name),
                 mode="lines",
                 line={"color": colour, "width": 0 if filled else 2, "dash": "dot" if one.dashed else "solid"},
                 stackgroup="all" if filled else None,
@@ -232,10 +232,14 @@ def _events(go: ModuleType, groups: Sequence[Sequence[Mark]]) -> Any:
     )
 
 
+def _text(typed: str) -> str:
+    """Texts come from people: plotly reads a small part of HTML in them, and they are no part of it."""
+    return typed.replace("<", "‹").replace(">", "›")
+
+
 def _told(group: Sequence[Mark]) -> str:
     """The event; of several their count, the first of them and how many more there are."""
-    # Texts come from people: plotly reads a small part of HTML in them.
-    texts = [mark.text.replace("<", "‹").replace(">", "›") for mark in group]
+    texts = [_text(mark.text) for mark in group]
     if len(texts) == 1:
         return texts[0]
     named = [text if len(text) <= MARK_LENGTH else f"{text[: MARK_LENGTH - 1]}…" for text in texts[:MARKS_NAMED]]
@@ -274,8 +278,7 @@ def bars(
         figure.layout[named].dtick = 1
     for one in series:
         values = _numbers(one.values)
-        # Names come from people: plotly reads a small part of HTML in texts, and they are no part of it.
-        shown = [name.replace("<", "‹").replace(">", "›") for name in names]
+        shown = [_text(name) for name in names]
         figure.add_trace(
             go.Bar(
                 x=values if across else shown,
@@ -296,7 +299,7 @@ def heat_map(*, label: str, unit: str, at: Sequence[datetime], names: Sequence[s
     scale = [[step / 9, _colour(f"heat-{step}")] for step in range(10)]
     figure = go.Figure(layout={"yaxis": {"type": "category", "autorange": "reversed"}, "xaxis": {"type": "date"}})
     cells = np.array([_numbers(row) for row in values]) if values else np.empty((0, len(at)))
-    shown = [name.replace("<", "‹").replace(">", "›") for name in names]
+    shown = [_text(name) for name in names]
     times = np.array([moment.astimezone(UTC).replace(tzinfo=None) for moment in at], dtype="datetime64[s]")
     said = "%" if unit == "%" else f" {unit}"
     told = f"%{{y}}, %{{x}}: %{{z:,.1~f}}{said}<extra></extra>"

@@ -169,6 +169,12 @@ def test_marks_leave_the_time_axis_as_long_as_it_is():
     assert over_time(label="SM", unit="%", at=[], series=[], marks=[late]).is_empty
 
 
+def test_a_name_that_somebody_typed_is_no_markup():
+    made = over_time(label="Latency", unit="ms", at=[NOON], series=[Series('<a href="https://example.org">p99</a>', [1], "used")])
+
+    assert made.figure["data"][0]["name"] == '‹a href="https://example.org"›p99‹/a›'
+
+
 def test_a_heat_map_leaves_cells_without_a_value_empty():
     at = [NOON, NOON + timedelta(minutes=1)]
     made = heat_map(label="SM", unit="%", at=at, names=["GPU 0", "<b>"], values=[[50, None], [None, None]], most=100)
