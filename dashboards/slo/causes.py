@@ -8,7 +8,7 @@ from math import ceil
 
 from dashboards.slo.models import BreachCause, ServiceLevel
 from gpufleet.core.templatetags.shell import plural
-from scheduler.jobs.stored import most_of, roles_of
+from scheduler.jobs.stored import least_of, most_of, roles_of
 from scheduler.models import HOLDING, JobState, Outlook, Placement
 
 # A job that came to the node of a service so shortly before the breach may be its cause; one that has stood there all along is none.
@@ -58,10 +58,12 @@ def causes_of(levels: Mapping[int, ServiceLevel], since: Mapping[int, datetime])
 
 
 def _capacity(level: ServiceLevel) -> Cause | None:
-    wanted = ceil_of(level.replicas_wanted)
-    if wanted is None or wanted <= level.replicas:
+    roles, wanted = roles_of(level.job.spec), ceil_of(level.replicas_wanted)
+    least, most = sum(map(least_of, roles)), sum(map(most_of, roles))
+    # Where no autoscaler says more, its gang wants its minimum.
+    wanted = least if wanted is None else wanted
+    if wanted <= level.replicas:
         return None
-    most = sum(most_of(role) for role in roles_of(level.job.spec))
     said = f"Runs {level.replicas} of {plural(wanted, 'replica')} wanted."
     if level.job.state not in HOLDING:
         state = JobState(level.job.state).label.lower()

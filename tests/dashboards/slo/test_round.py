@@ -142,6 +142,17 @@ def test_a_service_that_waits_says_why(answers: Answers) -> None:
     assert ServiceBreach.objects.get().said == "Runs 0 of 1 replica wanted. The job is preempted. It waits: Needs 4 GPUs; 2 are free."
 
 
+@pytest.mark.parametrize(("workers", "state", "said"), [(0, JobState.PREEMPTED, "The job is preempted."), (1, JobState.DEGRADED, "")])
+def test_without_a_reading_of_what_is_wanted_it_wants_its_minimum(answers: Answers, workers: int, state: JobState, said: str) -> None:
+    service(workers=workers)
+    Job.objects.update(state=state, spec={"roles": [{"min": 2, "max": 4, "gpus": 1}]})
+    answers.by_service["chat"] = {"latency": 2.0}
+    run(3)
+
+    breach = ServiceBreach.objects.get()
+    assert (breach.cause, breach.said) == (BreachCause.CAPACITY, f"Runs {workers} of 2 replicas wanted. {said}".strip())
+
+
 def beside(level: ServiceLevel, *, same_gpu: bool, since: Any, on: Any = None) -> Job:
     mine = level.job.placements.first()
     other = builders.job("train", state=JobState.RUNNING, on=on or level.job.quota)
