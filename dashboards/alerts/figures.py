@@ -20,14 +20,17 @@ from dashboards.prometheus.models import PrometheusServer
 from dashboards.selectors import NO_POOL, Fleet, fleet_read
 from dashboards.slo.models import ServiceBreach
 from quotas.chargeback.weeks import weeks_by_team
+from quotas.drafts import over_capacity
 from quotas.models import Budget, NodeKind, QuotaNode, QuotaShare
 from quotas.selectors.budgets import standings
 from quotas.selectors.rates import price_book, rates_now
+from quotas.services.writing import tree_read
 from scheduler.jobs.stored import roles_of, takes_gpus
 from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobState, Node, Placement
 from scheduler.selectors.clusters import has_gpus
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
+from scheduler.selectors.windows import capacity_now
 
 PROMETHEUS = "Prometheus "  # before the name of a server, where it is a subject
 WHOLE = ""  # the subject of what concerns the whole fleet
@@ -57,6 +60,7 @@ FIGURES: dict[str, Figure] = {
         Figure("queue_wait", "Longest wait in the queue", "min", "job class", is_count=True),
         Figure("queue_gpus", "GPUs that waiting jobs ask for", "GPUs", "job class", is_count=True),
         Figure("floor_gap", "Guaranteed GPUs that a team waits for", "GPUs", "team", is_count=True),
+        Figure("guarantee_shortage", "Guaranteed GPUs beyond the healthy ones", "GPUs", "GPU type", is_count=True),
         Figure("budget_percent", "Budget used", "%", "team", gone="The budget was removed, or its period is over."),
         Figure("cost_rise", "Cost of the last week against four weeks before", "times", "team", is_cost=True, amount="cost_week"),
         Figure("cost_week", "Cost of the last week", "", "team", is_cost=True),
@@ -156,6 +160,14 @@ def _floor(teams: Mapping[str, int]) -> dict[str, float]:
     for (path, gpu_type), milli in promised.items():
         left[path][gpu_type] = max(0, milli - used[path, gpu_type])
     return {path: _met(left[path], asked[path]) / 1000 for path in teams}
+
+
+def _shortage(now: datetime) -> dict[str, float]:
+    """Of each GPU type: how much more the tree guarantees than is healthy."""
+    healthy = capacity_now().by_type
+    by_type = dict.fromkeys(healthy, 0.0)
+    by_type |= {gpu_type: (total - has) / 1000 for gpu_type, (total, has) in over_capacity(tree_read(), healthy).items()}
+    return {WHOLE: sum(by_type.values()), **by_type}
 
 
 def _accepted(spec: Mapping[str, Any]) -> Types:
@@ -271,6 +283,7 @@ _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,
     "queue_wait": _queue_wait,
     "queue_gpus": _queue_gpus,
+    "guarantee_shortage": _shortage,
     "budget_percent": _budgets,
     "nodes_out": _nodes_out,
     "incidents": _incidents,

@@ -37,6 +37,8 @@ def leads_of(access: Access, alert: Alert) -> list[Lead]:
             return [_lead("Waiting jobs", "jobs", {"state": "queued", "class": subject})]
         case "floor_gap":
             return [_lead("Waiting jobs of the team", "jobs", {"state": "queued", "team": subject})]
+        case "guarantee_shortage":
+            return [_lead("Quotas", "quotas"), _lead("Nodes", "nodes", {"type": subject})]
         case "budget_percent":
             return [_lead("Budgets", "budgets")]
         case "idle_gpus":

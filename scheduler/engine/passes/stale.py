@@ -1,4 +1,4 @@
-"""End gangs that stayed below their minimum for longer than their grace."""
+"""End gangs that stayed below their minimum for longer than their grace. That none starts again in this plan: `Waiting` in waiting.py."""
 
 from collections import Counter
 

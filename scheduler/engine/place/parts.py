@@ -1,4 +1,7 @@
-"""Finding parts of GPUs for workers: shares by MPS or time slices, and MIG instances, on GPUs that are split already before others."""
+"""Finding parts of GPUs for workers: shares by MPS or time slices, and MIG instances, on GPUs that are split already before others.
+
+What an instance is charged: mig.py.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,8 @@
-"""Who is charged to the window of his class: what stands inside no guarantee of its own queue, first come first served."""
+"""Who is charged to the window of his class: what stands inside no guarantee of its own queue, first come first served.
+
+That a window is a node of its own at the top of the tree, and so no share of a queue: tree.py. Which windows a waiting job may be charged to:
+`leaves_of` in cluster.py.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,7 @@
-"""Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts."""
+"""Windows: capacity that is promised to an owner or a class for a time, and what may not be in its way when it starts.
+
+How much may still be held then: window_regions.py.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -267,6 +267,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
         "queue_wait": "batch",
         "queue_gpus": "",
         "floor_gap": "acme/research",
+        "guarantee_shortage": "H100-SXM-80GB",
         "budget_percent": "acme/research",
         "nodes_out": "No pool",
         "incidents": f"{node.cluster.name}/node-1",

@@ -109,13 +109,31 @@ def test_one_silent_server_is_told_where_another_source_speaks_for_the_rest_of_i
     assert Alert.objects.get(subject="Prometheus silent").resolved_at is not None, "nobody waits for a server that is switched off"
 
 
+def test_guarantees_beyond_what_is_healthy_alert_until_the_node_is_back(personas: Personas):
+    first, second = builders.node(gpus=8), builders.node(gpus=8)
+    kind = gpus_of(first)[0].gpu_type_id
+    QuotaShare.objects.create(node=personas.nodes["acme"], gpu_type=kind, guaranteed_milli=12_000)
+    rule(figure="guarantee_shortage", subject="*", threshold=1, clear_at=1, for_minutes=0)
+    assert alerts_round(now=NOON).fired == 0
+
+    type(second).objects.filter(pk=second.pk).update(health="down")
+    assert alerts_round(now=NOON + MINUTE).fired == 1
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.value) == (kind, 4.0)
+
+    type(second).objects.filter(pk=second.pk).update(health="healthy")
+    alerts_round(now=NOON + 2 * MINUTE)
+    assert figures_now(now=NOON, wanted=["guarantee_shortage"])["guarantee_shortage"] == {"": 0.0, kind: 0.0}
+    assert alerts_round(now=NOON + 30 * MINUTE).resolved == 1 or Alert.objects.get().state == "resolved"
+
+
 def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(personas: Personas, django_assert_max_num_queries):
     assert set(figures_now(now=NOON)) <= set(FIGURES)
     team = personas.nodes["acme/research/nlp"]
     QuotaShare.objects.create(node=team, gpu_type="H100-SXM-80GB", guaranteed_milli=8000)
     builders.job(on=team, gpus_milli=4000, spec={"roles": [{"gpu_types": ["H100-SXM-80GB"]}]}, submitted_at=NOON - 30 * MINUTE)
     Incident.objects.create(public_id="in-1", node=builders.node(gpus=1), opened_at=NOON, title="Test")
-    with django_assert_max_num_queries(28):
+    with django_assert_max_num_queries(32):
         found = figures_now(now=NOON)
 
     assert found["floor_gap"][team.path] == 4.0
