@@ -113,6 +113,7 @@ class WhatIfOut(Schema):
     ended_at: datetime | None
     hours: int
     of_hours: int
+    skipped_hours: int
     fault: str
 
 
@@ -229,6 +230,7 @@ def _facts(found: QuotaReplay) -> dict[str, Any]:
         "ended_at": found.ended_at,
         "hours": found.hours,
         "of_hours": found.of_hours,
+        "skipped_hours": found.skipped_hours,
         "fault": found.fault,
     }
 

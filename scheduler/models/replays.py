@@ -67,8 +67,25 @@ class QuotaReplay(models.Model):
 
     @property
     def of_hours(self) -> int:
-        """Hours in all, from the first job on."""
+        """Hours that are played, from the first job on."""
         return int(self.asked.get("hours", 24 * self.days))
+
+    @property
+    def skipped_hours(self) -> int:
+        """Hours before these that there is no time for: plans would have been too far apart."""
+        return int(self.asked.get("skipped", 0))
+
+    @property
+    def all_hours(self) -> int:
+        return self.of_hours + self.skipped_hours
+
+    @property
+    def is_cut_off(self) -> bool:
+        return self.hours < self.of_hours
+
+    @property
+    def is_cut_off_early(self) -> bool:
+        return 2 * self.hours < self.of_hours
 
     @property
     def outcome(self) -> str:

@@ -18,19 +18,49 @@ from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
 TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
-STEPS = (0, 60_000, 300_000, 600_000, 900_000, 1_800_000)  # between plans, in milliseconds; 0: whenever something happens
-LONGEST_STEP = 3_600_000
-SPEND_MS = 10_000  # of a processor, about so much for the plans of one play
+STEPS = (0, 10_000, 30_000, 60_000, 120_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
+PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
 PLANS_A_JOB = 3  # when it comes, and about when it leaves and others have left
+SPARE = 0.75  # of the time is counted on: plans grow dearer, and a second play shares the machine
 # Queue times are counted between these, in milliseconds.
 WAIT_EDGES = (60_000, 600_000, 1_800_000, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR)
 Row = Sequence[Any]
 
 
-def step_of(hours: int, jobs: int, nodes: int) -> int:
-    """How long to wait from one plan to the next: as short as what all of them cost allows."""
-    each = 2 + nodes / 10 + jobs / 1000  # milliseconds
-    return next((step for step in STEPS if min(PLANS_A_JOB * jobs, hours * HOUR / max(1, step)) * each <= SPEND_MS), LONGEST_STEP)
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many hours are played, with how long from one plan to the next."""
+
+    hours: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a play: milliseconds of each plan, and plans in an hour that is played."""
+
+    each: float
+    plans: float
+
+    def of_hour(self, step: int) -> float:
+        return self.each * min(self.plans, HOUR / max(1, step))
+
+
+def cost_guessed(hours: int, jobs: int, nodes: int) -> Cost:
+    """Before anything was measured."""
+    return Cost(2 + nodes / 10 + jobs / 1000, PLANS_A_JOB * jobs / hours)
+
+
+def longest_step(works: Sequence[int]) -> int:
+    """From one plan to the next: a longer one would hold back jobs so short, and make a queue that there is not."""
+    mean = sum(works) // len(works)
+    return max(step for step in STEPS if step <= max(STEPS[1], mean // PART_OF_WORK))
+
+
+def pace_of(hours: int, cost: Cost, *, longest: int, spend: float) -> Pace:
+    """As many hours as can be played in so many milliseconds with the longest step, with the finest step that is enough for them."""
+    fits = {step: min(hours, SPARE * spend / max(1e-9, cost.of_hour(step))) for step in STEPS if step <= longest}
+    return Pace(max(1, int(fits[longest])), next(step for step, found in fits.items() if found == fits[longest]))
 
 
 def told_every(hours: int) -> int:
@@ -191,7 +221,7 @@ def played(
     on: Callable[[], bool],
     calendar: Sequence[Promised] = (),
     policy: Policy | None = None,
-    step: int | None = None,
+    step: int = 0,
 ) -> Iterator[dict[str, Any]]:
     """A message for each hour with its course, every few hours and at the end with a table and figures; as long as `on` says so.
 
@@ -205,11 +235,9 @@ def played(
         jobs.append(job)
         works[job.name] = work
     nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)
-    if step is None:
-        step = step_of(hours, len(jobs), len(nodes))
     world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step, policy)
     for hour in range(1, hours + 1):
-        if not on() or not world.until(scenario.now + hour * HOUR, on):
+        if not world.until(scenario.now + hour * HOUR, on):
             return
         told: dict[str, Any] = {"hour": hour, "step": world.step, "course": world.course()}
         if hour % told_every(hours) == 0 or hour == hours:

@@ -17,7 +17,6 @@ from scheduler.models import Attempt, Dependency, Gpu, QuotaReplay, Repartition
 from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import replays
 from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
-from scheduler.simulation import span
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import HOUR, played
 from scheduler.snapshots import Snapshots
@@ -63,7 +62,9 @@ def test_a_guarantee_ends_the_wait_and_what_is_held_adds_up():
     assert within["a"][3] >= 150_000 * HOUR
 
 
-def _waits(jobs: list[dict[str, Any]], rows: list[list[int]], calendar: tuple[Promised, ...] = (), **usual: Any) -> dict[str, list[int]]:
+def _waits(
+    jobs: list[dict[str, Any]], rows: list[list[int]], calendar: tuple[Promised, ...] = (), step: int = 0, **usual: Any
+) -> dict[str, list[int]]:
     """What jobs of "a" and "b" waited in 12 hours, and held, on two nodes with 8 GPUs in domains of their own."""
     document = {
         "format": "gpufleet-scenario/1",
@@ -75,18 +76,16 @@ def _waits(jobs: list[dict[str, Any]], rows: list[list[int]], calendar: tuple[Pr
         "jobs": [{"name": f"j{place}", "preemptible": True} | job for place, job in enumerate(jobs)],
     }
     scenario = parse(document)
-    told = list(played(scenario, [[place, scenario.now + at, length] for place, at, length in rows], 12, lambda: True, calendar))
+    told = list(played(scenario, [[place, scenario.now + at, length] for place, at, length in rows], 12, lambda: True, calendar, step=step))
     return told[-1]["table"]
 
 
 ONE = {"quota": "a", "roles": [{"name": "w", "gpus": 8, "min": 1}]}
 
 
-def test_a_plan_that_waits_for_its_step_is_made_in_the_next_hour(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(span, "step_of", lambda hours, jobs, nodes: HOUR)
-
+def test_a_plan_that_waits_for_its_step_is_made_in_the_next_hour():
     # Planned at 0:30. The second comes at 0:50, is taken in by 1:00, and nothing else happens for hours.
-    table = _waits([ONE], [[0, HOUR // 2, 11 * HOUR], [0, 5 * HOUR // 6, 2 * HOUR]])
+    table = _waits([ONE], [[0, HOUR // 2, 11 * HOUR], [0, 5 * HOUR // 6, 2 * HOUR]], step=HOUR)
     assert table["a"] == [2, 2, 2 * HOUR // 3, 8000 * 13 * HOUR]
 
 
@@ -242,7 +241,7 @@ def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyP
         return NOON
 
     assert replay_run(key=asked.pk, clock=clock) == "failed"
-    assert "Less than 2 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
+    assert "Fewer than 2 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
 
 
 def _came() -> list[replays.Came]:

@@ -1,8 +1,9 @@
 """What-ifs: other nodes and settings than today's, asked for at a page and over the API, played, and told side by side."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -11,14 +12,16 @@ from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.times import millis
 from quotas.models import QuotaNode, QuotaShare
 from scheduler.engine.model.values import Fairness, Node, Settings
 from scheduler.models import Attempt, QuotaReplay
 from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
+from scheduler.services.forecasts import replays
 from scheduler.services.forecasts.replays import replay_run, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
-from scheduler.simulation.span import HOUR, played, told_every, waits_told
+from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
 from scheduler.whatifs.wanted import (
     RULES,
@@ -286,6 +289,60 @@ def test_the_summary_says_what_differs_first():
 def test_a_change_that_does_not_show_is_none():
     assert replace(_measures()[2], after=0.80001).change == ""
     assert replace(_measures()[2], after=0.7).change == "\N{MINUS SIGN}10.0 points"
+
+
+def test_the_step_is_as_fine_as_time_allows_and_hours_are_fewer_rather_than_coarse():
+    minute = 60_000
+    assert pace_of(168, Cost(1, 10), longest=5 * minute, spend=10_000) == Pace(168, 0)
+    assert pace_of(168, Cost(10, 2000), longest=5 * minute, spend=300_000) == Pace(168, minute // 2), "of 120 plans an hour 75% of the time is enough"
+    assert pace_of(168, Cost(80, 500), longest=5 * minute, spend=50_000) == Pace(39, 5 * minute)
+    assert pace_of(168, Cost(80, 10), longest=5 * minute, spend=50_000) == Pace(46, 0), "a longer step makes no fewer plans"
+    assert pace_of(168, Cost(9000, 500), longest=5 * minute, spend=50_000) == Pace(1, 5 * minute)
+
+
+def test_short_jobs_are_not_held_back_by_long_steps():
+    assert [longest_step([work]) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 120_000, 300_000]
+
+
+class Slow(replays.Play):
+    """Its plans are said to take long, and it is heard of hour by hour."""
+
+    seconds_an_hour: ClassVar[float] = 3.0
+
+    def messages(self, wait: float = 0.25) -> Iterator[dict[str, Any]]:
+        for told in super().messages(wait):
+            hour = told.get("hour", 1)
+            yield told | {"plans": 10 * hour, "ms": 1000 * self.seconds_an_hour * hour}
+            return
+
+
+def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: Personas, monkeypatch: pytest.MonkeyPatch, client: Client):
+    monkeypatch.setattr(replays, "Play", Slow)
+    monkeypatch.setattr(replays, "MEASURED_MS", 1)
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    made.refresh_from_db()
+
+    assert made.hours == made.of_hours == 13 and made.skipped_hours == 18
+    assert made.figures["from"] == millis(NOON - timedelta(hours=13)) and made.figures["step"] == 0
+    # Of the 20 hours of each of the two jobs 3 lie in these; the third one had its run before.
+    assert made.figures["before"]["held"] == made.figures["after"]["held"] == 2 * 8000 * 3 * HOUR
+    assert all(len(made.figures[side]["course"]["held"]) == 13 for side in ("before", "after"))
+
+    client.force_login(world.users["viewer"])
+    page = client.get(reverse("what-if", args=[made.public_id])).content.decode()
+    assert "Only the last 13 of 31 hours were simulated" in page
+    told = client.get(f"/api/v1/what-ifs/{made.public_id}").json()
+    assert (told["hours"], told["of_hours"], told["skipped_hours"]) == (13, 13, 18)
+
+
+def test_what_is_cut_off_early_is_said_strongly(world: Personas, client: Client):
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    client.force_login(world.users["viewer"])
+    for hours, told in ((3, "Cut off early: only 3 of 10 hours"), (6, "Only the first 6 of 10 hours"), (10, "")):
+        QuotaReplay.objects.filter(pk=made.pk).update(state="done", hours=hours, asked=made.asked | {"hours": 10})
+        page = client.get(reverse("what-if", args=[made.public_id])).content.decode()
+        assert told in page and ("Cut off" in page) == (hours == 3) and ("Only the" in page) == (hours == 6)
 
 
 def test_a_slow_play_of_few_hours_is_told_as_far_as_it_came():

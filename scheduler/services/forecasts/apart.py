@@ -1,7 +1,8 @@
 """One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
 It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], and the windows of the
-calendar, a line each. It writes a line for each hour that was played. So a console can follow it beside its loop, and end it.
+calendar, a line each. It writes a line for each hour that was played, and twice a second how many plans it made after the first one and what they
+took, in milliseconds. So a console can follow it beside its loop, and end it.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 from scheduler.scenarios.reading import load
 from scheduler.services.forecasts.programs import NICENESS
@@ -17,23 +19,48 @@ from scheduler.simulation.calendar import Promised
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import played
 
+TOLD_EVERY = 0.5
+
+
+class Watch:
+    """Asked before each plan whether there is time for it. The first one, of a fleet that is empty, is not like the others."""
+
+    def __init__(self, seconds: float) -> None:
+        self._latest = time.monotonic() + seconds
+        self._plans = 0
+        self._since = self._told = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        self._plans += 1
+        if self._plans <= 2:
+            self._since = self._told = now
+        elif now - self._told >= TOLD_EVERY:
+            self._told = now
+            self.tell({})
+        return now < self._latest
+
+    def tell(self, told: dict[str, Any]) -> None:
+        cost = {"plans": max(0, self._plans - 2), "ms": 1000 * (time.monotonic() - self._since)}
+        print(json.dumps(told | cost), flush=True)
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="no further plan is made after so long")
-    parser.add_argument("--step", type=int, help="milliseconds from one plan to the next")
+    parser.add_argument("--step", type=int, default=0, help="milliseconds from one plan to the next")
     parser.add_argument("--policy", choices=POLICIES, default="tree")
     asked = parser.parse_args()
-    begun = time.monotonic()
+    watch = Watch(asked.seconds)
     os.nice(NICENESS)
     scenario = load(sys.stdin.buffer.readline())
     rows = json.loads(sys.stdin.buffer.readline())
     calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]
     gc.freeze()
     policy, _ = POLICIES[asked.policy]
-    for told in played(scenario, rows, asked.hours, lambda: time.monotonic() - begun < asked.seconds, calendar, policy, asked.step):
-        print(json.dumps(told), flush=True)
+    for told in played(scenario, rows, asked.hours, watch, calendar, policy, asked.step):
+        watch.tell(told)
     return 0
 
 

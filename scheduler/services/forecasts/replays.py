@@ -38,7 +38,7 @@ from scheduler.services.forecasts.previews import drafted_rows
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
-from scheduler.simulation.span import HOUR, step_of, told_every
+from scheduler.simulation.span import HOUR, Cost, Pace, cost_guessed, longest_step, pace_of, told_every
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
@@ -62,6 +62,9 @@ from scheduler.whatifs.wanted import (
 LENGTH = timedelta(days=7)
 SECONDS = 54.0  # that the plays take at most; reading the past comes before
 LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at takes longer
+MEASURED_MS = 5000  # of plays, until it is known what plans cost
+BEGUN_AGAIN = 0.5  # of the seconds are left at least where other hours are played
+NEARLY = 0.9  # of the hours are enough to go on
 SHORTEST = 60_000
 MOST_NAMED = 500  # jobs in one question
 PUT_OUT = ("preempted", "moved", "lost")  # outcomes of runs that others ended, or their node
@@ -405,52 +408,75 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
     snapshot = snapshots.take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
     if wanted_faults(wanted, nodes_there(snapshot.scenario.nodes)):
         return _end(replay, ReplayState.FAILED, at, fault="The change of nodes no longer fits the fleet.")
-    length = timedelta(days=wanted.days)
-    came = jobs_came(Kinds(snapshot.fleet.topology), at, snapshot.fleet.capacity_milli.keys(), length=length)
-    if not came:
+    kinds, types = Kinds(snapshot.fleet.topology), snapshot.fleet.capacity_milli.keys()
+    stretch = stretch_of(kinds, types, at, wanted.hours)
+    if stretch is None:
         return _end(replay, ReplayState.FAILED, at, fault="No job was submitted or ran in these days.")
-    idle = max(0, (min(one.submitted for one in came) - 1) // HOUR)  # hours before the first job: of a young fleet most of the days
-    came = [replace(one, submitted=one.submitted - idle * HOUR) for one in came]
-    hours, begin = wanted.hours - idle, at - length + timedelta(hours=idle)
-    replay.asked["hours"] = hours
-    QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked)
-    parts = sides(snapshot, after, wanted, came, begin, at)
-    step = step_of(hours, len(came), max(side.hardware for side in parts))  # the same for both
-    with ExitStack() as stack:
-        orders = ("tree", wanted.policy.get("order", "tree"))
-        plays = [stack.enter_context(Play(side.text, hours=hours, step=step, order=order)) for side, order in zip(parts, orders, strict=True)]
-        courses: list[list[Sequence[int]]] = [[], []]
-        tables: list[dict[int, dict[str, Any]]] = [{}, {}]
-        told = 0
-        latest = time.monotonic() + SECONDS + LAST_PLAN_SECONDS
-        while any(play.is_on for play in plays) and time.monotonic() < latest:
-            for number, play in enumerate(plays):
-                for message in play.messages():
-                    courses[number].append(message["course"])
-                    if "table" in message:
-                        tables[number][message["hour"]] = message
-            by_both = min(map(len, courses))
-            if by_both > told or clock() - replay.seen_at >= timedelta(seconds=5):
-                told = by_both
-                if not _going_on(replay, told, clock()):
-                    return ReplayState.CANCELLED
-        codes = [play.code for play in plays if not play.is_on]
+    all_hours, longest = stretch.hours, longest_step([one.work for one in stretch.came])
+    parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
+    guessed = cost_guessed(all_hours, len(stretch.came), max(side.hardware for side in parts))
+    step = pace_of(all_hours, guessed, longest=longest, spend=1000 * SECONDS).step
+    orders = ("tree", wanted.policy.get("order", "tree"))
+    latest, may_begin_again = time.monotonic() + SECONDS, True
+    while True:
+        replay.asked |= {"hours": stretch.hours, "skipped": all_hours - stretch.hours}
+        QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked, hours=0)
+        options: dict[str, Any] = {"hours": stretch.hours, "step": step, "seconds": latest - time.monotonic()}
+        told, again = 0, None
+        with ExitStack() as stack:
+            pair = Pair([stack.enter_context(Play(side.text, order=order, **options)) for side, order in zip(parts, orders, strict=True)])
+            while pair.is_on and again is None and time.monotonic() < latest + LAST_PLAN_SECONDS:
+                pair.listen()
+                if pair.hours > told or clock() - replay.seen_at >= timedelta(seconds=1):
+                    told = pair.hours
+                    if not _going_on(replay, told, clock()):
+                        return ReplayState.CANCELLED
+                left = latest - time.monotonic()
+                cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * SECONDS else None
+                if cost is not None and cost.of_hour(step) * (NEARLY * stretch.hours - told) > 1000 * left:
+                    pace = pace_of(stretch.hours, cost, longest=longest, spend=1000 * left)
+                    again = stretch_of(kinds, types, at, pace.hours) if pace != Pace(stretch.hours, step) else None
+                    may_begin_again = again is not None
+            codes = pair.codes
+        if again is None:
+            break
+        stretch, step = again, pace.step
+        parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
     if any(codes):
-        return _end(replay, ReplayState.FAILED, clock(), fault=f"A play ended with status {next(filter(None, codes))}.")
-    common = max(set(tables[0]) & set(tables[1]), default=0)
+        return _end(replay, ReplayState.FAILED, clock(), fault=f"A simulation ended with status {next(filter(None, codes))}.")
+    common = pair.compared
     if not common:
-        return _end(replay, ReplayState.FAILED, clock(), fault=_too_little(hours))
-    last = [table[common] for table in tables]
+        return _end(replay, ReplayState.FAILED, clock(), fault=_too_little(stretch.hours))
+    last = [table[common] for table in pair.tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, parts, strict=True)))
-    before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, courses, strict=True))
-    figures = {"from": millis(begin), "step": step, "before": before, "after": then}
+    before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
+    figures = {"from": millis(stretch.begin), "step": step, "before": before, "after": then}
     return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows, figures=figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The last hours that are played, and what came in them."""
+
+    hours: int
+    begin: datetime
+    came: Sequence[Came]
+
+
+def stretch_of(kinds: Kinds, types: Collection[str], at: datetime, hours: int) -> Stretch | None:
+    """Without the idle hours before the first job, which are most of those of a young fleet. None: no job came."""
+    came = jobs_came(kinds, at, types, length=timedelta(hours=hours))
+    if not came:
+        return None
+    idle = max(0, (min(one.submitted for one in came) - 1) // HOUR)
+    hours -= idle
+    return Stretch(hours, at - timedelta(hours=hours), [replace(one, submitted=one.submitted - idle * HOUR) for one in came])
 
 
 def _too_little(hours: int) -> str:
     least = told_every(hours)
-    told = "hour was" if least == 1 else "hours were"
-    return f"Less than {least} {told} played in {SECONDS:.0f} s. Choose fewer days, or try when the machine is idle."
+    told = "1 hour was" if least == 1 else f"{least} hours were"
+    return f"Fewer than {told} simulated in {SECONDS:.0f} s. Try again when the machine is idle."
 
 
 def _figures(told: Mapping[str, Any], course: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -486,10 +512,61 @@ def _end(replay: QuotaReplay, state: str, now: datetime, **facts: Any) -> str:
     return state
 
 
+class Pair:
+    """What both plays have told."""
+
+    def __init__(self, plays: Sequence["Play"]) -> None:
+        self._plays = plays
+        self.courses: list[list[Sequence[int]]] = [[] for _ in plays]
+        self.tables: list[dict[int, dict[str, Any]]] = [{} for _ in plays]
+        self._made = [(0, 0.0) for _ in plays]  # plans, and what they took in milliseconds
+        self._made_in_hours = [0 for _ in plays]  # plans of hours that are over
+
+    @property
+    def is_on(self) -> bool:
+        return any(play.is_on for play in self._plays)
+
+    @property
+    def codes(self) -> list[int]:
+        return [play.code for play in self._plays if not play.is_on]
+
+    @property
+    def hours(self) -> int:
+        """Played by both."""
+        return min(map(len, self.courses))
+
+    @property
+    def compared(self) -> int:
+        """The last hour of which both have told figures; 0: none."""
+        return max(set(self.tables[0]) & set(self.tables[1]), default=0)
+
+    @property
+    def cost(self) -> Cost | None:
+        """Of the dearer one of those that go on; None: not known yet."""
+        found = []
+        for play, course, (plans, took), in_hours in zip(self._plays, self.courses, self._made, self._made_in_hours, strict=True):
+            if not play.is_on:
+                continue
+            if not plans or took < MEASURED_MS:
+                return None
+            found.append(Cost(took / plans, in_hours / len(course) if course else plans))
+        return max(found, key=lambda cost: cost.of_hour(0), default=None)
+
+    def listen(self) -> None:
+        for number, play in enumerate(self._plays):
+            for message in play.messages():
+                self._made[number] = message["plans"], message["ms"]
+                if "course" in message:
+                    self.courses[number].append(message["course"])
+                    self._made_in_hours[number] = message["plans"]
+                if "table" in message:
+                    self.tables[number][message["hour"]] = message
+
+
 class Play:
     """One play in a process of its own, which ends with the block."""
 
-    def __init__(self, text: bytes, *, hours: int, step: int, order: str = "tree", seconds: float = SECONDS) -> None:
+    def __init__(self, text: bytes, *, hours: int, step: int, seconds: float, order: str = "tree") -> None:
         options = {"hours": hours, "seconds": seconds, "step": step, "policy": order}
         played = program("scheduler.services.forecasts.apart", *(f"--{name}={value}" for name, value in options.items()))
         self._process = subprocess.Popen(**played, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
