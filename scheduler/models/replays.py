@@ -1,7 +1,7 @@
 """What the last days would have been under a drafted quota tree (QTA-7), other settings or another fleet (UI-10): asked for, played beside the
 console, and what came of it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import models
 from django.db.models import Q
@@ -20,8 +20,9 @@ class ReplayState(models.TextChoices):
 
 
 GOING_ON = (ReplayState.WAITING, ReplayState.PLAYING)
-LOST_AFTER = timedelta(seconds=60)  # what has not gone on for so long was lost with its worker
-LOST = "It did not go on for a minute."
+# What has not gone on for so long was lost with its worker. One that waits may wait for a worker that plays others, each for a minute.
+LOST_AFTER = {ReplayState.WAITING: timedelta(minutes=10), ReplayState.PLAYING: timedelta(seconds=60)}
+LOST = {ReplayState.WAITING: "Not started within 10 minutes.", ReplayState.PLAYING: "No progress for a minute: its worker was stopped."}
 
 
 class QuotaReplay(models.Model):
@@ -87,10 +88,13 @@ class QuotaReplay(models.Model):
     def is_cut_off_early(self) -> bool:
         return 2 * self.hours < self.of_hours
 
+    def is_lost(self, at: datetime) -> bool:
+        return self.goes_on and at - self.seen_at > LOST_AFTER[ReplayState(self.state)]
+
     @property
     def outcome(self) -> str:
         """Its state; what was lost with its worker has failed, though its row is told so only when the next one is asked for."""
-        return ReplayState.FAILED if self.goes_on and now() - self.seen_at > LOST_AFTER else self.state
+        return ReplayState.FAILED if self.is_lost(now()) else self.state
 
     @property
     def title(self) -> str:

@@ -302,6 +302,7 @@ def test_a_cancelled_or_lost_one_makes_room_for_the_next(world: Personas):
     assert replay_run(key=first.pk, clock=lambda: NOON) is None
 
     second = replay_ask(access=root, change=change, now=NOON, begin=lambda key: None)
+    QuotaReplay.objects.filter(pk=second.pk).update(state="playing")
     later = NOON + timedelta(minutes=2)
     found = replay_of(change, later)
     assert found is not None and found.state == "failed"

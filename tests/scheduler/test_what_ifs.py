@@ -19,7 +19,7 @@ from scheduler.models import Attempt, QuotaReplay
 from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import replays
-from scheduler.services.forecasts.replays import replay_run, what_if_ask, what_if_cancel
+from scheduler.services.forecasts.replays import as_of, replay_run, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
@@ -200,6 +200,18 @@ def test_one_at_a_time_of_a_person_and_it_can_be_cancelled(world: Personas):
     assert replay_run(key=first.pk, clock=lambda: NOON) is None
     assert _asked(world, Wanted(policy={"placement": "spread"})).pk > other.pk
     assert AuditEntry.objects.filter(action="what_if.start").count() == 3 and AuditEntry.objects.filter(action="what_if.cancel").count() == 1
+
+
+def test_one_that_waits_for_a_worker_is_not_lost_with_it(world: Personas):
+    """Each takes a minute of a worker, and a worker has other tasks."""
+    first = _asked(world, Wanted(policy={"placement": "spread"}))
+    later = NOON + timedelta(minutes=5)
+    assert as_of(first, later).state == "waiting"
+    what_if_ask(access=world.access("operator"), wanted=Wanted(policy={"placement": "spread"}), change=None, now=later, begin=lambda key: None)
+    assert replay_run(key=first.pk, clock=lambda: later) == "done"
+
+    lost = _asked(world, Wanted(policy={"placement": "spread"}))
+    assert as_of(lost, NOON + timedelta(minutes=11)).fault == "Not started within 10 minutes."
 
 
 def test_what_changes_nothing_is_refused(world: Personas):

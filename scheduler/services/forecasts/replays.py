@@ -176,14 +176,15 @@ def replay_of(change: QuotaChange, now: datetime) -> QuotaReplay | None:
 
 
 def as_of(found: QuotaReplay, now: datetime) -> QuotaReplay:
-    if found.goes_on and now - found.seen_at > LOST_AFTER:
-        found.state, found.fault = ReplayState.FAILED, LOST
+    if found.is_lost(now):
+        found.state, found.fault = ReplayState.FAILED, LOST[ReplayState(found.state)]
     return found
 
 
 def _lost_ended(now: datetime) -> None:
-    lost = QuotaReplay.objects.filter(state__in=GOING_ON, seen_at__lt=now - LOST_AFTER)
-    lost.update(state=ReplayState.FAILED, ended_at=now, fault=LOST)
+    for state, after in LOST_AFTER.items():
+        lost = QuotaReplay.objects.filter(state=state, seen_at__lt=now - after)
+        lost.update(state=ReplayState.FAILED, ended_at=now, fault=LOST[state])
 
 
 def _tell(replay: QuotaReplay) -> None:
