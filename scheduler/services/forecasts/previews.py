@@ -120,7 +120,7 @@ def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settin
     rules = policy_of(rows)
     settings = ruled(engine, rules)
     with_jobs = {row.quota_id for row in snapshot.jobs.values()}
-    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, _past(snapshot, settings, now))
+    tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past_as_of(now, settings))
     jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)
     names = {after.paths[key]: before.paths[key] for key in before.states if key in after.paths and after.paths[key] != before.paths[key]}
     return Ground(snapshot, replace(snapshot.scenario, settings=settings, quotas=tree.quotas, jobs=jobs), tree.paths, names)
@@ -163,8 +163,8 @@ def _elsewhere(job: Any, quota: str) -> Any:
     return job if job.quota == quota else replace(job, quota=quota)
 
 
-def _past(snapshot: Snapshot, settings: Settings, now: datetime) -> Past | None:
-    """What was used of late, as the drafted rules count it."""
+def past_as_of(now: datetime, settings: Settings) -> Past | None:
+    """What was used by then, as the settings count it, whatever steps are kept."""
     if not settings.fairness.usage_weight_millionths:
         return None
     return Past(0, *past_usage_if(now=now, fairness=settings.fairness))

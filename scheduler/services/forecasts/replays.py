@@ -34,7 +34,7 @@ from scheduler.engine.model.values import Checkpoint, Kind, Scenario, Settings
 from scheduler.engine.model.values import Job as EngineJob
 from scheduler.loop.policy import TOP, policy, ruled
 from scheduler.models import GOING_ON, LOST, LOST_AFTER, Attempt, Dependency, Job, QuotaReplay, ReplayState
-from scheduler.services.forecasts.previews import drafted_rows
+from scheduler.services.forecasts.previews import drafted_rows, past_as_of
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
@@ -44,7 +44,7 @@ from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 from scheduler.snapshots.spelling import Speller
 from scheduler.snapshots.taking import Snapshot
-from scheduler.snapshots.tree import TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_view
+from scheduler.snapshots.tree import TreeView, archived_nodes, inner_nodes, policy_of, tree_view
 from scheduler.snapshots.windows import windows_of_span
 from scheduler.whatifs.telling import TeamWait, changes_told
 from scheduler.whatifs.wanted import (
@@ -366,7 +366,7 @@ def begun(
     if wanted.changes_fleet:  # a guarantee without a number is of all GPUs of a type
         capacity = capacity_of(hardware)
         rows = (*rows[:2], tuple((gpu_type, capacity[gpu_type]) for gpu_type, _ in rows[2]))
-    past = past_usage(begin, settings.fairness, None)
+    past = past_as_of(begin, settings)
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
     named = {quota.name for quota in tree.quotas}
     calendar = windows_of_span(

@@ -1,6 +1,7 @@
 """What fairness goes by: past usage as ledger and timeline have it, once a step, and when a job came to its place by reclaim."""
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,10 +14,12 @@ from scheduler.loop.policy import policy
 from scheduler.models import Attempt, CapacityEntry, JobState, Node, PlanRecord, Promise, UsageStep
 from scheduler.scenarios.reading import load
 from scheduler.scenarios.spelling import spelt
+from scheduler.services.forecasts.replays import begun
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
 from scheduler.services.loop.past import past_usage_take
 from scheduler.services.loop.plans import plan_replay
 from scheduler.snapshots import Snapshots
+from scheduler.whatifs.wanted import Wanted
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, SOMEBODY, Loop, attempt_of, leaf, state, submit
@@ -104,6 +107,20 @@ def test_steps_that_carry_on_say_what_one_from_scratch_says() -> None:
 
     assert (carried.at, carried.capacity) == (afresh.at, {H100: pytest.approx(afresh.capacity[H100], rel=1e-9)})
     assert carried.used == {quota: {H100: pytest.approx(kinds[H100], rel=1e-9)} for quota, kinds in afresh.used.items()}
+
+
+@pytest.mark.parametrize("half_life_s", [7200, 3600])
+def test_a_what_if_begins_with_what_was_used_before_whatever_steps_are_kept(half_life_s: int) -> None:
+    """Steps are kept for a week, and of today's half-life alone."""
+    early, _ = busy_day()
+    snapshot = Snapshots().take(settings=policy().engine, now=NOON + 30 * HOUR, start_timeout=policy().start_timeout)
+    begin, wanted = NOON + 3 * HOUR, Wanted(policy={"half_life_s": half_life_s})
+    scenario, _, _ = begun(snapshot, snapshot.tree.rows, frozenset(), begin, NOON + 30 * HOUR, wanted)
+
+    past_usage_take(now=begin, fairness=replace(fairness(), half_life_ms=1000 * half_life_s))
+    step = UsageStep.objects.get()
+    share = 1_000_000 * step.used[str(early.pk)][H100] // step.capacity[H100]
+    assert share > 100_000 and {quota.name: dict(quota.usage) for quota in scenario.quotas}["acme/early"] == {H100: share}
 
 
 def test_inside_a_step_usage_stays_and_the_tree_is_the_same_object() -> None:
