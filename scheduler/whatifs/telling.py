@@ -36,10 +36,10 @@ def value_told(name: str, value: Any) -> str:
 
 def changes_told(wanted: Wanted, settings: Settings, fleet: Sequence[NodesThere]) -> list[str]:
     """Each change beside the tree in a few words, with what is so today."""
-    found = [
-        f"{RULES[name].title}: {value_told(name, value)} instead of {value_told(name, RULES[name].read(settings))}"
-        for name, value in wanted.policy.items()
-    ]
+    found = []
+    for name, value in wanted.policy.items():
+        told, today = value_told(name, value), value_told(name, RULES[name].read(settings))
+        found.append(f"{RULES[name].title}: {told}{', as today' if told == today else f' instead of {today}'}")
     for kind, count in sorted(wanted.nodes.items()):
         nodes = f"{abs(count):,} {'more' if count > 0 else 'fewer'} {'node' if abs(count) == 1 else 'nodes'}"
         found.append(f"{nodes} with {kind.gpus} {kind.gpu_type} in {kind.cluster}")

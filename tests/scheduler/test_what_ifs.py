@@ -14,6 +14,8 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import millis
 from quotas.models import QuotaNode, QuotaShare
+from quotas.services.changes import Wanted as Drafted
+from quotas.services.changes import change_draft
 from scheduler.engine.model.values import Fairness, Node, Settings
 from scheduler.models import Attempt, QuotaReplay
 from scheduler.models import Node as NodeRow
@@ -212,6 +214,16 @@ def test_one_that_waits_for_a_worker_is_not_lost_with_it(world: Personas):
 
     lost = _asked(world, Wanted(policy={"placement": "spread"}))
     assert as_of(lost, NOON + timedelta(minutes=11)).fault == "Not started within 10 minutes."
+
+
+def test_what_is_named_beside_a_draft_holds_though_it_is_as_today(world: Personas):
+    """The draft may change the same setting."""
+    edit = {"op": "update", "node": world.nodes["acme"].public_id, "set": {"policy": {"max_wait_batch_s": 3600}}}
+    change = change_draft(access=world.access("superuser"), wanted=Drafted([edit]), now=NOON)
+    wanted = Wanted(policy={"max_wait_batch_s": 0, "placement": None})
+
+    made = what_if_ask(access=world.access("superuser"), wanted=wanted, change=change, now=NOON, begin=lambda key: None)
+    assert made.asked["policy"] == {"max_wait_batch_s": 0} and made.changes[1:] == ["Longest wait, batch: none, as today"]
 
 
 def test_what_changes_nothing_is_refused(world: Personas):

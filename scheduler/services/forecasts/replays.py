@@ -110,7 +110,10 @@ def what_if_ask(*, access: Access, wanted: Wanted, change: QuotaChange | None, n
     settings, fleet = present(now)
     if faults := wanted_faults(wanted, fleet):
         raise ValidationError(faults)
+    named = {name: value for name, value in wanted.policy.items() if value is not None}
     wanted = differing(wanted, settings, fleet)
+    if change is not None:  # which may change the same settings
+        wanted = replace(wanted, policy=named)
     if change is None and not wanted.policy and not wanted.changes_fleet:
         raise ValidationError({"": ["Nothing differs from today. Choose a quota draft, a setting or nodes to change."]})
     return _ask(access=access, wanted=wanted, told=changes_told(wanted, settings, fleet), change=change, now=now, begin=begin)
