@@ -116,9 +116,9 @@ def what_if_chart(request: HttpRequest, public_id: str, name: str) -> HttpRespon
     """One chart of a result, as its page shows it or as a file."""
     access = access_of(request)
     found = what_if_for(access, public_id)
-    if name not in CHARTS or not found.figures:
-        raise Http404
     of_class = request.GET.get("class", "all")
+    if name not in CHARTS or not found.figures or of_class not in found.figures["after"]["waits"]:
+        raise Http404
     waits = team_waits(replay_teams(access, found)) if name == "teams" else []
     answer = chart_response(request, chart_of(name, found.figures, waits, of_class=of_class), name=f"{public_id}-{name}")
     answer["Cache-Control"] = "no-store"

@@ -58,7 +58,7 @@ def _max_wait(name: str) -> Rule:
 RULES: Mapping[str, Rule] = {
     "order": Rule(
         "Order",
-        "First come, first served: no quotas, no backfill, no preemption.",
+        "First come, first served: no quotas, backfill, preemption or reservations.",
         lambda settings: "tree",
         lambda settings, word: settings,  # it is played by another policy
         choices=tuple(ORDERS),
@@ -91,7 +91,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "min_runtime_s": Rule(
         "Minimum run time",
-        "Jobs are safe from preemption for so long.",
+        "Protection from preemption where a quota states none.",
         lambda settings: settings.reclaim_min_runtime_ms // 1000,
         lambda settings, seconds: replace(settings, preempt_min_runtime_ms=1000 * seconds, reclaim_min_runtime_ms=1000 * seconds),
         most=LONGEST_SECONDS,

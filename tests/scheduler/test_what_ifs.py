@@ -226,6 +226,26 @@ def test_what_is_named_beside_a_draft_holds_though_it_is_as_today(world: Persona
     assert made.asked["policy"] == {"max_wait_batch_s": 0} and made.changes[1:] == ["Longest wait, batch: none, as today"]
 
 
+def test_a_fleet_may_lose_all_of_its_nodes(world: Personas, client: Client):
+    made = _asked(world, Wanted(nodes={_kind(): -2}))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    made.refresh_from_db()
+
+    by = {one.key: one for one in measures(made.figures, made.hours)}
+    assert by["gpus"].told == ("16", "0") and by["allocated"].told[1] == "–" and by["waiting"].told == ("0", "3")
+    client.force_login(world.users["superuser"])
+    assert client.get(reverse("what-if", args=[made.public_id])).status_code == 200
+
+
+def test_a_chart_of_an_unknown_class_is_not_there(world: Personas, client: Client):
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    client.force_login(world.users["viewer"])
+    address = reverse("what-if-chart", args=[made.public_id, "waits"])
+
+    assert [client.get(address, {"class": name}).status_code for name in ("all", "batch", "inference")] == [200, 200, 404]
+
+
 def test_what_changes_nothing_is_refused(world: Personas):
     with pytest.raises(ValidationError, match="Nothing differs from today"):
         _asked(world, Wanted(policy={"placement": "pack"}, nodes={_kind(): 0}, return_nodes=True))
