@@ -21,6 +21,7 @@ TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
 STEPS = (0, 10_000, 30_000, 60_000, 120_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
 PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
 PLANS_A_JOB = 3  # when it comes, and about when it leaves and others have left
+THERE = 1  # millisecond after the beginning: until then comes what was there, and counts no queue time
 SPARE = 0.75  # of the time is counted on: plans grow dearer, and a second play shares the machine
 # Queue times are counted between these, in milliseconds.
 WAIT_EDGES = (60_000, 600_000, 1_800_000, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR)
@@ -143,7 +144,7 @@ class Span(World):
 
     def _come(self, job: Job) -> None:
         super()._come(job)
-        if job.submitted > self.begin:
+        if job.submitted > self.begin + THERE:
             self._began.append(job.name)
 
     def _note_use(self, job: Job) -> None:

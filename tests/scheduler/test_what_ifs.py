@@ -17,11 +17,11 @@ from quotas.models import QuotaNode, QuotaShare
 from quotas.services.changes import Wanted as Drafted
 from quotas.services.changes import change_draft
 from scheduler.engine.model.values import Fairness, Node, Settings
-from scheduler.models import Attempt, QuotaReplay
+from scheduler.models import Attempt, Job, QuotaReplay
 from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
 from scheduler.services.forecasts import replays
-from scheduler.services.forecasts.replays import as_of, replay_run, what_if_ask, what_if_cancel
+from scheduler.services.forecasts.replays import as_of, replay_run, replay_teams, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
@@ -224,6 +224,27 @@ def test_what_is_named_beside_a_draft_holds_though_it_is_as_today(world: Persona
 
     made = what_if_ask(access=world.access("superuser"), wanted=wanted, change=change, now=NOON, begin=lambda key: None)
     assert made.asked["policy"] == {"max_wait_batch_s": 0} and made.changes[1:] == ["Longest wait, batch: none, as today"]
+
+
+def test_jobs_that_ran_when_the_days_began_have_their_gpus_before_those_that_waited(world: Personas):
+    """However long these had waited."""
+    Attempt.objects.all().delete()
+    Job.objects.all().delete()
+    begin = NOON - timedelta(days=1)
+    for came, since, until in ((-6, 3, 20), (-5, -4, 2), (-4, -3, 2), (1, 3, 20)):
+        job = submit(QuotaNode.objects.get(path="acme/research/nlp"), gpus=8, name="one", at=begin + timedelta(hours=came))
+        since_at, until_at = (begin + timedelta(hours=hours) for hours in (since, until))
+        Attempt.objects.create(job=job, number=1, started_at=since_at, running_at=since_at, ended_at=until_at, outcome="completed")
+        Job.objects.filter(pk=job.pk).update(state="completed", ended_at=until_at)
+
+    made = _asked(world, Wanted(days=1, nodes={_kind(): 2}))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    made.refresh_from_db()
+    (team,) = replay_teams(world.access("superuser"), made)
+    assert (team.jobs, team.started) == (1, (1, 1)), "the others came before"
+    assert [round(waited / HOUR, 1) for waited in team.waited] == [1.0, 0.0], "until both have ended: the oldest has the other node then"
+    course = made.figures["before"]["course"]
+    assert course["waiting"][1] == 2000 and course["held"][:3] == [16000, 16000, 16000]
 
 
 def test_a_fleet_may_lose_all_of_its_nodes(world: Personas, client: Client):

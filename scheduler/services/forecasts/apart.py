@@ -1,7 +1,7 @@
 """One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
 It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], and the windows of the
-calendar, a line each. It writes a line for each hour that was played, and twice a second how many plans it made after the first one and what they
+calendar, a line each. It writes a line for each hour that was played, and twice a second how many plans it made after the first two and what they
 took, in milliseconds. So a console can follow it beside its loop, and end it.
 """
 
@@ -20,10 +20,11 @@ from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import played
 
 TOLD_EVERY = 0.5
+FIRST = 2  # of what ran at the beginning, and of what waited
 
 
 class Watch:
-    """Asked before each plan whether there is time for it. The first one, of a fleet that is empty, is not like the others."""
+    """Asked before each plan whether there is time for it. The first ones, which fill an empty fleet, are not like the others."""
 
     def __init__(self, seconds: float) -> None:
         self._latest = time.monotonic() + seconds
@@ -33,7 +34,7 @@ class Watch:
     def __call__(self) -> bool:
         now = time.monotonic()
         self._plans += 1
-        if self._plans <= 2:
+        if self._plans <= 1 + FIRST:
             self._since = self._told = now
         elif now - self._told >= TOLD_EVERY:
             self._told = now
@@ -41,7 +42,7 @@ class Watch:
         return now < self._latest
 
     def tell(self, told: dict[str, Any]) -> None:
-        cost = {"plans": max(0, self._plans - 2), "ms": 1000 * (time.monotonic() - self._since)}
+        cost = {"plans": max(0, self._plans - 1 - FIRST), "ms": 1000 * (time.monotonic() - self._since)}
         print(json.dumps(told | cost), flush=True)
 
 

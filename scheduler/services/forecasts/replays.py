@@ -38,7 +38,7 @@ from scheduler.services.forecasts.previews import drafted_rows, past_as_of
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
-from scheduler.simulation.span import HOUR, Cost, Pace, cost_guessed, longest_step, pace_of, told_every
+from scheduler.simulation.span import HOUR, THERE, Cost, Pace, cost_guessed, longest_step, pace_of, told_every
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
@@ -221,7 +221,10 @@ def team_waits(teams: Sequence[TeamWeek]) -> list[TeamWait]:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A job of the last days: when it came, and how long it would run with its smallest gang, in milliseconds, the former from the beginning."""
+    """A job of the last days: when it came, and how long it would run with its smallest gang, in milliseconds, the former from the beginning.
+
+    What ran when they began comes with them, and what waited then just after it: it finds taken what it found taken.
+    """
 
     quota_id: int
     kind: Kind
@@ -285,6 +288,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
     held = _held_since(uneven, begin, now)
     found = []
     for name, quota, asks, mine, due, estimate, limit, is_over in read:
+        runs_then = any(since <= begin and (until is None or until > begin) for since, until, _ in mine)
         ran_for = sum(_overlap(since, until, begin, now) for since, until, _ in mine)
         if asks.saving is None:  # what was lost is not what it takes
             mine = [one for one in mine if one[2] not in PUT_OUT]
@@ -295,7 +299,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
         if not is_over:  # what it states is left of it
             stated = 1000 * (estimate or limit or LENGTH_UNKNOWN // 1000)
             work += max(SHORTEST, stated - sum(max(0, ((until or now) - since) // MILLISECOND) for since, until, _ in mine))
-        after = max(0, (due - begin) // MILLISECOND)
+        after = max(0 if runs_then else THERE, (due - begin) // MILLISECOND)
         found.append(Came(quota, *asks, after, max(1000, work), estimate and 1000 * estimate, limit and 1000 * limit, name))
     return found
 
