@@ -20,7 +20,6 @@ HOUR = 3_600_000
 TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
 STEPS = (0, 10_000, 30_000, 60_000, 120_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
 PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
-PLANS_A_JOB = 3  # when it comes, and about when it leaves and others have left
 THERE = 1  # millisecond after the beginning: until then comes what was there, and counts no queue time
 SPARE = 0.75  # of the time is counted on: plans grow dearer, and a second play shares the machine
 # Queue times are counted between these, in milliseconds.
@@ -38,18 +37,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a play: milliseconds of each plan, and plans in an hour that is played."""
+    """Of a play: milliseconds of each plan, and plans in an hour that is played, more than enough where that is not known."""
 
     each: float
     plans: float
 
     def of_hour(self, step: int) -> float:
         return self.each * min(self.plans, HOUR / max(1, step))
-
-
-def cost_guessed(hours: int, jobs: int, nodes: int) -> Cost:
-    """Before anything was measured."""
-    return Cost(2 + nodes / 10 + jobs / 1000, PLANS_A_JOB * jobs / hours)
 
 
 def longest_step(works: Sequence[int]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 from typing import Any, ClassVar
 
 import pytest
@@ -361,6 +362,7 @@ def test_the_step_is_as_fine_as_time_allows_and_hours_are_fewer_rather_than_coar
     assert pace_of(168, Cost(1, 10), longest=5 * minute, spend=10_000) == Pace(168, 0)
     assert pace_of(168, Cost(10, 2000), longest=5 * minute, spend=300_000) == Pace(168, minute // 2), "of 120 plans an hour 75% of the time is enough"
     assert pace_of(168, Cost(80, 500), longest=5 * minute, spend=50_000) == Pace(39, 5 * minute)
+    assert pace_of(168, Cost(80, inf), longest=5 * minute, spend=50_000) == Pace(39, 5 * minute), "no hour was over when it was measured"
     assert pace_of(168, Cost(80, 10), longest=5 * minute, spend=50_000) == Pace(46, 0), "a longer step makes no fewer plans"
     assert pace_of(168, Cost(9000, 500), longest=5 * minute, spend=50_000) == Pace(1, 5 * minute)
 
@@ -396,9 +398,20 @@ def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: P
 
     client.force_login(world.users["viewer"])
     page = client.get(reverse("what-if", args=[made.public_id])).content.decode()
-    assert "Only the last 13 of 31 hours were simulated" in page
+    assert "Only the last 13 of 31 hours were simulated" in page and "too long" not in page
     told = client.get(f"/api/v1/what-ifs/{made.public_id}").json()
     assert (told["hours"], told["of_hours"], told["skipped_hours"]) == (13, 13, 18)
+
+
+def test_a_step_between_plans_is_said_beside_the_result(world: Personas, client: Client):
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    made.refresh_from_db()
+    client.force_login(world.users["viewer"])
+    for step, is_said in ((0, False), (300_000, True)):
+        QuotaReplay.objects.filter(pk=made.pk).update(figures=made.figures | {"step": step})
+        page = client.get(reverse("what-if", args=[made.public_id])).content.decode().replace("\N{NO-BREAK SPACE}", " ")
+        assert ("Plans are 5 min apart" in page) == is_said
 
 
 def test_what_is_cut_off_early_is_said_strongly(world: Personas, client: Client):

@@ -4,6 +4,7 @@ Each of the two plays is a process of its own, so the scheduler's loop goes on u
 """
 
 import json
+import math
 import subprocess
 import threading
 import time
@@ -38,7 +39,7 @@ from scheduler.services.forecasts.previews import drafted_rows, past_as_of
 from scheduler.services.forecasts.programs import program
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.futures import LENGTH_UNKNOWN
-from scheduler.simulation.span import HOUR, THERE, Cost, Pace, cost_guessed, longest_step, pace_of, told_every
+from scheduler.simulation.span import HOUR, THERE, Cost, Pace, longest_step, pace_of, told_every
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.snapshots.jobs import Kinds, unmet_dependencies
@@ -349,7 +350,6 @@ class Side:
 
     text: bytes
     nodes_of: Mapping[str, int]
-    hardware: int  # how many nodes of the fleet
 
 
 def sides(snapshot: Snapshot, after: Tree | None, wanted: Wanted, came: Sequence[Came], begin: datetime, now: datetime) -> list[Side]:
@@ -359,7 +359,7 @@ def sides(snapshot: Snapshot, after: Tree | None, wanted: Wanted, came: Sequence
     for rows, changes in ((snapshot.tree.rows, Wanted(wanted.days)), (drafted, wanted)):
         scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, begin, now, changes)
         text = scenario_text(scenario, came, tree.paths, calendar)
-        found.append(Side(text, {path: key for key, path in tree.paths.items()}, len(scenario.nodes)))
+        found.append(Side(text, {path: key for key, path in tree.paths.items()}))
     return found
 
 
@@ -422,10 +422,8 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         return _end(replay, ReplayState.FAILED, at, fault="No job was submitted or ran in these days.")
     all_hours, longest = stretch.hours, longest_step([one.work for one in stretch.came])
     parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
-    guessed = cost_guessed(all_hours, len(stretch.came), max(side.hardware for side in parts))
-    step = pace_of(all_hours, guessed, longest=longest, spend=1000 * SECONDS).step
     orders = ("tree", wanted.policy.get("order", "tree"))
-    latest, may_begin_again = time.monotonic() + SECONDS, True
+    latest, step, most_plans, may_begin_again = time.monotonic() + SECONDS, 0, 0.0, True
     while True:
         replay.asked |= {"hours": stretch.hours, "skipped": all_hours - stretch.hours}
         QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked, hours=0)
@@ -442,7 +440,8 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
                 left = latest - time.monotonic()
                 cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * SECONDS else None
                 if cost is not None and cost.of_hour(step) * (NEARLY * stretch.hours - told) > 1000 * left:
-                    pace = pace_of(stretch.hours, cost, longest=longest, spend=1000 * left)
+                    most_plans = max(most_plans, cost.plans)  # a long step shows fewer
+                    pace = pace_of(stretch.hours, Cost(cost.each, most_plans), longest=longest, spend=1000 * left)
                     again = stretch_of(kinds, types, at, pace.hours) if pace != Pace(stretch.hours, step) else None
                     may_begin_again = again is not None
             codes = pair.codes
@@ -557,7 +556,7 @@ class Pair:
                 continue
             if not plans or took < MEASURED_MS:
                 return None
-            found.append(Cost(took / plans, in_hours / len(course) if course else plans))
+            found.append(Cost(took / plans, in_hours / len(course) if course else math.inf))
         return max(found, key=lambda cost: cost.of_hour(0), default=None)
 
     def listen(self) -> None:
