@@ -403,6 +403,19 @@ def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: P
     assert (told["hours"], told["of_hours"], told["skipped_hours"]) == (13, 13, 18)
 
 
+def test_an_error_tells_readers_nothing_of_what_they_may_not_see(world: Personas, monkeypatch: pytest.MonkeyPatch):
+    class Broken(replays.Play):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            raise OSError("/srv/acme/product/search")
+
+    monkeypatch.setattr(replays, "Play", Broken)
+    made = _asked(world, Wanted(nodes={_kind(): 1}))
+    with pytest.raises(OSError, match="search"):
+        replay_run(key=made.pk, clock=lambda: NOON)
+    made.refresh_from_db()
+    assert (made.state, made.fault) == ("failed", "Internal error (OSError). The log has the details.")
+
+
 def test_a_step_between_plans_is_said_beside_the_result(world: Personas, client: Client):
     made = _asked(world, Wanted(nodes={_kind(): 1}))
     assert replay_run(key=made.pk, clock=lambda: NOON) == "done"

@@ -400,7 +400,7 @@ def replay_run(*, key: int, clock: Callable[[], datetime]) -> str | None:
     try:
         return _run(replay, clock)
     except Exception as fault:
-        _end(replay, ReplayState.FAILED, clock(), fault=f"{type(fault).__name__}: {fault}"[:300])
+        _end(replay, ReplayState.FAILED, clock(), fault=f"Internal error ({type(fault).__name__}). The log has the details.")
         raise
 
 
@@ -426,7 +426,8 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
     latest, step, most_plans, may_begin_again = time.monotonic() + SECONDS, 0, 0.0, True
     while True:
         replay.asked |= {"hours": stretch.hours, "skipped": all_hours - stretch.hours}
-        QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked, hours=0)
+        replay.seen_at = clock()  # reading the past may take long
+        QuotaReplay.objects.filter(pk=replay.pk).update(asked=replay.asked, hours=0, seen_at=replay.seen_at)
         options: dict[str, Any] = {"hours": stretch.hours, "step": step, "seconds": latest - time.monotonic()}
         told, again = 0, None
         with ExitStack() as stack:
