@@ -18,10 +18,10 @@ from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
 TABLES = 28  # that a play tells at most, evenly: of a week one in 6 hours
-STEPS = (0, 10_000, 30_000, 60_000, 120_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
+STEPS = (0, 10_000, 30_000, 60_000, 120_000, 180_000, 300_000)  # between plans, in milliseconds; 0: whenever something happens
 PART_OF_WORK = 10  # a step is at most such a part of what a job takes: half a step GPUs stay idle after it
 THERE = 1  # millisecond after the beginning: until then comes what was there, and counts no queue time
-SPARE = 0.75  # of the time is counted on: plans grow dearer, and a second play shares the machine
+SPARE = 0.6  # of the time is counted on: plans grow dearer with a longer step, and with the queue
 # Queue times are counted between these, in milliseconds.
 WAIT_EDGES = (60_000, 600_000, 1_800_000, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR)
 Row = Sequence[Any]

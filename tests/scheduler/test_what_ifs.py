@@ -360,21 +360,48 @@ def test_a_change_that_does_not_show_is_none():
 def test_the_step_is_as_fine_as_time_allows_and_hours_are_fewer_rather_than_coarse():
     minute = 60_000
     assert pace_of(168, Cost(1, 10), longest=5 * minute, spend=10_000) == Pace(168, 0)
-    assert pace_of(168, Cost(10, 2000), longest=5 * minute, spend=300_000) == Pace(168, minute // 2), "of 120 plans an hour 75% of the time is enough"
-    assert pace_of(168, Cost(80, 500), longest=5 * minute, spend=50_000) == Pace(39, 5 * minute)
-    assert pace_of(168, Cost(80, inf), longest=5 * minute, spend=50_000) == Pace(39, 5 * minute), "no hour was over when it was measured"
-    assert pace_of(168, Cost(80, 10), longest=5 * minute, spend=50_000) == Pace(46, 0), "a longer step makes no fewer plans"
+    assert pace_of(168, Cost(10, 2000), longest=5 * minute, spend=400_000) == Pace(168, minute // 2)
+    assert pace_of(168, Cost(80, 500), longest=5 * minute, spend=50_000) == Pace(31, 5 * minute)
+    assert pace_of(168, Cost(80, inf), longest=5 * minute, spend=50_000) == Pace(31, 5 * minute), "no hour was over when it was measured"
+    assert pace_of(168, Cost(80, 10), longest=5 * minute, spend=50_000) == Pace(37, 0), "a longer step makes no fewer plans"
     assert pace_of(168, Cost(9000, 500), longest=5 * minute, spend=50_000) == Pace(1, 5 * minute)
 
 
 def test_short_jobs_are_not_held_back_by_long_steps():
-    assert [longest_step([work]) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 120_000, 300_000]
+    assert [longest_step([work]) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 180_000, 300_000]
+
+
+class Told(replays.Play):
+    """One that is told of, and goes on."""
+
+    is_on = True
+
+    def __init__(self, *told: tuple[int, int, bool]) -> None:
+        self.told = told
+
+    def messages(self, wait: float = 0.25) -> Iterator[dict[str, Any]]:
+        yield from ({"ms": ms, "plans": plans} | ({"course": [0, 0]} if is_hour else {}) for ms, plans, is_hour in self.told)
+
+
+def test_what_plans_cost_of_late_counts_of_either_side():
+    """The first hours may be of an idle fleet."""
+    cheap = Told((100, 50, True), (6000, 3000, True))
+    pair = replays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, False))])
+    pair.listen()
+    assert pair.cost == Cost(4100 / 10, inf)
+
+    pair = replays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, True))])
+    pair.listen()
+    assert pair.cost == Cost(4100 / 10, 2950) and pair.hours == 2
+    pair = replays.Pair([cheap, Told((100, 50, True))])
+    pair.listen()
+    assert pair.cost is None
 
 
 class Slow(replays.Play):
     """Its plans are said to take long, and it is heard of hour by hour."""
 
-    seconds_an_hour: ClassVar[float] = 3.0
+    seconds_an_hour: ClassVar[float] = 2.5
 
     def messages(self, wait: float = 0.25) -> Iterator[dict[str, Any]]:
         for told in super().messages(wait):
@@ -390,17 +417,17 @@ def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: P
     assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
     made.refresh_from_db()
 
-    assert made.hours == made.of_hours == 13 and made.skipped_hours == 18
-    assert made.figures["from"] == millis(NOON - timedelta(hours=13)) and made.figures["step"] == 0
-    # Of the 20 hours of each of the two jobs 3 lie in these; the third one had its run before.
-    assert made.figures["before"]["held"] == made.figures["after"]["held"] == 2 * 8000 * 3 * HOUR
-    assert all(len(made.figures[side]["course"]["held"]) == 13 for side in ("before", "after"))
+    assert made.hours == made.of_hours == 12 and made.skipped_hours == 19
+    assert made.figures["from"] == millis(NOON - timedelta(hours=12)) and made.figures["step"] == 0
+    # Of the 20 hours of each of the two jobs 2 lie in these; the third one had its run before.
+    assert made.figures["before"]["held"] == made.figures["after"]["held"] == 2 * 8000 * 2 * HOUR
+    assert all(len(made.figures[side]["course"]["held"]) == 12 for side in ("before", "after"))
 
     client.force_login(world.users["viewer"])
     page = client.get(reverse("what-if", args=[made.public_id])).content.decode()
-    assert "Only the last 13 of 31 hours were simulated" in page and "too long" not in page
+    assert "Only the last 12 of 31 hours were simulated" in page and "too long" not in page
     told = client.get(f"/api/v1/what-ifs/{made.public_id}").json()
-    assert (told["hours"], told["of_hours"], told["skipped_hours"]) == (13, 13, 18)
+    assert (told["hours"], told["of_hours"], told["skipped_hours"]) == (12, 12, 19)
 
 
 def test_an_error_tells_readers_nothing_of_what_they_may_not_see(world: Personas, monkeypatch: pytest.MonkeyPatch):

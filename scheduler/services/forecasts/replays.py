@@ -63,7 +63,7 @@ from scheduler.whatifs.wanted import (
 LENGTH = timedelta(days=7)
 SECONDS = 54.0  # that the plays take at most; reading the past comes before
 LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at takes longer
-MEASURED_MS = 5000  # of plays, until it is known what plans cost
+MEASURED_MS = 4000  # of a play, the last of which say what plans cost
 BEGUN_AGAIN = 0.5  # of the seconds are left at least where other hours are played
 NEARLY = 0.9  # of the hours are enough to go on
 SHORTEST = 60_000
@@ -439,7 +439,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
                     if not _going_on(replay, told, clock()):
                         return ReplayState.CANCELLED
                 left = latest - time.monotonic()
-                cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * SECONDS else None
+                cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * SECONDS and 2 * told < stretch.hours else None
                 if cost is not None and cost.of_hour(step) * (NEARLY * stretch.hours - told) > 1000 * left:
                     most_plans = max(most_plans, cost.plans)  # a long step shows fewer
                     pace = pace_of(stretch.hours, Cost(cost.each, most_plans), longest=longest, spend=1000 * left)
@@ -527,8 +527,7 @@ class Pair:
         self._plays = plays
         self.courses: list[list[Sequence[int]]] = [[] for _ in plays]
         self.tables: list[dict[int, dict[str, Any]]] = [{} for _ in plays]
-        self._made = [(0, 0.0) for _ in plays]  # plans, and what they took in milliseconds
-        self._made_in_hours = [0 for _ in plays]  # plans of hours that are over
+        self._seen = [[(0.0, 0, 0)] for _ in plays]  # milliseconds, plans that were made by then, hours that were over
 
     @property
     def is_on(self) -> bool:
@@ -550,23 +549,23 @@ class Pair:
 
     @property
     def cost(self) -> Cost | None:
-        """Of the dearer one of those that go on; None: not known yet."""
+        """Of late, as much as of either of those that go on: the first hours may be of an idle fleet. None: not known yet."""
         found = []
-        for play, course, (plans, took), in_hours in zip(self._plays, self.courses, self._made, self._made_in_hours, strict=True):
-            if not play.is_on:
-                continue
-            if not plans or took < MEASURED_MS:
+        for seen in (seen for play, seen in zip(self._plays, self._seen, strict=True) if play.is_on):
+            took, plans, hours = seen[-1]
+            before = next(((took - at, plans - made, hours - over) for at, made, over in reversed(seen) if took - at >= MEASURED_MS), None)
+            if before is None or not before[1]:
                 return None
-            found.append(Cost(took / plans, in_hours / len(course) if course else math.inf))
-        return max(found, key=lambda cost: cost.of_hour(0), default=None)
+            took, plans, hours = before
+            found.append(Cost(took / plans, plans / hours if hours else math.inf))
+        return Cost(max(one.each for one in found), max(one.plans for one in found)) if found else None
 
     def listen(self) -> None:
         for number, play in enumerate(self._plays):
             for message in play.messages():
-                self._made[number] = message["plans"], message["ms"]
                 if "course" in message:
                     self.courses[number].append(message["course"])
-                    self._made_in_hours[number] = message["plans"]
+                self._seen[number].append((message["ms"], message["plans"], len(self.courses[number])))
                 if "table" in message:
                     self.tables[number][message["hour"]] = message
 
