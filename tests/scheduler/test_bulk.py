@@ -240,7 +240,7 @@ def test_what_makes_no_sense_is_refused_by_name(personas, ours):
     assert [error["path"] for error in call(client, 422, action="hold", priority=3, jobs=named(mine))["errors"]] == ["priority"]
     assert "not both" in str(call(client, 422, action="hold", jobs=named(mine), matching={"q": "x"}))
     assert call(client, 422, action="explode", jobs=named(mine))["errors"][0]["path"] == "action"
-    assert call(client, 422, action="hold", jobs=[{"id": "j-\0"}, *named(mine)])["errors"][0]["path"] == "jobs"
+    assert call(client, 422, action="hold", jobs=[{"id": "j-\0"}, *named(mine)])["errors"][0]["path"] == "jobs[0].id"
     assert "printable" in preview_page(client, "hold", status=422, row=[mine.public_id, "x" * 25])
     for strange in ("ä" * 20, "\ud800".encode("utf-16", "surrogatepass").decode("utf-16", "replace"), ""):
         assert effects(call(client, action="hold", jobs=[{"id": strange}])) == {strange: "unknown"}

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from dashboards.alerts.defaults import default_rules
 from dashboards.alerts.figures import figures_now
 from dashboards.alerts.leads import leads_of
-from dashboards.alerts.models import Alert, AlertRule
+from dashboards.alerts.models import Alert
 from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo import round as rounds
@@ -25,6 +26,7 @@ from dashboards.slo.services import level_facts, service_level_remove, service_l
 from scheduler.models import Delivery, Job, JobState
 from tests import builders
 from tests.builders import NOON
+from tests.dashboards.alert_worlds import rule
 from tests.dashboards.prometheus_worlds import LOCAL
 from tests.personas import Personas
 from tests.prometheus import Answering
@@ -359,8 +361,9 @@ def test_an_alert_rule_counts_them_by_team(answers: Answers, personas: Personas)
 
     figures = figures_now(now=NOON, wanted=["service_breaches"])["service_breaches"]
     assert (figures[""], figures["acme/research/nlp"], figures["acme/research/vision"]) == (1, 1, 0)
-    rule = AlertRule.objects.get(figure="service_breaches")
-    assert rule.told == ["operator", "team_lead"]
-    alert = Alert(rule=rule, subject="acme/research/nlp")
+    (default,) = (row for row in default_rules() if row["figure"] == "service_breaches")
+    assert default["told"] == ["operator", "team_lead"]
+    watched = rule(figure="service_breaches", threshold=1, clear_at=1)
+    alert = Alert(rule=watched, subject="acme/research/nlp")
     assert [lead.address for lead in leads_of(personas.access("team_lead"), alert)] == [f"/jobs/{level.job.public_id}/"]
-    assert leads_of(personas.access("team_lead"), Alert(rule=rule, subject="acme/research/vision")) == []
+    assert leads_of(personas.access("team_lead"), Alert(rule=watched, subject="acme/research/vision")) == []
