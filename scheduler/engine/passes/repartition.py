@@ -47,8 +47,12 @@ def has_splits(cycle: Cycle) -> bool:
 
 def left(cycle: Cycle) -> dict[str, int]:
     """GPUs that may still be split anew within the hour, by pool: the label `pool` of the nodes."""
+    known: dict[str, int] | None = cycle.memo(("splits left",))
+    if known is not None:
+        return known
     most = cycle.settings.repartition_per_hour
-    return {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()}
+    found: dict[str, int] = cycle.remember(("splits left",), {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()})
+    return found
 
 
 def _split_within_the_hour(cycle: Cycle) -> dict[str, list[int]]:
@@ -138,6 +142,8 @@ class Anew:
     def over_evictable(self) -> Reason | None:
         """By the rules by which running work may be taken for the job: from those that are not large, else from all."""
         cycle, work = self.cycle, self.work
+        if work.kind.sharing != "mig" and not self._any_split():
+            return NO_SPLIT
         leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
         rules: list[Reclaim | Preempt] = []
         if leaf is not None:
@@ -222,6 +228,11 @@ class Anew:
             for node in sorted({node for node, _ in empty}):
                 if chosen := self._within_budget([key for key in empty if key[0] == node]):
                     yield chosen
+
+    def _any_split(self) -> bool:
+        """Whether a GPU of the type has instances."""
+        splits, type_of = self.cycle.fleet.soon.splits, self.cycle.grid.type_of
+        return any(split.mode == "mig" and type_of[node] == self.quota_type for (node, _), split in splits.items())
 
     def _empty(self, view: View, banned: int) -> list[Key]:
         """Split GPUs of the type that nobody uses."""
