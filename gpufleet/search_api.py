@@ -4,7 +4,6 @@ from django.http import HttpRequest
 from ninja import Query, Router, Schema
 from pydantic import Field
 
-from gpufleet.core.list_parameters import WORDS
 from gpufleet.core.taken import Storable
 from gpufleet.search import LISTED, LONGEST_QUERY, find
 from gpufleet.web import access_of
@@ -13,7 +12,7 @@ router = Router(tags=["Me"])
 
 
 class WholeSearch(Storable, Schema):
-    q: str = Field("", max_length=LONGEST_QUERY, description="Words, or an id; fewer than two characters find nothing.", json_schema_extra=WORDS)
+    q: str = Field("", max_length=LONGEST_QUERY, description="Words, or an id; fewer than two characters find nothing.")
 
 
 class FoundOut(Schema):

@@ -161,17 +161,18 @@ def level_course(job: Job, *, since: datetime, until: datetime) -> LevelCourse:
     seconds = int(step.total_seconds())
     first = datetime.fromtimestamp(int(since.timestamp()) // seconds * seconds, tz=since.tzinfo)
     count = int((until - first) // step) + 1
-    columns: list[list[float | None]] = [[None] * count for _ in range(5)]
-    names = ("at", "objective_ms", "latency_ms", "requests", "replicas_wanted", "replicas")
-    for at, *values in ServiceSample.objects.filter(job=job, at__gte=first, at__lte=until).order_by("at").values_list(*names):
-        place = int((at - first) // step)
-        before = columns[1][place]
-        for column, value in zip(columns, values, strict=True):
-            column[place] = value
-        columns[1][place] = max((one for one in (before, values[1]) if one is not None), default=None)
-    objective, latency, requests, wanted, replicas = (tuple(column) for column in columns)
+    objective: list[int | None] = [None] * count
+    latency: list[float | None] = [None] * count
+    requests: list[float | None] = [None] * count
+    wanted: list[float | None] = [None] * count
+    replicas: list[int | None] = [None] * count
+    rows = ServiceSample.objects.filter(job=job, at__gte=first, at__lte=until).order_by("at")
+    for moment, ms, *values in rows.values_list("at", "latency_ms", "objective_ms", "requests", "replicas_wanted", "replicas"):
+        place = int((moment - first) // step)
+        objective[place], requests[place], wanted[place], replicas[place] = values
+        latency[place] = max((one for one in (latency[place], ms) if one is not None), default=None)
     at = tuple(first + number * step for number in range(count))
-    return LevelCourse(at, step, objective, latency, requests, wanted, replicas)  # type: ignore[arg-type]
+    return LevelCourse(at, step, tuple(objective), tuple(latency), tuple(requests), tuple(wanted), tuple(replicas))
 
 
 def job_level_chart(job: Job, attempts: Sequence[Attempt], told: LevelTold, *, chosen: Range | None, now: datetime) -> Chart:

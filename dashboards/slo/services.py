@@ -11,7 +11,7 @@ from dashboards.slo.models import QUERY_LENGTH, TITLE_LENGTH, BreachEnd, Service
 from dashboards.slo.telling import breach_ends
 from dashboards.telling import events_tell
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import NO_TEXT, Conflict, Missing, Stale
+from gpufleet.core.faults import Conflict, Missing, Stale, text_faults
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access
 from scheduler.models import ENDED, Job, JobClass
@@ -66,17 +66,7 @@ def service_level_set(
             setattr(level, name, value)
         level.save()
         _end_breach(access, job, now)
-        audit_record(
-            actor=access.actor,
-            action="job.service_level",
-            kind="job",
-            object_id=job.public_id,
-            before=before,
-            after=level_facts(level),
-            reason=told,
-            quota=job.quota,
-        )
-        feed_publish(changes={"jobs": [{"id": job.pk}]})
+        _record(access, job, "job.service_level", before, level_facts(level), told)
     return level
 
 
@@ -91,16 +81,12 @@ def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str
         before = level_facts(level)
         level.delete()
         _end_breach(access, job, now)
-        audit_record(
-            actor=access.actor,
-            action="job.service_level_remove",
-            kind="job",
-            object_id=job.public_id,
-            before=before,
-            reason=told,
-            quota=job.quota,
-        )
-        feed_publish(changes={"jobs": [{"id": job.pk}]})
+        _record(access, job, "job.service_level_remove", before, None, told)
+
+
+def _record(access: Access, job: Job, action: str, before: dict[str, Any] | None, after: dict[str, Any] | None, reason: str) -> None:
+    audit_record(actor=access.actor, action=action, kind="job", object_id=job.public_id, quota=job.quota, before=before, after=after, reason=reason)
+    feed_publish(changes={"jobs": [{"id": job.pk}]})
 
 
 def _locked(job: Job) -> Job:
@@ -116,16 +102,12 @@ def _end_breach(access: Access, job: Job, now: datetime) -> None:
         events_tell([breach_ends(breach, by=access.actor.name)], now=now)
 
 
-def _faults(level: ServiceLevel) -> dict[str, str]:
-    faults = {}
+def _faults(level: ServiceLevel) -> dict[str, Any]:
+    faults: dict[str, Any] = {}
     if len(level.title) > TITLE_LENGTH or not level.title.isprintable():
         faults["title"] = f"At most {TITLE_LENGTH} printable characters."
     for name in QUERIES:
-        query = getattr(level, name)
-        if len(query) > QUERY_LENGTH:
-            faults[name] = f"At most {QUERY_LENGTH:,} characters."
-        elif "\0" in query:
-            faults[name] = NO_TEXT
+        faults |= text_faults(getattr(level, name), QUERY_LENGTH, name)
     if not level.latency:
         faults["latency"] = "Latency is required."
     if not 1 <= level.objective_ms <= MOST_MS:

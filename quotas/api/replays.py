@@ -13,7 +13,7 @@ from gpufleet.web import access_of
 from quotas.models import QuotaChange
 from quotas.permissions import Access, Can
 from quotas.selectors.changes import change_for
-from scheduler.services.forecasts.replays import TeamWeek, replay_ask, replay_cancel, replay_of, replay_teams
+from scheduler.services.forecasts.what_ifs import TeamWeek, replay_ask, replay_cancel, replay_of, replay_teams
 from scheduler.tasks import quota_replay
 from scheduler.whatifs.wanted import USUAL_DAYS
 

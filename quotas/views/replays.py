@@ -13,7 +13,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from quotas.selectors.changes import change_for
-from scheduler.services.forecasts.replays import may_ask, replay_ask, replay_cancel, replay_of
+from scheduler.services.forecasts.what_ifs import may_ask, replay_ask, replay_cancel, replay_of
 from scheduler.tasks import quota_replay
 
 

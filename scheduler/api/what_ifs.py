@@ -17,7 +17,7 @@ from quotas.selectors.changes import change_for
 from scheduler.api.lists import listed, parameters_of
 from scheduler.models import QuotaReplay
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
-from scheduler.services.forecasts.replays import as_of, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
+from scheduler.services.forecasts.what_ifs import as_of, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
 from scheduler.simulation.span import WAIT_EDGES
 from scheduler.tasks import quota_replay
 from scheduler.whatifs.lists import WHAT_IFS

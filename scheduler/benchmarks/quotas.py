@@ -24,7 +24,8 @@ from scheduler.benchmarks.lists import COLUMNS, _jobs, _runs
 from scheduler.benchmarks.loop import FULL, hardware, person, say
 from scheduler.models import Job, JobState, QuotaReplay
 from scheduler.services.forecasts.previews import tree_preview
-from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run
+from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.forecasts.what_ifs import replay_ask, replay_cancel, replay_of
 
 DEPARTMENTS, TEAMS, PROJECTS = 12, 200, 1500
 NODES, RUNNING, QUEUED, PAST = 500, 1000, 5000, 20_000

@@ -18,7 +18,7 @@ from quotas.models import OPEN_STATES
 from quotas.selectors.changes import change_for, change_list
 from scheduler.models import QuotaReplay
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
-from scheduler.services.forecasts.replays import as_of, may_ask, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
+from scheduler.services.forecasts.what_ifs import as_of, may_ask, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
 from scheduler.tasks import quota_replay
 from scheduler.whatifs.forms import WhatIfForm, initial_of
 from scheduler.whatifs.lists import WHAT_IFS

@@ -15,17 +15,18 @@ from quotas.services.changes import Wanted, change_draft
 from scheduler.loop.policy import policy
 from scheduler.models import Attempt, Dependency, Gpu, QuotaReplay, Repartition
 from scheduler.scenarios.reading import parse
-from scheduler.services.forecasts import replays
-from scheduler.services.forecasts.replays import replay_ask, replay_cancel, replay_of, replay_run, replay_teams
+from scheduler.services.forecasts import came, plays, replays
+from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.forecasts.what_ifs import replay_ask, replay_cancel, replay_of, replay_teams
 from scheduler.simulation.calendar import Promised
 from scheduler.simulation.span import HOUR, played
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds
 from scheduler.snapshots.windows import windows_of_span
-from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
 from tests.scheduler.loop.worlds import H100, submit
+from tests.scheduler.past_worlds import two_full_nodes
 
 BOARD = "H100-SXM-80GB"
 
@@ -141,16 +142,7 @@ def test_a_window_of_the_week_keeps_its_gpus(held: bool):
 
 @pytest.fixture
 def world(personas: Personas) -> Personas:
-    for number in range(2):
-        builders.node(f"n{number}", gpus=8)
-    for path, milli in {"acme": 16_000, "acme/research": 16_000, "acme/research/nlp": 16_000, "acme/product": 0, "acme/product/search": 0}.items():
-        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
-    for path, hours_ago, hours in (("acme/research/nlp", 30, 20), ("acme/research/nlp", 30, 20), ("acme/product/search", 28, 2)):
-        at = NOON - timedelta(hours=hours_ago)
-        job = submit(QuotaNode.objects.get(path=path), gpus=8, name=path, at=at, spec={"preemptible": "yes"})
-        Attempt.objects.create(job=job, number=1, started_at=at, running_at=at, ended_at=at + timedelta(hours=hours), outcome="completed")
-        type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=at + timedelta(hours=hours))
-    return personas
+    return two_full_nodes(personas)
 
 
 def _draft(world: Personas) -> QuotaChange:
@@ -225,7 +217,7 @@ def test_gpus_that_were_split_anew_lately_do_not_spoil_the_week(world: Personas)
 
 
 def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyPatch):
-    class Hanging(replays.Play):
+    class Hanging(plays.Play):
         def __init__(self, text: bytes, **options: Any) -> None:
             super().__init__(text, **options)
             self._process.send_signal(signal.SIGSTOP)
@@ -244,9 +236,9 @@ def test_a_play_that_hangs_is_ended(world: Personas, monkeypatch: pytest.MonkeyP
     assert "Fewer than 2 hours" in QuotaReplay.objects.get(pk=asked.pk).fault
 
 
-def _came() -> list[replays.Came]:
+def _came() -> list[came.Came]:
     kinds = Kinds(Snapshots().take(settings=policy().engine, now=NOON, start_timeout=policy().start_timeout).fleet.topology)
-    return replays.jobs_came(kinds, NOON, {H100})
+    return came.jobs_came(kinds, NOON, {H100})
 
 
 def test_jobs_that_wait_for_others_are_not_played(world: Personas):
@@ -259,7 +251,7 @@ def test_jobs_that_wait_for_others_are_not_played(world: Personas):
     type(first).objects.filter(pk=first.pk).update(state="completed", ended_at=NOON - timedelta(hours=2))
     Attempt.objects.create(job=first, number=1, started_at=NOON - timedelta(hours=3), ended_at=NOON - timedelta(hours=2), outcome="completed")
     assert len(_came()) == before and made.pk
-    assert max(one.submitted for one in _came()) == (replays.LENGTH - timedelta(hours=2)) // timedelta(milliseconds=1)
+    assert max(one.submitted for one in _came()) == (came.LENGTH - timedelta(hours=2)) // timedelta(milliseconds=1)
 
 
 @pytest.mark.parametrize("elastic", [False, True])
@@ -277,7 +269,7 @@ def test_what_a_failed_node_cost_is_not_work(world: Personas, elastic: bool):
         LedgerEntry.objects.create(since=at, until=end, **facts)
     type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=begin + timedelta(hours=6))
 
-    (one,) = (one for one in _came() if one.submitted == (begin - NOON + replays.LENGTH) // timedelta(milliseconds=1))
+    (one,) = (one for one in _came() if one.submitted == (begin - NOON + came.LENGTH) // timedelta(milliseconds=1))
     assert one.work == (4 if elastic else 2) * HOUR
 
 

@@ -14,15 +14,16 @@ from django.urls import reverse
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import millis
-from quotas.models import QuotaNode, QuotaShare
+from quotas.models import QuotaNode
 from quotas.services.changes import Wanted as Drafted
 from quotas.services.changes import change_draft
 from scheduler.engine.model.values import Fairness, Node, Settings
 from scheduler.models import Attempt, Job, QuotaReplay
 from scheduler.models import Node as NodeRow
 from scheduler.scenarios.reading import parse
-from scheduler.services.forecasts import replays
-from scheduler.services.forecasts.replays import as_of, replay_run, replay_teams, what_if_ask, what_if_cancel
+from scheduler.services.forecasts import plays, replays
+from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.forecasts.what_ifs import as_of, replay_teams, what_if_ask, what_if_cancel
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, played, told_every, waits_told
 from scheduler.whatifs.telling import Measure, TeamWait, measures, summary
@@ -42,6 +43,7 @@ from tests import builders
 from tests.builders import NOON
 from tests.personas import Personas
 from tests.scheduler.loop.worlds import H100, submit
+from tests.scheduler.past_worlds import two_full_nodes
 
 
 def _fleet(*health: str) -> tuple[Node, ...]:
@@ -141,17 +143,7 @@ def test_first_come_first_served_lets_nobody_pass():
 
 @pytest.fixture
 def world(personas: Personas) -> Personas:
-    """Two teams each fill one of two nodes for 20 hours; a third job waits until a node is free."""
-    for number in range(2):
-        builders.node(f"n{number}", gpus=8)
-    for path, milli in {"acme": 16_000, "acme/research": 16_000, "acme/research/nlp": 16_000, "acme/product": 0, "acme/product/search": 0}.items():
-        QuotaShare.objects.create(node=personas.nodes[path], gpu_type=H100, guaranteed_milli=milli)
-    for path, hours_ago, hours in (("acme/research/nlp", 30, 20), ("acme/research/nlp", 30, 20), ("acme/product/search", 28, 2)):
-        at = NOON - timedelta(hours=hours_ago)
-        job = submit(QuotaNode.objects.get(path=path), gpus=8, name=path, at=at, spec={"preemptible": "yes"})
-        Attempt.objects.create(job=job, number=1, started_at=at, running_at=at, ended_at=at + timedelta(hours=hours), outcome="completed")
-        type(job).objects.filter(pk=job.pk).update(state="completed", ended_at=at + timedelta(hours=hours))
-    return personas
+    return two_full_nodes(personas)
 
 
 def _kind() -> NodeKind:
@@ -371,7 +363,7 @@ def test_short_jobs_are_not_held_back_by_long_steps():
     assert [longest_step([work]) for work in (1000, 60_000, 600_000, 30 * 60_000, 30 * HOUR)] == [10_000, 10_000, 60_000, 180_000, 300_000]
 
 
-class Told(replays.Play):
+class Told(plays.Play):
     """One that is told of, and goes on."""
 
     is_on = True
@@ -386,19 +378,19 @@ class Told(replays.Play):
 def test_what_plans_cost_of_late_counts_of_either_side():
     """The first hours may be of an idle fleet."""
     cheap = Told((100, 50, True), (6000, 3000, True))
-    pair = replays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, False))])
+    pair = plays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, False))])
     pair.listen()
     assert pair.cost == Cost(4100 / 10, inf)
 
-    pair = replays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, True))])
+    pair = plays.Pair([cheap, Told((100, 50, True), (500, 100, True), (4600, 110, True))])
     pair.listen()
     assert pair.cost == Cost(4100 / 10, 2950) and pair.hours == 2
-    pair = replays.Pair([cheap, Told((100, 50, True))])
+    pair = plays.Pair([cheap, Told((100, 50, True))])
     pair.listen()
     assert pair.cost is None
 
 
-class Slow(replays.Play):
+class Slow(plays.Play):
     """Its plans are said to take long, and it is heard of hour by hour."""
 
     seconds_an_hour: ClassVar[float] = 2.5
@@ -412,7 +404,7 @@ class Slow(replays.Play):
 
 def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: Personas, monkeypatch: pytest.MonkeyPatch, client: Client):
     monkeypatch.setattr(replays, "Play", Slow)
-    monkeypatch.setattr(replays, "MEASURED_MS", 1)
+    monkeypatch.setattr(plays, "MEASURED_MS", 1)
     made = _asked(world, Wanted(nodes={_kind(): 1}))
     assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
     made.refresh_from_db()
@@ -431,7 +423,7 @@ def test_where_all_hours_take_too_long_the_last_ones_are_played_by_both(world: P
 
 
 def test_an_error_tells_readers_nothing_of_what_they_may_not_see(world: Personas, monkeypatch: pytest.MonkeyPatch):
-    class Broken(replays.Play):
+    class Broken(plays.Play):
         def __init__(self, *_: Any, **__: Any) -> None:
             raise OSError("/srv/acme/product/search")
 

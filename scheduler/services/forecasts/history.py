@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from gpufleet.core.times import millis
 from scheduler.engine.model.values import Job as EngineJob
 from scheduler.loop.policy import policy
-from scheduler.services.forecasts.replays import begun, jobs_came
+from scheduler.services.forecasts.came import jobs_came
+from scheduler.services.forecasts.sides import begun
 from scheduler.simulation.calendar import in_order, parts
 from scheduler.snapshots import Snapshots
 from scheduler.snapshots.jobs import Kinds

@@ -14,7 +14,7 @@ from scheduler.loop.policy import policy
 from scheduler.models import Attempt, CapacityEntry, JobState, Node, PlanRecord, Promise, UsageStep
 from scheduler.scenarios.reading import load
 from scheduler.scenarios.spelling import spelt
-from scheduler.services.forecasts.replays import begun
+from scheduler.services.forecasts.sides import begun
 from scheduler.services.jobs.jobs import Seat, job_create, job_release, job_start, job_transition
 from scheduler.services.loop.past import past_usage_take
 from scheduler.services.loop.plans import plan_replay
