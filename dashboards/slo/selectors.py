@@ -167,9 +167,11 @@ def level_course(job: Job, *, since: datetime, until: datetime) -> LevelCourse:
     wanted: list[float | None] = [None] * count
     replicas: list[int | None] = [None] * count
     rows = ServiceSample.objects.filter(job=job, at__gte=first, at__lte=until).order_by("at")
-    for moment, ms, *values in rows.values_list("at", "latency_ms", "objective_ms", "requests", "replicas_wanted", "replicas"):
+    for moment, ms, goal, rate, replicas_wanted, stood in rows.values_list(
+        "at", "latency_ms", "objective_ms", "requests", "replicas_wanted", "replicas"
+    ):
         place = int((moment - first) // step)
-        objective[place], requests[place], wanted[place], replicas[place] = values
+        objective[place], requests[place], wanted[place], replicas[place] = goal, rate, replicas_wanted, stood
         latency[place] = max((one for one in (latency[place], ms) if one is not None), default=None)
     at = tuple(first + number * step for number in range(count))
     return LevelCourse(at, step, tuple(objective), tuple(latency), tuple(requests), tuple(wanted), tuple(replicas))

@@ -19,7 +19,7 @@ from scheduler.loop.policy import policy
 from scheduler.models import GOING_ON, QuotaReplay, ReplayState
 from scheduler.services.forecasts.came import stretch_of
 from scheduler.services.forecasts.plays import Pair, Play
-from scheduler.services.forecasts.sides import sides
+from scheduler.services.forecasts.sides import Side, sides
 from scheduler.services.forecasts.what_ifs import what_if_tell
 from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, told_every
 from scheduler.snapshots import Snapshots
@@ -95,16 +95,21 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
             break
         stretch, step = again, pace.step
         parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
+    return _compared(replay, stretch, step, parts, pair, codes, clock())
+
+
+def _compared(replay: QuotaReplay, stretch: Stretch, step: int, parts: Sequence[Side], pair: Pair, codes: Sequence[int], now: datetime) -> str:
+    """Keep what both sides have told of the same hours."""
     if any(codes):
-        return _end(replay, ReplayState.FAILED, clock(), fault=f"A simulation ended with status {next(filter(None, codes))}.")
+        return _end(replay, ReplayState.FAILED, now, fault=f"A simulation ended with status {next(filter(None, codes))}.")
     common = pair.compared
     if not common:
-        return _end(replay, ReplayState.FAILED, clock(), fault=_too_little(stretch.hours))
+        return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours))
     last = [table[common] for table in pair.tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
     figures = {"from": millis(stretch.begin), "step": step, "before": before, "after": then}
-    return _end(replay, ReplayState.DONE, clock(), hours=common, rows=rows, figures=figures)
+    return _end(replay, ReplayState.DONE, now, hours=common, rows=rows, figures=figures)
 
 
 def _too_little(hours: int) -> str:
