@@ -17,7 +17,7 @@ from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
 from scheduler.loop.policy import policy
 from scheduler.models import GOING_ON, QuotaReplay, ReplayState
-from scheduler.services.forecasts.came import stretch_of
+from scheduler.services.forecasts.came import Stretch, stretch_of
 from scheduler.services.forecasts.plays import Pair, Play
 from scheduler.services.forecasts.sides import Side, sides
 from scheduler.services.forecasts.what_ifs import what_if_tell
