@@ -11,7 +11,6 @@ from urllib.parse import urlsplit, urlunsplit
 import requests
 import urllib3
 from prometheus_api_client import PrometheusConnect
-from prometheus_api_client.exceptions import PrometheusApiClientException
 from requests.adapters import HTTPAdapter
 
 from scheduler.notify.outgoing import MOST_ADDRESSES, Address, Refused, Rules, Target, addresses_of, target_of
@@ -106,6 +105,8 @@ class _Bounded(requests.Session):
             if time.monotonic() > self.deadline:
                 raise PrometheusFault(f"It did not answer within {self.bounds.seconds:g} s.")
         answer._content = b"".join(pieces)
+        if answer.status_code != HTTPStatus.OK:
+            raise QueryFault(f"It {REFUSED}{_own_words(answer)}")
         return answer
 
     def _answered(self, *args: Any, **kwargs: Any) -> requests.Response:
@@ -147,8 +148,6 @@ class Server:
         """The result of an instant query: series, or a moment and a value where it gives a scalar. `bounds` go with the query."""
         try:
             return self._asks.custom_query(query, params=bounds)
-        except PrometheusApiClientException as fault:
-            raise QueryFault(f"It {REFUSED}{str(fault)[:200]}") from None
         except requests.RequestException as fault:
             raise self._fault_of(fault) from None
         except urllib3.exceptions.HTTPError:
@@ -164,6 +163,15 @@ class Server:
             seconds = self._bounds.silence_seconds if is_slow else self._bounds.seconds
             return (QueryFault if is_slow else PrometheusFault)(f"It did not answer within {seconds:g} s.")
         return PrometheusFault("No connection: nothing answers at this address.")
+
+
+def _own_words(answer: requests.Response) -> str:
+    """What a Prometheus says of a query that it refuses; of another server its status."""
+    try:
+        told = answer.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        told = ""
+    return told[:200] if isinstance(told, str) and told else f"status {answer.status_code}."
 
 
 def _refusal(status: int, headers: Mapping[str, str]) -> str:
