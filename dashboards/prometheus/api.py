@@ -30,7 +30,7 @@ class SourceOut(Schema):
     state: str = Field(
         description="`stale` after 45 seconds without readings.", json_schema_extra={"enum": ["new", "fresh", "stale", "off"]}, examples=["fresh"]
     )
-    enabled: bool = Field(description="Whether it is read.", examples=[True])
+    enabled: bool = Field(description="Whether GPUs are read from it.", examples=[True])
     for_services: bool = Field(description=FOR_SERVICES, examples=[False])
     sign_in: str = Field(
         description="How gpufleet signs in there. Passwords and tokens are in no answer.",
@@ -64,7 +64,7 @@ class SourceIn(Taken):
 
     name: str = Field(max_length=80)
     url: str = Field(max_length=500, description="Where it answers; a path in front of /api is allowed.")
-    enabled: bool = Field(True, description="Whether it is read.")
+    enabled: bool = Field(True, description="Whether GPUs are read from it.")
     for_services: bool = Field(False, description=FOR_SERVICES)
     sign_in: str = Field(SignIn.NONE, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
     username: str = Field("", max_length=WORD_LENGTH, description="The user name of `basic`.")
@@ -79,7 +79,7 @@ class SourceChange(Taken):
 
     name: str | None = Field(None, max_length=80)
     url: str | None = Field(None, max_length=500, description="Where it answers.")
-    enabled: bool | None = Field(None, description="Whether it is read.")
+    enabled: bool | None = Field(None, description="Whether GPUs are read from it.")
     for_services: bool | None = Field(None, description=FOR_SERVICES)
     sign_in: str | None = Field(None, max_length=8, description="How gpufleet signs in there.", json_schema_extra=SIGN_IN)
     username: str | None = Field(None, max_length=WORD_LENGTH, description="The user name of `basic`.")

@@ -29,7 +29,7 @@ from scheduler.notify.outgoing import Rules
 class ServerForm(forms.Form):
     name = forms.CharField(max_length=80)
     url = forms.CharField(max_length=500, label="Address", help_text="Such as https://prometheus.example.com; a path in front of /api is allowed.")
-    enabled = forms.BooleanField(required=False, initial=True, label="Read it every 15 seconds")
+    enabled = forms.BooleanField(required=False, initial=True, label="Read GPUs every 15 seconds")
     for_services = forms.BooleanField(
         required=False,
         label="Answer queries of services",

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F
 
-from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.causes import Cause, causes_of, replicas_of
 from dashboards.slo.judging import Step, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import MS, Read, levels_read
+from dashboards.slo.selectors import servers_for_services
 from dashboards.slo.telling import breach_begins, breach_ends
 from dashboards.telemetry.frames import minute_of
 from dashboards.telling import events_tell
@@ -46,7 +46,7 @@ def services_turn(*, now: datetime) -> int | None:
 
 def services_round(*, now: datetime, rules: Rules | None = None) -> int:
     """The number of queries is the same however many services there are."""
-    servers = list(PrometheusServer.objects.filter(enabled=True, for_services=True, removed_at__isnull=True).order_by("pk"))
+    servers = list(servers_for_services().order_by("pk"))
     going_on = ServiceLevel.objects.exclude(job__state__in=[*ENDED, JobState.DRAFT]).order_by(F("looked_at").asc(nulls_first=True), "pk")
     asked = list(going_on[:MOST_A_ROUND]) if servers else []
     reads = levels_read(asked, servers, rules or Rules.of_settings())

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import QuerySet
+
 from dashboards.courses import job_time
 from dashboards.marks import MARKS
 from dashboards.models import PrometheusServer
@@ -135,9 +137,14 @@ def _state(level: ServiceLevel, job: Job, is_open: bool, now: datetime) -> str:
     return "over" if level.latency_ms > level.objective_ms else "met"
 
 
+def servers_for_services() -> QuerySet[PrometheusServer]:
+    """Also those from which no GPUs are read: services often have a Prometheus of their own, without DCGM."""
+    return PrometheusServer.objects.filter(for_services=True, removed_at__isnull=True)
+
+
 def is_answered() -> bool:
     """Whether any server takes queries of services."""
-    return PrometheusServer.objects.filter(enabled=True, for_services=True, removed_at__isnull=True).exists()
+    return servers_for_services().exists()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from dashboards.slo.judging import ROUNDS, Judged, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import Read, levels_read
 from dashboards.slo.round import SILENT, services_round, services_turn
+from dashboards.slo.selectors import is_answered
 from dashboards.slo.services import level_facts, service_level_remove, service_level_set
 from scheduler.models import Delivery, Job, JobState
 from tests import builders
@@ -214,6 +215,18 @@ def test_a_breach_ends_with_its_job_and_where_nothing_is_read_any_more(answers: 
     PrometheusServer.objects.update(for_services=False)
     services_round(now=NOON + 3 * ROUND + SILENT, rules=LOCAL)
     assert ServiceBreach.objects.get(job=second.job_id).end == BreachEnd.UNREAD
+
+
+def test_a_server_from_which_no_gpus_are_read_answers_services(answers: Answers) -> None:
+    """Applications often have a Prometheus of their own: read for GPUs it would be stale for ever."""
+    level = service()
+    answers.by_service["chat"] = {"latency": 0.2}
+    PrometheusServer.objects.update(enabled=False)
+
+    run(1)
+
+    level.refresh_from_db()
+    assert (level.latency_ms, is_answered()) == (200, True)
 
 
 def test_answers_to_other_queries_are_not_taken(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
