@@ -38,8 +38,8 @@ def check(cycle: Cycle) -> None:
 
 
 def prepare(cluster: Cluster) -> None:
-    """Note at the end of a plan what the next one is checked against, where it can go on from this one."""
-    if cluster.state.first is None and cluster.state.by_places and not cluster.scenario.windows:
+    """Note at the end of a plan what the next one is checked against."""
+    if cluster.state.first is None:
         cluster.state.first = First(cluster)
 
 

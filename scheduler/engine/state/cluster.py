@@ -16,7 +16,7 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.gradient import Gradient, demand_of
 from ..place.unbroken import Blocks
-from .fleet import Seat
+from .fleet import Seat, on_gpus
 from .kept import Kept
 from .tree import WINDOW_MARK
 from .work import Work
@@ -229,11 +229,3 @@ class Cluster:
         known = self.geometry.get(key)
         self.log.append((self.geometry.pop, (key,)) if known is None else (self.geometry.__setitem__, (key, known)))
         self.geometry[key] = work
-
-
-def on_gpus(seat: Seat) -> int:
-    """The GPUs that a worker holds, whole or in part, as a mask."""
-    mask = seat.mask
-    for part in seat.parts:
-        mask |= 1 << part.gpu
-    return mask

@@ -244,14 +244,12 @@ class Fleet:
 
     # Building
 
-    def hold_geometry(self) -> None:
-        """Note which GPUs are split when the plan begins."""
-        for place, node in enumerate(self.grid.nodes):
-            for gpu, instances in node.mig:
-                if self.now.free[place] >> gpu & 1:
-                    self.now.free[place] ^= 1 << gpu
-                    self.now.splits[place, gpu] = Split("mig", instances=instances)
-        self.now.recount()
+    def lay_out(self, node: int, gpus: int) -> None:
+        """Split GPUs of a node, given as a mask, as they are while nobody stands there. One out of service holds nothing."""
+        layouts, usable = dict(self.grid.nodes[node].mig), self.grid.usable[node]
+        for gpu in bits_of(gpus):
+            split = Split("mig", instances=layouts[gpu]) if gpu in layouts and usable >> gpu & 1 else None
+            self.set_split(self.soon, (node, gpu), split)
 
     def promise(self, seats: Sequence[Seat]) -> None:
         """Places are promised to somebody who is not there yet: what stands in their way on a board is to be split anew."""
@@ -357,6 +355,14 @@ class Fleet:
         node, bit = key[0], 1 << key[1]
         if bool(view.free[node] & bit) != (split is None):
             self._change(view, node, bit & self.grid.usable[node], 0, 0)
+
+
+def on_gpus(seat: Seat) -> int:
+    """The GPUs that a worker holds, whole or in part, as a mask."""
+    mask = seat.mask
+    for part in seat.parts:
+        mask |= 1 << part.gpu
+    return mask
 
 
 def by_node(seats: Sequence[Seat]) -> dict[int, tuple[int, int, int]]:

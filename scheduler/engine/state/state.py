@@ -13,11 +13,11 @@ taken back, so that the next one begins with what its scenario says. With it han
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed.
 
-Where shares are held, or settings are others, the look-ahead and the reasons are made anew.
+Where shares or instances are held, windows are stated, or settings are others, the look-ahead and the reasons are made anew.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,9 @@ from ..model.values import QUEUED, Job, Placed, Scenario
 from ..place.unbroken import Block, largest, usual_blocks
 from ..rules.claims import claims
 from ..rules.windows import Windows
-from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, by_node, new_seat
+from .fleet import NO_PARTS, Fleet, Part, Seat, bits_of, by_node, new_seat, on_gpus
 from .form import Forms
-from .job_lists import Difference, compared
+from .job_lists import compared
 from .queues import Queues
 from .tree import Tree
 from .work import Work
@@ -62,19 +62,15 @@ class State:
         self.standing: Standing | None = None
         self.gradient: Gradient | None = None
         self.since = compared((), (), scenario.jobs, self._new)  # what came and went since the plan before
-        self.fleet.hold_geometry()
+        self.claimed: dict[Work, int] = {}  # who is charged to a window of his class, and to which
+        for place, node in enumerate(grid.nodes):
+            if node.mig:
+                self.fleet.lay_out(place, node.split)
         self._take_up()
         leaving = self._leaving()
-        # Whether the places of jobs alone decide what is held: no GPU has a layout of its own, and nobody leaves a part of one.
-        instances = grid.any_split or any(split.mode == "mig" for split in self.fleet.now.splits.values())
-        self.by_places = not instances and not any(seat.parts for seat in leaving)
         self.fleet.begin(leaving)
         self.fleet.leave_instances(leaving)
-        if self.windows.lasting:
-            for work, leaf in claims(self).items():
-                self.tree.charge(work.home, work.quota_type, -work.milli, work.form.fixed)
-                self.tree.charge(leaf, work.quota_type, work.milli, work.form.fixed)
-                work.charged_leaf = leaf
+        self._charge_claims()
 
     @cached_property
     def usual_blocks(self) -> tuple[Block, ...]:
@@ -83,34 +79,67 @@ class State:
 
     # From one plan to the next
 
-    def difference(self, scenario: Scenario) -> Difference | None:
-        """What the jobs of another scenario do not have in common with those of this one.
+    def go_on(self, scenario: Scenario) -> bool:
+        """Take up what differs between the jobs of the plan before and those of this one.
 
-        None where it can't go on from this one: on other nodes or with other quotas, with MIG, where somebody leaves a part of a GPU, or with a
-        window more than the jobs that changed decides about the first state, and it is made anew.
+        False where that does not suffice: on other nodes or with other quotas, or where other windows last than before.
         """
         mine = self.scenario
-        if mine.windows or scenario.windows or not self.by_places or scenario.now < mine.now:
-            return None
-        if not self.forms.serve(scenario) or mine.quotas != scenario.quotas or mine.demand != scenario.demand:
-            return None
-        between = compared(self.works, mine.jobs, scenario.jobs, self._new)
-        return between if all(map(_is_by_places, between.come)) else None
-
-    def go_on(self, scenario: Scenario) -> bool:
-        """Take up what differs between the jobs of the plan before and those of this one, where that suffices."""
-        since = self.difference(scenario)
-        if since is None:
+        if scenario.now < mine.now or not self.forms.serve(scenario) or mine.quotas != scenario.quotas or mine.demand != scenario.demand:
             return False
-        if scenario.settings != self.scenario.settings:
+        windows = Windows(scenario, self.grid)
+        if windows.lasting != self.windows.lasting:
+            return False
+        if scenario.settings != mine.settings or scenario.windows or mine.windows:
             self.told = self.wakes = self.prospect = None
-        self.scenario, self.since = scenario, since
-        self.windows = Windows(scenario, self.grid)
+        if windows.of_classes:  # who is charged to one of them may be another one now
+            self.standing = None
+        self._charge(self.claimed, -1)
+        self.scenario, self.windows, self.since = scenario, windows, compared(self.works, mine.jobs, scenario.jobs, self._new)
         self.turn += 1
         self.tree.usage_weight = scenario.settings.fairness.usage_weight_millionths
+        layouts = self._layouts_of(self.since.gone)
         self._take_up()
-        self.fleet.begin(self._leaving())
+        layouts |= self._layouts_of(self.since.come)
+        self._lay_out(layouts)
+        leaving = self._leaving()
+        self.fleet.begin(leaving)
+        self.fleet.leave_instances([seat for seat in leaving if not layouts.isdisjoint(_gpus(seat))])
+        self._charge_claims()
         return True
+
+    def _charge_claims(self) -> None:
+        self.claimed = claims(self) if self.windows.of_classes else {}
+        self._charge(self.claimed, 1)
+
+    def _charge(self, claimed: Mapping[Work, int], sign: int) -> None:
+        """To windows of classes instead of to leaves, or back."""
+        for work, leaf in claimed.items():
+            self.tree.charge(work.home, work.quota_type, -sign * work.milli, work.form.fixed)
+            self.tree.charge(leaf, work.quota_type, sign * work.milli, work.form.fixed)
+            work.charged_leaf = leaf if sign > 0 else work.home
+
+    def _layouts_of(self, works: Iterable[Work]) -> set[tuple[int, int]]:
+        """The GPUs whose layout hangs on these jobs: split by whoever laid out the node, or by an instance of theirs."""
+        if not (self.grid.any_split or self.forms.instances):
+            return set()
+        seats = [seat for work in works for seat in (*work.seats, *self.leavers.get(work, ()))]
+        nodes, instances = self.grid.nodes, {(seat.node, part.gpu) for seat in seats for part in seat.parts if part.mode == "mig"}
+        return instances | {(node, gpu) for seat in seats for node, gpu in _gpus(seat) if nodes[node].split >> gpu & 1}
+
+    def _lay_out(self, layouts: Set[tuple[int, int]]) -> None:
+        """Split GPUs as whoever stands there now, or was promised it, leaves them."""
+        nodes: dict[int, int] = {}
+        for node, gpu in layouts:
+            nodes[node] = nodes.get(node, 0) | 1 << gpu
+        for node, gpus in nodes.items():
+            self.fleet.lay_out(node, gpus)
+        for work in self.works if layouts else ():
+            mine = [_only(seat, nodes[seat.node]) for seat in work.seats if seat.node in nodes]
+            if work.job.run.leaving or work.job.run.state == "reserved":
+                self.fleet.promise(mine)
+            for seat in mine:
+                self.fleet.take(seat)
 
     def _take_up(self) -> None:
         """Who came and who went since the plan before."""
@@ -188,9 +217,10 @@ class State:
         return [seat for seats in self.leavers.values() for seat in seats]
 
 
-def _is_by_places(work: Work) -> bool:
-    """Whether nothing but its own GPUs and shares of them depends on where a job stands, or leaves."""
-    run = work.job.run
-    if run is QUEUED or not (run.workers or run.leaving) or not work.form.parted:
-        return True
-    return work.kind.sharing != "mig" and run.state != "stopping" and not run.leaving
+def _gpus(seat: Seat) -> Iterator[tuple[int, int]]:
+    return ((seat.node, gpu) for gpu in bits_of(on_gpus(seat)))
+
+
+def _only(seat: Seat, gpus: int) -> Seat:
+    """What a worker holds of some GPUs of its node."""
+    return seat._replace(mask=seat.mask & gpus, cpus=0, memory=0, parts=tuple([part for part in seat.parts if gpus >> part.gpu & 1]))

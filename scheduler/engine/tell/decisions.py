@@ -11,8 +11,7 @@ from ..model.mig import Instance
 from ..model.plan import Decision, Stand, new_decision
 from ..model.reasons import Reason, reason
 from ..model.spelling import spell_instant
-from ..state.cluster import on_gpus
-from ..state.fleet import Seat
+from ..state.fleet import Seat, on_gpus
 from ..state.grid import Grid
 from ..state.planning import Cycle
 from ..state.work import Work

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.cycle import settled
-from scheduler.engine.state.cluster import on_gpus
+from scheduler.engine.state.fleet import on_gpus
 from scheduler.engine.tell.decisions import Owners
 from scheduler.scenarios.reading import parse
 from tests.scheduler.twin.strategies import scenario_random
