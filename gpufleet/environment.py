@@ -165,6 +165,13 @@ VARIABLES = (
     Variable("GPUFLEET_TRUSTED_PROXIES", "0 to 5: how many proxies in front are trusted to name the client", _whole(0, 5), "0", "0"),
     Variable("GPUFLEET_LOG_LEVEL", "debug, info, warning or error", _choice("debug", "info", "warning", "error"), "info", "info"),
     Variable("GPUFLEET_LOG_FORMAT", "text or json", _choice("text", "json"), "text", "json"),
+    Variable(
+        "GPUFLEET_TRACES_URL",
+        "http://… or https://…, such as http://collector:4318/v1/traces, or empty",
+        _url("http", "https"),
+        "",
+        "",
+    ),
     Variable("GPUFLEET_CURRENCY", "an ISO 4217 code such as USD or EUR", _currency, "USD", "USD"),
     Variable("GPUFLEET_EXPORT_HOURS", "1 to 168", _whole(1, 168), "24", "24"),
     Variable("GPUFLEET_RATE_APPROVAL", "on or off", _switch, "off", "off"),

@@ -340,5 +340,6 @@ CELERY_DB_REUSE_MAX = sys.maxsize
 _BROKER_AWAY = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1, "socket_connect_timeout": 1}
 CELERY_BROKER_TRANSPORT_OPTIONS = _BROKER_AWAY if ENV["REDIS_URL"] else {}
 
+TRACES_URL = ENV["TRACES_URL"]
 LOGGING = logging_config(level=ENV["LOG_LEVEL"], form=ENV["LOG_FORMAT"])
 LOGGING_CONFIG = "gpufleet.core.logs.configure"

@@ -32,6 +32,7 @@ def logging_config(*, level: str, form: str) -> dict[str, Any]:
             "django.server": {"handlers": [], "propagate": True},
             "uvicorn": {"handlers": [], "level": "WARNING", "propagate": True},
             "celery": {"handlers": [], "level": "WARNING", "propagate": True},
+            "opentelemetry": {"handlers": [], "level": "CRITICAL", "propagate": True},
             # Every step of every job, and which process is up: for a collector, and for people who ask for all there is.
             "scheduler.story": {"handlers": [], "level": in_full, "propagate": True},
             "gpufleet.celery": {"handlers": [], "level": in_full, "propagate": True},

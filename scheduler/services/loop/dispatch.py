@@ -16,6 +16,7 @@ from django.db import Error, InterfaceError, OperationalError, transaction
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared, PreparedUpdate
+from gpufleet.core.spans import span
 from scheduler.backends.base import (
     Backend,
     BackendError,
@@ -100,7 +101,8 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
             group = [order for order in group if _is_told_in(silence, order)]
             if not group:
                 continue
-        done, not_now, never = _send_all(backend, group, orders, now)
+        with span("orders", cluster=cluster, orders=len(group)):
+            done, not_now, never = _send_all(backend, group, orders, now)
         if silence is not None and not_now and isinstance(backends, Backends):
             backends.silent[cluster] = silence._replace(is_folder=False)  # until it is probed again: its controller may not answer either
         taken_at = clock() if clock is not None else now

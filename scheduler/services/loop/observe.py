@@ -18,6 +18,7 @@ from django.dispatch import Signal
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
+from gpufleet.core.spans import span
 from gpufleet.core.times import Seconds
 from quotas.services.ledger import LATE
 from scheduler.backends.base import Backend, BackendError, BackendSilent, FolderSilent, RunState, SeenRun, SeenSteps, SeenWorker, attempt_key
@@ -141,7 +142,7 @@ def runs_observe(*, backends: Mapping[int, Backend], now: datetime, full: bool |
         whole = full if full is not None else _full_look(backends, cluster, told, now)
         asked = "observe" if whole else "news"
         try:
-            with tally.timing(CALL, cluster, asked):
+            with tally.timing(CALL, cluster, asked), span(asked, cluster=cluster):
                 if cluster in told:
                     backend.probe()
                 seen = backend.observe(now=now) if whole else backend.news(now=now)

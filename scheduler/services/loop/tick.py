@@ -17,6 +17,7 @@ from django.db import Error, connection, transaction
 
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
+from gpufleet.core.spans import span, traced
 from scheduler.backends.base import Backend
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.model.plan import Plan
@@ -48,6 +49,8 @@ AFTER_FAULT = timedelta(seconds=30)
 MOST_DROP_DELAY = timedelta(seconds=30)
 # What says that it was submitted so much later than now was so by a clock that is wrong.
 A_WRONG_CLOCK_MS = 60_000
+# A look that took so long is traced though it planned nothing.
+SLOW_MS = 500
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LEASE: Prepared[tuple[int, int, datetime | None, datetime | None]] = Prepared(
     lambda: LeaseRow.objects.filter(name=TICK).values_list("wanted", "done", "paused_at", "next_wake_at")
@@ -109,7 +112,8 @@ class Phases:
     def of(self, name: str) -> Iterator[None]:
         began = time.perf_counter()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             self.millis[name] = self.millis.get(name, 0) + round(1000 * (time.perf_counter() - began))
 
@@ -128,10 +132,23 @@ def tick_run(
     With a `clock` the lease is renewed by it while the tick lasts, however long that is, and orders are done when it says that they were taken; all
     else is decided and written for the one moment.
     """
+    with traced("tick", holder=holder) as trace:
+        result = _tick_run(holder, now, backends, memory or Memory(), clock, force=force)
+        trace.attributes |= {"decided": result.decided, "dropped": result.dropped, "wishes": result.wishes}
+        if result.record_id is not None:
+            trace.attributes["plan"] = result.record_id
+        trace.fault = result.fault
+        trace.told = result.planned or bool(result.fault) or sum(result.phases.values()) >= SLOW_MS
+    return result
+
+
+def _tick_run(
+    holder: str, now: datetime, backends: Mapping[int, Backend], memory: Memory, clock: Callable[[], datetime] | None, *, force: bool
+) -> TickResult:
     lease = lease_take(name=TICK, holder=holder, now=now)
     if lease is None:
         return TickResult(led=False)
-    tick = _Tick(lease, now, backends, memory or Memory(), policy(), clock)
+    tick = _Tick(lease, now, backends, memory, policy(), clock)
     try:
         with session_bounded(), within_tick(epoch=lease.epoch), lease_kept(lease=lease, clock=clock) if clock else nullcontext():
             result = tick.run(force)
