@@ -17,6 +17,7 @@ from dashboards.free import figures_with_free
 from dashboards.gap.api import router as gap_router
 from dashboards.health.api import router as health_router
 from dashboards.history import history
+from dashboards.home.api import router as home_router
 from dashboards.idle.api import router as idle_router
 from dashboards.prometheus.api import router as sources_router
 from dashboards.selectors import fleet_read, rates_visible
@@ -37,6 +38,7 @@ router.add_router("", health_router)
 router.add_router("", alerts_router)
 router.add_router("", telemetry_router)
 router.add_router("", slo_router)
+router.add_router("", home_router)
 
 
 WEAK = "Clusters with GPUs whose activity is the driver's utilization, weaker than SM activity: it counts a GPU as busy while any kernel runs on it."

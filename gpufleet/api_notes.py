@@ -20,6 +20,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "rules": ("Id of the rule.", "hr-3"),
     "silences": ("Id of the silence.", "si-5"),
     "exemptions": ("Id of the exemption.", "x-6"),
+    "home": ("Page of Home: `overview`, `home_team`, `home_on_call` or `home_month`.", "home_team"),
     "idle": ("Id of the idle episode.", "e-21"),
     "policies": ("Id of the node of the tree that states the policy.", "q-9"),
     "imports": ("Id of the import, as its preview has it.", "i-3"),
@@ -53,7 +54,7 @@ STEERING = ("submit", "operate")
 OPERATING = ("operate",)
 HOOKING = ("operate", "admin")
 _BY_SCOPES: dict[tuple[str, ...], str] = {
-    (): "checkpoint_report step_times_report clock_choose own_webhook_put own_webhook_delete",
+    (): "checkpoint_report step_times_report clock_choose home_order_put home_order_delete own_webhook_put own_webhook_delete",
     ("read",): "costs_read costs_file costs_of_period costs_file_of_period cost_export_make cost_export_make_of_period cost_exports cost_export"
     " cost_export_file reconciliations audit_entries audit_entry",
     ("read", "admin"): "rate_cards rate_card",
@@ -62,12 +63,13 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "telemetry_sources telemetry_source_create telemetry_source_get telemetry_source_change telemetry_source_delete telemetry_source_test "
         "gpu_geometry gpu_geometry_delete gpu_health node_health nodes_drain_write planned_health_delete node_spare pause resume "
         "cluster_give_up_write cluster_remove_write "
+        "cluster_slurm cluster_slurm_put cluster_slurm_types cluster_slurm_import cluster_slurm_every cluster_local_add "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
         " cluster_outside"
         " alert_rule_delete alert_rule_try silence_make silence_delete alert_take fleet_defragmentation defragmentation_create defragmentation_end"
     ),
-    ("admin",): "group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
+    ("admin",): "cluster_slurm_accounts group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
     " reservation_approved reservation_denied budget_make budget_update budget_delete budget_except budget_exception_over"
     " costs_close reconciliation_make cost_mails cost_mail_make cost_mail_send cost_mail_delete rate_card_make rate_card_put"
     " rate_card_activate rate_card_delete"

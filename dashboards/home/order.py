@@ -117,6 +117,7 @@ def home_arrange(*, access: Access, page: str, columns: Sequence[Sequence[str]] 
             after[page] = [list(column) for column in columns]
         person.home_order = after
         person.save(update_fields=["home_order"])
+        access.actor.user.home_order = after
         audit_record(
             actor=access.actor,
             action="person.update",

@@ -6,6 +6,7 @@ from scheduler.api import (
     arrays,
     bulk,
     checkpoints,
+    connecting,
     events,
     evictions,
     fitting,
@@ -31,6 +32,7 @@ from scheduler.api import (
 router = Router()
 router.add_router("", hardware.router)
 router.add_router("", imports.router)
+router.add_router("", connecting.router)
 router.add_router("", checkpoints.router)
 router.add_router("", bulk.router)  # before single jobs, whose addresses hold any name
 router.add_router("", arrays.router)

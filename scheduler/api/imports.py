@@ -91,7 +91,7 @@ def inventory_preview(request: HttpRequest, body: ImportIn) -> HttpResponse:
         cluster=body.cluster,
         now=now(),
     )
-    return _previewed(preview)
+    return answered(previewed(preview))
 
 
 @router.get("/inventory/imports/{public_id}", response=ImportOut, url_name="import", summary="An import")
@@ -116,16 +116,17 @@ def inventory_discovery(request: HttpRequest, body: DiscoverIn) -> HttpResponse:
         answer = answered({"detail": "No GPU could be read.", "tried": nothing.tried, "advice": nothing.advice})
         answer.status_code = 409
         return answer
-    return _previewed(found.preview)
+    return answered(previewed(found.preview))
 
 
-def _previewed(preview: Preview) -> HttpResponse:
+def previewed(preview: Preview) -> dict[str, Any]:
+    """What a file would change. Raises ValidationError with every fault of the file."""
     if preview.faults:
         told: dict[str, list[str]] = {}
         for fault in preview.faults:
             told.setdefault(f"{fault.line}:{fault.column}", []).append(f"{fault.path}: {fault.message}" if fault.path else fault.message)
         raise ValidationError(told)
-    return answered({"id": preview.upload.public_id if preview.upload else None, "changes": _changes(preview.plan), "counts": preview.plan.counts})
+    return {"id": preview.upload.public_id if preview.upload else None, "changes": _changes(preview.plan), "counts": preview.plan.counts}
 
 
 def _changes(plan: Plan) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from django.db.models import Case, Count, Exists, IntegerField, OuterRef, QueryS
 from django.db.models.functions import Coalesce
 from django.http import Http404
 
+from gpufleet.core.faults import Missing
 from gpufleet.core.ranking import natural
 from quotas.permissions import Access, Can
 from scheduler.models import IN_SERVICE, Checkpoint, Cluster, Domain, Gpu, Health, Node, Pool, SlurmCluster, TopologyLevel
@@ -132,6 +133,15 @@ def cluster_for(access: Access, name: str) -> Cluster:
     if found is None:
         raise Http404(f"There is no cluster {name}.")
     return found
+
+
+def slurm_for(access: Access, name: str) -> SlurmCluster:
+    """How the Slurm of a cluster is reached, for those who operate it."""
+    access.must_everywhere(Can.OPERATE)
+    row = SlurmCluster.objects.select_related("cluster", "import_waits").filter(cluster=cluster_for(access, name)).first()
+    if row is None:
+        raise Missing(f"{name} is not connected to Slurm.")
+    return row
 
 
 def has_gpus() -> Exists:

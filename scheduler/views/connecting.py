@@ -1,6 +1,6 @@
 """Adding a cluster: each step is tried and shown, then its nodes are imported by the usual preview."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from django.contrib import messages
@@ -15,20 +15,19 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.backends.base import BackendError
 from scheduler.forms import LocalClusterForm, SlurmForm, SlurmTypesForm
-from scheduler.hardware.slurm import KnownType
 from scheduler.selectors.clusters import cluster_for, former_folders
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_add
-from scheduler.services.hardware.imports import import_preview
 from scheduler.services.hardware.local_checks import local_check
 from scheduler.services.hardware.slurm import (
     GresTypes,
     must_be_valid,
+    slurm_asked,
     slurm_choices,
     slurm_connect,
-    slurm_document,
     slurm_is_connected,
     slurm_known,
+    slurm_preview,
     slurm_row,
     slurm_types,
 )
@@ -36,7 +35,6 @@ from scheduler.services.hardware.slurm_accounts import accounts_propose, account
 from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_imports import import_every
 
-FIELDS = {"slurmrestd": "rest_url"}  # of steps that have not the name of their field
 LINES_TOLD = 5  # of what is left out, in a message
 
 
@@ -58,8 +56,8 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
         return _add_page(request, form, status=422, connected=connected)
     sent = form.cleaned_data
     shown = sent.keys() & request.POST.keys() - {"cluster"}  # what was not shown keeps its value
-    chosen = replace(known, **{field: sent[field] for field in shown})
     try:
+        chosen = slurm_asked(sent["cluster"], {field: sent[field] for field in shown})
         if "keep" in request.POST:
             made = slurm_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
             messages.success(request, f"{sent['cluster']} is connected.")
@@ -119,9 +117,8 @@ def slurm_import_page(request: HttpRequest, name: str) -> HttpResponse:
     form = SlurmTypesForm(request.POST, gres=types.unknown, known=types.known)
     if not form.is_valid():
         return _import_page(request, cluster, types, form, status=422)
-    named = {gres: KnownType(form.cleaned_data[f"name-{gres}"], form.cleaned_data[f"memory-{gres}"]) for gres in types.unknown}
-    text = slurm_document(cluster=name, types=named)
-    preview = import_preview(access=access, text=text, form="yaml", source=f"Slurm of {name}", remove_missing=False, now=now())
+    named = {gres: (form.cleaned_data[f"name-{gres}"], form.cleaned_data[f"memory-{gres}"]) for gres in types.unknown}
+    preview = slurm_preview(access=access, cluster=name, named=named, now=now(), types=types)
     if preview.upload is not None:
         return redirect("inventory_preview", public_id=preview.upload.public_id)
     return _import_page(request, cluster, types, form, status=422 if preview.faults else 200, faults=preview.faults, same=not preview.faults)
@@ -183,8 +180,8 @@ def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps:
     """What failed is said at its field as well."""
     failed = [step for step in steps if step.result == "failed"]
     for step in failed:
-        if (field := FIELDS.get(step.name, step.name)) in form.fields:
-            form.add_error(field, step.told)
+        if step.field in form.fields:
+            form.add_error(step.field, step.told)
     return _add_page(request, form, status=422 if failed else 200, steps=steps, failed=failed, **more)
 
 

@@ -158,6 +158,22 @@ def test_each_person_keeps_an_order_for_each_page(personas):
     assert parts(lead) == parts(other)
 
 
+def test_an_order_is_kept_over_http(personas):
+    client, address = personas.client("viewer"), "/api/v1/me/home/home_month"
+    turned = [["days", "departments"], ["budgets", "causes"]]
+
+    kept = client.put(address, {"columns": turned}, content_type="application/json")
+    assert (kept.status_code, kept.json()) == (200, {"page": "home_month", "columns": turned, "usual": False})
+    shown = {page["page"]: page["usual"] for page in client.get("/api/v1/me/home").json()["items"]}
+    assert shown == {page: page != "home_month" for page in USUAL}
+    assert client.delete(address).status_code == 204
+    assert not User.objects.get(username="viewer").home_order
+
+    refused = client.put(address, {"columns": [["days"], ["budgets"]]}, content_type="application/json")
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "columns")
+    assert client.delete("/api/v1/me/home/nowhere").status_code == 404
+
+
 def test_an_order_names_each_part_once(personas):
     client = personas.client("viewer")
     for columns in (

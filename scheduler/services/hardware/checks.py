@@ -15,6 +15,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 MEANS = "Jobs for this cluster do not start until this works."
 PATIENCE = 5.0  # seconds for a file system
+FIELDS = {"slurmrestd": "rest_url"}  # of steps that have not the name of their field
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Step:
         if not self.tried:
             return "skipped"
         return "failed" if self.hinders else "warning" if self.findings else "ok"
+
+    @property
+    def field(self) -> str:
+        """The field of a form or a body that it tries, where there is one of that name."""
+        return FIELDS.get(self.name, self.name)
 
     @property
     def told(self) -> str:

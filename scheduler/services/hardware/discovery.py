@@ -1,6 +1,6 @@
 """Discovery: what this machine has goes the way of every import, by a preview."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from django.conf import settings
@@ -8,10 +8,10 @@ from django.conf import settings
 from quotas.permissions import Access, Can
 from scheduler.hardware.discovery import Machine, document_of, machine_read
 from scheduler.models import Cluster, GpuType, Node
-from scheduler.services.hardware.checks import StepsFailed
+from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.imports import Preview, import_preview
 from scheduler.services.hardware.local_checks import local_check
-from scheduler.services.hardware.slurm import must_be_of
+from scheduler.services.hardware.slurm import must_be_local
 
 DEFAULT_CLUSTER = "local"
 
@@ -21,6 +21,7 @@ class Discovered:
     machine: Machine
     document: str
     preview: Preview
+    steps: list[Step] = field(default_factory=list)
 
 
 def machine_document(machine: Machine, cluster: str = "") -> str:
@@ -43,12 +44,11 @@ def machine_add(*, access: Access, cluster: str, now: datetime) -> Discovered:
     Raises ValidationError for a cluster that is another one's, and StepsFailed.
     """
     access.must_everywhere(Can.OPERATE)
-    if row := Cluster.objects.filter(name=cluster).first():
-        must_be_of(row, "local")
+    must_be_local(cluster)
     steps = local_check()
     if any(step.hinders for step in steps):
         raise StepsFailed(steps)
-    return machine_discover(access=access, cluster=cluster, now=now)
+    return replace(machine_discover(access=access, cluster=cluster, now=now), steps=steps)
 
 
 def machine_discover(*, access: Access, cluster: str, now: datetime) -> Discovered:

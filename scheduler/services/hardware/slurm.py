@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -15,6 +16,7 @@ from django.core.validators import slug_re
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
+from gpufleet.core.findings import some
 from gpufleet.core.ids import public_id
 from quotas.permissions import Access, Can
 from scheduler.backends.registry import slurm_settings
@@ -24,6 +26,7 @@ from scheduler.hardware.slurm import KnownType, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 from scheduler.notify.outgoing import Refused, Rules, target_of
 from scheduler.services.hardware.checks import Step, StepsFailed
+from scheduler.services.hardware.imports import Preview, import_preview
 from scheduler.services.hardware.slurm_checks import slurm_check
 
 # slurmrestd stands beside the controller. Who may name it is limited instead: by command, or one that the settings list.
@@ -147,6 +150,33 @@ def slurm_choices(known: Settings) -> Choices:
     return Choices(tuple(users), tuple(urls))
 
 
+def slurm_asked(cluster: str, given: Mapping[str, Any]) -> Settings:
+    """How a cluster is reached once somebody has changed `given` of it by a browser or a program. Raises ValidationError for what the settings do not
+    let them choose."""
+    known = slurm_known(cluster)
+    choices, chosen = slurm_choices(known), replace(known, **given)
+    faults: dict[str, list[str]] = {}
+    if not choices.users:
+        faults["user"] = ["The console runs as root, and no user is allowed for jobs: set GPUFLEET_SLURM_USERS."]
+    elif chosen.user not in choices.users:
+        faults["user"] = [f"GPUFLEET_SLURM_USERS allows {some(list(filter(None, choices.users))) or 'the user of the console alone'}."]
+    if chosen.rest_url and chosen.rest_url not in choices.rest_urls:
+        faults["rest_url"] = [f"GPUFLEET_SLURM_REST_URLS allows {some(choices.rest_urls) or 'none'}."]
+    if faults:
+        raise ValidationError(faults)
+    return chosen
+
+
+def must_be_local(cluster: str) -> None:
+    """A cluster of this name is, or would be, this machine's own. Raises ValidationError."""
+    try:
+        Cluster(name=cluster).clean_fields(exclude={"public_id"})
+    except ValidationError as fault:
+        raise ValidationError({"cluster": fault.messages}) from fault
+    if row := Cluster.objects.filter(name=cluster).first():
+        must_be_of(row, "local")
+
+
 def must_be_of(row: Cluster, backend: str) -> None:
     if row.backend != backend:
         raise ValidationError({"cluster": f"Cluster {row.name} runs on the back-end {row.backend}."})
@@ -193,6 +223,30 @@ def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
     labels = dict(Node.objects.filter(cluster=row.cluster, removed_at__isnull=True).values_list("name", "labels"))
     kinds = {**known, **given, **wanted}
     return document_of(nodes, topology, cluster=cluster, types=kinds, new_cluster=False, split=_split(row.cluster_id), labels=labels)
+
+
+def slurm_preview(
+    *, access: Access, cluster: str, named: Mapping[str, tuple[str, int | None]], now: datetime, types: GresTypes | None = None
+) -> Preview:
+    """What an import of a connected cluster would change. `named` has the type of the inventory, and the memory of a new one, for each type of GRES
+    that is not known; `types` is what was found before.
+
+    Raises ValidationError for what is missing there, and BackendError where Slurm does not answer.
+    """
+    types = types or slurm_types(access=access, cluster=cluster)
+    faults: dict[str, list[str]] = {}
+    for gres in types.unknown:
+        name, memory = named.get(gres, ("", None))
+        if not name:
+            faults[f"types.{gres}"] = ["The type of the inventory is required."]
+        elif name not in types.known and memory is None:
+            faults[f"types.{gres}.memory_mib"] = [f"{name} is not in the inventory: its memory is required."]
+    for gres in sorted(named.keys() - set(types.unknown)):
+        faults[f"types.{gres}"] = ["It is known already." if gres in types.found else f"No node of {cluster} has GPUs of this type."]
+    if faults:
+        raise ValidationError(faults)
+    text = slurm_document(cluster=cluster, types={gres: KnownType(*one) for gres, one in named.items()})
+    return import_preview(access=access, text=text, form="yaml", source=f"Slurm of {cluster}", remove_missing=False, now=now)
 
 
 def types_given(row: SlurmCluster, nodes: Sequence[SlurmNode]) -> dict[str, str]:

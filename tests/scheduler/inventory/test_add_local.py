@@ -51,6 +51,27 @@ def test_each_step_is_tested_and_the_cluster_is_there_once_its_preview_is_applie
     assert again.url == reverse("cluster", args=["here"])
 
 
+def test_the_same_over_http(alone, settings):
+    address = "/api/v1/clusters/here/local"
+    tried = alone.post(f"{address}?dry_run=true").json()
+    assert (tried["id"], tried["passes"], [step["name"] for step in tried["steps"]]) == (None, True, ["local jobs", "user", "folders", "GPUs"])
+    assert not InventoryImport.objects.exists()
+
+    preview = alone.post(address).json()
+    assert (preview["passes"], preview["id"], Cluster.objects.exists()) == (True, InventoryImport.objects.get().public_id, False)
+    assert alone.post(f"/api/v1/inventory/imports/{preview['id']}/apply").status_code == 200
+    assert Cluster.objects.get(name="here").backend == "local"
+
+    settings.LOCAL = {**settings.LOCAL, "LOCAL": False}
+    refused = alone.post(address)
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "")
+    assert "local jobs: " in refused.json()["errors"][0]["message"]
+    assert "Set GPUFLEET_LOCAL=on" in refused.json()["errors"][0]["message"]
+    builders.cluster("other", backend="simulated")
+    for name in ("other", "no name"):
+        assert [error["path"] for error in alone.post(f"/api/v1/clusters/{name}/local?dry_run=true").json()["errors"]] == ["cluster"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "step", "words"),
     [
