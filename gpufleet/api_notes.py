@@ -42,6 +42,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "rate-cards": ("Id of the rate card.", "rc-2"),
     "sources": ("Id of the Prometheus server.", "ps-1"),
     "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
+    "throughput": ("What a description names as its `template`: `notebook`, or `org/team:name`.", "acme/research/nlp:serve"),
     "tokens": ("Id of the token; not its secret.", "t-9"),
     "views": ("Id of the saved view.", "v-2"),
     "webhooks": ("Id of the webhook.", "w-4"),
@@ -83,7 +84,8 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " webhooks webhook webhook_create webhook_update webhook_delete webhook_rotate webhook_try deliveries delivery delivery_again"
     " what_if_make what_if_options what_if_end",
     WRITING: "reservation_make reservation_look reservation_update reservation_ended reservation_put_back reservation_window_ended"
-    " job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone",
+    " job_view_create job_view_delete job_followed job_unfollowed notice_choices_put notices_mark notices_try template_put template_gone"
+    " throughput_put",
 }
 # Of a token with any one of them, as far as the role of its owner reaches. What is not named is open to all.
 SCOPES = {name: scopes for scopes, names in _BY_SCOPES.items() for name in names.split()}

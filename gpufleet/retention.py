@@ -148,6 +148,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.CheckpointShard", None, why="Part of its checkpoint."),
     Kind("scheduler.JobTemplate", None, why="Archived, not deleted: jobs name it."),
     Kind("scheduler.JobTemplateVersion", None, why="What a job began with must be explicable."),
+    Kind("scheduler.TemplateSpeeds", None, why="What a job was given must be explicable."),
     Kind("scheduler.JobDraft", None, why="Its owner's; the newest twenty of each person."),
     Kind("scheduler.Schedule", None, why="Its owner's, until removed; 200 of each person at most."),
     Kind("scheduler.SavedView", None, why="Its owner's; fifty of each list and person at most."),

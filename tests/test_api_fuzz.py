@@ -61,7 +61,7 @@ DESCRIPTIONS = "job_submit|job_fit|job_copy|job_batch|job_change|job_change_look
 UNSAID = [
     Unsaid(LISTS, "after|before", "Places in a list are signed, and a page lies behind one row or before one."),
     Unsaid(LISTS, "cluster|pool|type|rule", "Which clusters, pools, GPU types and rules there are."),
-    Unsaid("quota_list|templates|job_history|job_views", "after", "Places in a list are signed."),
+    Unsaid("quota_list|templates|throughputs|job_history|job_views", "after", "Places in a list are signed."),
     Unsaid("checkpoint_report", "shard|shards|step", "What other ranks reported must agree with it."),
     Unsaid(
         DESCRIPTIONS, ".*", "Many rules between the values of a job, and which quotas, templates, types and jobs there are: a dry run tells them."
@@ -82,6 +82,7 @@ UNSAID = [
         "Times lie ahead, in a zone that there is, by an expression in five fields.",
     ),
     Unsaid("template_gone", "ref", "Which templates there are."),
+    Unsaid("throughput_put", "ref|speeds.*|adopt|seen", "Which templates and GPU types there are, what was stated, and what is measured."),
     Unsaid(
         "notice_choices_put",
         "zone|quiet_from|quiet_until|ways[.].*",

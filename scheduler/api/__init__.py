@@ -22,6 +22,7 @@ from scheduler.api import (
     saved_views,
     schedules,
     sooner,
+    template_speeds,
     templates,
     usage,
     webhooks,
@@ -49,6 +50,7 @@ router.add_router("", reservations.router)
 router.add_router("", logs.router)
 router.add_router("", log_stream.router)
 router.add_router("", fitting.router)
+router.add_router("", template_speeds.router)
 router.add_router("", templates.router)
 router.add_router("", loop.router)
 router.add_router("", webhooks.router)

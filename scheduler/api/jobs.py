@@ -168,6 +168,7 @@ class JobDetailOut(JobOut):
     checkpoints: list[CheckpointOut]
     alignment: AlignmentOut | None = Field(description="Null of a job on fewer than two nodes.")
     may_steer: bool
+    template_speeds: int | None = Field(description="Which speeds of its template it was given; null where it states its own, or has none.")
     template_ref: str | None = Field(description="As a description names that version: org/nlp:serve@3. Null where the caller may not begin with it.")
 
 
@@ -606,6 +607,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],
         "alignment": _alignment(attempts[0], sittings) if attempts else None,
         "may_steer": steers,
+        "template_speeds": found.template_speeds,
         "template_ref": (origin.exact or None) if (origin := template_of(access, found)) else None,
     }
 

@@ -59,7 +59,7 @@ from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
-from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion
+from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
 
 __all__ = [
@@ -139,6 +139,7 @@ __all__ = [
     "SlurmRun",
     "SplitState",
     "SubmissionKey",
+    "TemplateSpeeds",
     "TopologyLevel",
     "UsageStep",
     "UsualDemand",

@@ -65,6 +65,9 @@ class Job(models.Model):
         max_length=60, null=True, blank=True, help_text="The public id of the template that it began with, or the name of a shipped one."
     )
     template_version = models.PositiveIntegerField(null=True, blank=True)
+    template_speeds = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Which speeds of its template it was given, by their number; null: its own, or none."
+    )
     schedule = models.CharField(max_length=24, null=True, blank=True, help_text="The public id of the schedule that submitted it.")
     due_at = MomentField(null=True, blank=True, help_text="When that schedule was due; the wall clock may have been later.")
     retry_limit = models.PositiveSmallIntegerField(default=0)

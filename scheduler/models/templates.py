@@ -46,6 +46,25 @@ class JobTemplateVersion(models.Model):
         return f"{self.template_id}@{self.number}"
 
 
+class TemplateSpeeds(models.Model):
+    """How fast jobs of a template run on each GPU type, as a person stated it. Rows are never changed, only followed by newer ones."""
+
+    template = models.CharField(max_length=60, help_text="The public id of the template, or the name of a shipped one.")
+    number = models.PositiveIntegerField()
+    speeds = models.JSONField(default=dict, help_text="By GPU type; the fastest is 1, 0 is never used. Empty: nothing is stated any more.")
+    runs = models.JSONField(default=dict, help_text="By GPU type: on how many completed runs a measured speed that was adopted rests.")
+    at = MomentField(default=now)
+    author_name = models.CharField(max_length=160)
+    reason = models.CharField(max_length=280, blank=True)
+
+    class Meta:
+        db_table = "template_speeds"
+        constraints = [models.UniqueConstraint(fields=["template", "number"], name="template_speeds_once")]
+
+    def __str__(self) -> str:
+        return f"speeds {self.number} of {self.template}"
+
+
 class JobDraft(models.Model):
     """What somebody was about to submit. It is its owner's alone."""
 

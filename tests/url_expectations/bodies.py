@@ -237,5 +237,14 @@ def template_json(world: World) -> dict[str, Any]:
     return {"quota": world.team.path, "name": "own", "title": "Own", "body": {"gpus": 1}}
 
 
+def speeds_json(world: World) -> dict[str, Any]:
+    return {"ref": world.template, "speeds": {builders.gpu_type().name: 1}}
+
+
+def speeds_form(world: World) -> dict[str, Any]:
+    builders.gpu(builders.node(gpus=1))
+    return {f"speed.{builders.gpu_type().name}": "1", "seen": "0"}
+
+
 def token_json(world: World) -> dict[str, Any]:
     return {"name": "made by a program", "scopes": ["admin"], "expires_at": (now() + timedelta(hours=1)).isoformat()}
