@@ -341,6 +341,9 @@ def show(arguments: Sequence[str]) -> int:
     facts += [("Parameters", plain(" ".join(f"{key}={value}" for key, value in (job["parameters"] or {}).items())))]
     made = job["template_ref"] or (f"{job['template']}, version {job['template_version']}" if job["template"] else "")
     facts += [("Template", plain(made))]
+    if speeds := job["spec"].get("throughput"):
+        whose = f", number {job['template_speeds']} of its template" if job["template_speeds"] else ""
+        facts += [("Speeds", plain(", ".join(f"{name} {speed:g}" for name, speed in speeds.items()) + whose))]
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]

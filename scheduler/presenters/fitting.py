@@ -53,6 +53,7 @@ class FitView:
     takers: str  # who could put it out
     others: tuple[str, ...]  # what it does to others
     notes: tuple[str, ...]
+    speeds: tuple[str, ...]  # which type is tried first and why
     better: tuple[Better, ...]
 
 
@@ -86,6 +87,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
         takers=_takers(fit, told),
         others=_others(fit, told),
         notes=_notes(fit),
+        speeds=_speeds(fit),
         better=tuple(better_of(change.path, change.to, change.at, change.now) for change in fit.changes),
     )
 
@@ -170,6 +172,24 @@ def _notes(fit: Fit) -> tuple[str, ...]:
     *first, last = fit.without_images
     named = f"{', '.join(first)} and {last}" if first else last
     return (f"It names an image, so it does not run on {named}: no images are run there.", *fit.budgets)
+
+
+def _speeds(fit: Fit) -> tuple[str, ...]:
+    """Which type is tried first and why, where it never runs, and where the speeds come from."""
+    if not fit.on_types and not fit.zero_types:
+        return ()
+    told = []
+    if fit.on_types:
+        first, *rest = fit.on_types
+        alike = [one.gpu_type for one in rest if one.speed == first.speed]
+        why = "it is the fastest of the types that the job accepts" if rest else "it is the only type on which the job can run"
+        if alike:
+            why = f"it is as fast as {' and '.join(alike)} and comes first in the job's types, or by name"
+        told.append(f"{first.gpu_type} is tried first: {why}.")
+    if fit.zero_types:
+        told.append(f"Never on {' or '.join(fit.zero_types)}: the speed there is 0.")
+    told.append(f"Speeds of the template {fit.speeds_of}, number {fit.speeds_number}." if fit.speeds_of else "Speeds as the job states them.")
+    return tuple(told)
 
 
 # Of one, and of several.
@@ -265,5 +285,8 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
             }
             for one in fit.on_types
         ],
+        "types_text": list(view.speeds),
+        "speeds_of": fit.speeds_of or None,
+        "speeds_number": fit.speeds_number or None,
         "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": change_said(one.path, one.to)} for one in fit.changes],
     }

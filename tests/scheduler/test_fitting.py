@@ -15,6 +15,7 @@ from quotas.permissions import Access
 from quotas.services.budgets import budget_create
 from scheduler.engine.model.plan import Decision
 from scheduler.engine.model.reasons import Reason
+from scheduler.jobs.template_rules import SHIPPED_BY_REF
 from scheduler.models import Job
 from scheduler.presenters.fitting import fit_view
 from scheduler.selectors.templates import templates_visible
@@ -23,6 +24,7 @@ from scheduler.services.forecasts.fitting import Fit, fit_of
 from scheduler.services.forecasts.presets import preset_fits
 from scheduler.services.forecasts.proposals import changed
 from scheduler.services.jobs.submission import submission_create, submissions_check
+from scheduler.services.jobs.template_speeds import speeds_state
 from tests import builders
 from tests.builders import NOON
 from tests.scheduler.loop.worlds import H100, Loop, submit
@@ -415,6 +417,34 @@ def test_the_panel_and_the_api_tell_of_each_type(two_types):
     panel = client.post("/jobs/new/look", form).json()["fit"]
     assert "By GPU type" in panel and "0.45×" in panel
     assert "cut off by its limit" in panel
+
+
+def test_which_type_is_tried_first_and_why_is_told_with_where_the_speeds_come_from(two_types):
+    lead, template = two_types.access("team_lead"), SHIPPED_BY_REF["fine-tune"]
+
+    def said(**wish):
+        return fit_view(fit(lead, estimate_s=60, **wish), lead, {}).speeds
+
+    assert said() == ()
+    assert said(throughput={H100: 0.4}) == (
+        f"{A100} is tried first: it is the fastest of the types that the job accepts.",
+        "Speeds as the job states them.",
+    )
+    tied = said(throughput={H100: 1}, gpu_types=[H100, A100])
+    assert tied[0] == f"{H100} is tried first: it is as fast as {A100} and comes first in the job's types, or by name."
+    assert fit(lead, throughput={H100: 1}, gpu_types=[H100, A100]).gpu_type == H100
+    speeds_state(access=two_types.access("operator"), template=template, speeds={H100: 0, A100: 3}, now=NOON)
+    assert said(template="fine-tune") == (
+        f"{A100} is tried first: it is the only type on which the job can run.",
+        f"Never on {H100}: the speed there is 0.",
+        "Speeds of the template fine-tune, number 1.",
+    )
+    given = fit(lead, template="fine-tune")
+    assert (given.gpu_type, given.speeds_of, given.speeds_number) == (A100, "fine-tune", 1)
+    told = two_types.client("team_lead").post(
+        "/api/v1/fit", {"name": "train", "quota": PATH, "template": "fine-tune"}, content_type="application/json"
+    )
+    assert told.json()["speeds_number"] == 1 and told.json()["types_text"][0].startswith(A100)
 
 
 def test_a_budget_that_it_would_use_up_is_told_before_it_is_submitted(two_nodes):

@@ -34,7 +34,7 @@ from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
-from scheduler.jobs.stored import most_of, roles_of, takes_gpus
+from scheduler.jobs.stored import most_of, roles_of, takes_gpus, types_of
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
@@ -115,7 +115,10 @@ class Fit:
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
     budgets: tuple[str, ...]  # those that it would bring near their end, or beyond it
-    on_types: tuple[OnType, ...]  # the fastest first; empty where it states no speeds
+    on_types: tuple[OnType, ...]  # as they are tried, the fastest first; empty where it states no speeds
+    zero_types: tuple[str, ...]  # which it would accept and never stands on: its speed there is 0
+    speeds_of: str  # the template that gave it these speeds, as it states none; and their number
+    speeds_number: int
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
     wanted_milli: int  # whole GPUs that an elastic job asks for at most; it may start on fewer
 
@@ -499,6 +502,9 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         waits_for=held,
         budgets=budgets.notes,
         on_types=_on_types(said, found, standing, rates),
+        zero_types=_zero_types(said),
+        speeds_of=checked.template.ref if checked.template and checked.speeds else "",
+        speeds_number=checked.speeds or 0,
         without_images=clusters_without_images() if said.launch.image is not None else (),
         wanted_milli=sum(1000 * (role.get("gpus") or 0) * most_of(role) for role in roles_of(said.spec)),
     )
@@ -534,15 +540,25 @@ def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rat
     roles = [role for role in roles_of(said.spec) if takes_gpus(role)]
     # A part that is stated by its memory is charged otherwise on GPUs of another size.
     alike = not any(role.get("gpu_memory_gb") for role in roles)
+    named = types_of(said.spec)
     rows = []
-    for name in sorted(GROUNDS.types_of(None)):
-        speed = speed_on(said.spec, name)
-        if not speed or any(name not in (role.get("gpu_types") or (name,)) for role in roles):
+    for name in _types_accepted(said):
+        if not (speed := speed_on(said.spec, name)):
             continue
         run = seconds_at(speed, said.estimate_s, said.limit_s)
         cost = _cost(found.milli, run, rates.get(name)) if alike or name == found.quota_type else None
         rows.append(OnType(name, speed, run, is_cut(speed, said.estimate_s, said.limit_s), cost, name in standing))
-    return tuple(sorted(rows, key=lambda row: (-row.speed, row.gpu_type)))
+    return tuple(sorted(rows, key=lambda row: (-row.speed, named.index(row.gpu_type) if named else 0, row.gpu_type)))
+
+
+def _types_accepted(said: JobDescription) -> list[str]:
+    """Types of the fleet that all its roles accept, whatever its speed there."""
+    roles = [role for role in roles_of(said.spec) if takes_gpus(role)]
+    return [name for name in sorted(GROUNDS.types_of(None)) if all(name in (role.get("gpu_types") or (name,)) for role in roles)]
+
+
+def _zero_types(said: JobDescription) -> tuple[str, ...]:
+    return tuple(name for name in _types_accepted(said) if not speed_on(said.spec, name)) if said.throughput else ()
 
 
 def _tried(checked: Checked, now: datetime, *, dated: bool = True) -> tuple[Trial, datetime] | None:

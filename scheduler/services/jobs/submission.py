@@ -30,10 +30,12 @@ from scheduler.engine.model.values import Kind, Role
 from scheduler.jobs.reading import Faults, read_description
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.storable import TOO_DEEP, text_is_storable, unstorable
+from scheduler.jobs.stored import roles_of, takes_gpus
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.writing import DUE_AT
-from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance, Node
+from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance, Node, TemplateSpeeds
 from scheduler.notify.happenings import Happened
+from scheduler.selectors.template_speeds import speeds_given
 from scheduler.selectors.templates import template_named
 from scheduler.services.jobs.marks import marks_write
 from scheduler.services.loop.lease import lease_want
@@ -69,6 +71,7 @@ class Checked:
     gpus_milli: int
     after: tuple[tuple[int, bool], ...]  # jobs, and whether only their success will do
     template: Template | None = None
+    speeds: int | None = None  # by number those of its template that it was given, as it states none
 
     @property
     def count(self) -> int:
@@ -170,6 +173,7 @@ class _Checker:
         self.facts = _facts_now(clusters)
         self.clusters = clusters
         self._templates: dict[str, Template | None] = {}
+        self._speeds: dict[str, TemplateSpeeds | None] = {}
         self._usual_classes: dict[str, str] = {}
         self._quotas: dict[str, tuple[QuotaNode | None, str]] = {path: self._judge_quota(path, rows) for path, rows in zip(named, nodes, strict=True)}
 
@@ -187,12 +191,13 @@ class _Checker:
         if any(TOO_DEEP in messages for messages in wrong.values()):
             return None, wrong
         raw, template, bound = self._with_template(raw)
+        raw, given = self._with_speeds(raw, template)
         read = read_description(raw)
         if read.rest is None or (wrong and unstorable(read.rest.model_dump())):
             return None, read.faults | wrong
-        checked, further = self._check(read.rest)
+        checked, further = self._check(read.rest, "template" if given else "throughput")
         if read.description is not None and not bound and not wrong:
-            return replace(checked, template=template) if checked is not None else None, further
+            return replace(checked, template=template, speeds=given) if checked is not None else None, further
         further = wrong | bound | further
         # What else is wrong is told in the same round.
         return None, read.faults | {path: messages for path, messages in further.items() if read.is_new(path)}
@@ -214,7 +219,17 @@ class _Checker:
             found["template"] = [f"It is for {template.quota} and what lies below."]
         return whole, template, found
 
-    def _check(self, description: JobDescription) -> tuple[Checked | None, Faults]:
+    def _with_speeds(self, raw: Any, template: Template | None) -> tuple[Any, int | None]:
+        """With the speeds of its template where it states none, and their number. Types that the fleet no longer knows are left out."""
+        if template is None or raw.get("throughput") is not None:
+            return raw, None
+        if template.key not in self._speeds:
+            self._speeds[template.key] = speeds_given(template)
+        given = self._speeds[template.key]
+        known = {name: speed for name, speed in given.speeds.items() if name in self.types} if given is not None else {}
+        return ({**raw, "throughput": known}, given.number) if given is not None and known else (raw, None)
+
+    def _check(self, description: JobDescription, speeds_at: str) -> tuple[Checked | None, Faults]:
         faults: dict[str, list[str]] = defaultdict(list)
         quota, fault = self._quota(description.quota)
         if fault:
@@ -224,6 +239,7 @@ class _Checker:
         if not description.due_after(self.now):
             faults["deadline"].append("It lies in the past.")
         self._check_types(description, faults)
+        self._check_speeds(description, speeds_at, faults)
         kind = self._kind(description, faults)
         if kind is not None:
             self._check_backends(description, kind, faults)
@@ -259,6 +275,20 @@ class _Checker:
             if unknown:
                 known = ", ".join(sorted(self.types)) or "none yet"
                 faults[path].append(f"The fleet knows no {', '.join(unknown)}; it knows {known}.")
+
+    def _check_speeds(self, description: JobDescription, speeds_at: str, faults: dict[str, list[str]]) -> None:
+        """A job that can run on no type that it accepts is refused where that is said: at the types that it names, or where its speeds come from."""
+        speeds = description.throughput or {}
+        for place, role in enumerate(roles_of(description.spec) if 0 in speeds.values() else ()):
+            named = role.get("gpu_types") or ()
+            accepted = list(named) or sorted(self.types)
+            if not takes_gpus(role) or not accepted or any(speeds.get(name, 1) for name in accepted):
+                continue
+            own = description.roles is not None and description.roles[place].gpu_types
+            path = f"roles[{place}].gpu_types" if own else "gpu_types" if named else speeds_at
+            whose = "the speeds of its template are" if speeds_at == "template" else "its throughput is"
+            if not faults[path]:
+                faults[path].append(f"It can run on no type that it accepts: {whose} 0 on {', '.join(accepted)}.")
 
     def _kind(self, description: JobDescription, faults: dict[str, list[str]]) -> Kind | None:
         found = self.kinds.judge(description.spec, description.job_class, description.priority, description.preemptible_column)
@@ -446,6 +476,7 @@ def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due |
         parameters=own,
         template=checked.template.key if checked.template else None,
         template_version=checked.template.version if checked.template else None,
+        template_speeds=checked.speeds,
         schedule=due.schedule if due else None,
         due_at=due.at if due else None,
         retry_limit=said.retries,
