@@ -347,7 +347,7 @@ class JobDescription(Part):
         default=DEFAULT_GRACE_SECONDS, description="Between the signal and the end by force."
     )
     throughput: Annotated[
-        dict[Word, Number] | None, Shown("Relative speed by type", "One TYPE=factor a line; 1 where none is stated, 0: can't run there.")
+        dict[Word, Number] | None, Shown("Relative speed by type", "One TYPE=factor a line; 0: never there. Empty: its template's.")
     ] = Field(default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there.")
     checkpoint: Annotated[Saving | None, Shown("Checkpoints", choices=(("null", "Can't be moved"),), blank="As stated below")] = Field(
         default=None, description="null in so many words: it can't be moved."
