@@ -31,7 +31,6 @@ class Prospects(ABC):
         self.cycle = cycle
         self._entries: list[Entry] = []
         self._read = 0  # so much of the cluster's journal is in the look-ahead
-        self._hosts_bind: bool | None = None
         # Nobody gives way to a reservation where none is made.
         self._lends = "backfill" in cycle.settings.passes and cycle.settings.backfill_depth > 0
 
@@ -262,13 +261,7 @@ class Prospects(ABC):
     @property
     def hosts_bind(self) -> bool:
         """Whether processors or memory of a host could run out before its GPUs do."""
-        if self._hosts_bind is None:
-            self._hosts_bind = any(
-                not gpus or cpus * there > room * gpus or memory * there > space * gpus
-                for gpus, cpus, memory in self.cycle.cluster.forms.asked
-                for there, room, space in self.cycle.grid.hosts
-            )
-        return self._hosts_bind
+        return self.cycle.cluster.state.crowding > 0
 
     def rehearsal(self, ahead: Lookahead) -> Rehearsal:
         """The fleet over time with what is reserved on it, to try jobs on it."""

@@ -47,6 +47,11 @@ class Form:
         roles = self.kind.roles
         return max([place for place, role in enumerate(roles) if role.least and role.gpus], key=lambda place: roles[place].gpus, default=None)
 
+    @cached_property
+    def crowds(self) -> bool:
+        """Whether its workers could use up the processors or memory of a host before its GPUs."""
+        return any(_crowds(role, self.grid) for role in self.kind.roles)
+
     def eligible(self, place: int, quota_type: int, *, suspect: bool, spare: bool) -> Eligible:
         key = (place, quota_type, suspect, spare)
         if key not in self._eligible:
@@ -117,7 +122,6 @@ class Forms(dict[int, Form]):
         self.gpuless = False  # ask for no whole GPU
         self.choosy = self.by_memory = False  # accept several types; ask for a part by memory
         self.least_level = (0, 0)  # of class and number: nobody stands below it
-        self.asked: set[tuple[int, int, int]] = set()  # GPUs, processors and memory of workers that ask for something of the host
 
     def serve(self, scenario: Scenario) -> bool:
         """Whether they are valid for a scenario as well."""
@@ -141,12 +145,17 @@ class Forms(dict[int, Form]):
         self.instances |= form.kind.sharing == "mig"
         self.choosy |= len(form.types) > 1
         self.by_memory |= any(role.memory_mib is not None for role in form.kind.roles)
-        self.asked.update((role.gpus, role.cpu_milli, role.host_memory_mib) for role in form.kind.roles if role.cpu_milli or role.host_memory_mib)
 
 
 def _ground_of(scenario: Scenario) -> tuple[object, ...]:
     """The fleet, and how it is filled: what would fit were it empty depends on both."""
     return scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
+
+
+def _crowds(role: Role, grid: Grid) -> bool:
+    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
+    asks = cpus or memory
+    return bool(asks) and any(not gpus or cpus * there > room * gpus or memory * there > space * gpus for there, room, space in grid.hosts)
 
 
 def _plain(kind: Kind, grid: Grid) -> bool:

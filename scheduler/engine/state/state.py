@@ -53,6 +53,7 @@ class State:
         self.works: list[Work] = []
         self.leavers: dict[Work, tuple[Seat, ...]] = {}  # who leaves places that are still held, and which
         self.ending = 0  # how many stand of whom it is known when they leave, or who give way
+        self.crowding = 0  # how many may use up a host before its GPUs
         self.queues = Queues()
         self.turn = 0  # of the plan that is being made: what another one than the last has told is out of date
         self.told: Told | None = None
@@ -149,6 +150,7 @@ class State:
         if not since.in_place:
             for at in range(since.first, len(works)):
                 works[at].order = at
+        self.crowding += sum([work.form.crowds for work in since.come]) - sum([work.form.crowds for work in since.gone])
         for work in since.gone:
             self.leavers.pop(work, None)
             if work.seats:

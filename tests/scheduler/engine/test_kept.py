@@ -194,6 +194,11 @@ def test_so_is_one_in_which_others_than_before_are_charged_to_a_window():
     holds_through(parse(scenario_random(2360, "tiny")), ["submit", "node", "requeue", "order", "nothing"], 2360)
 
 
+def test_so_is_one_after_whoever_asked_for_much_of_a_host_has_gone():
+    """Nobody's processors bind any more, though a job that they bound has left what is known of its kind."""
+    holds_through(parse(scenario_random(11686, "medium")), ["stop", "stop", "nothing", "nothing", "cancel", "stop", "later", "nothing"], 11686)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_whole_simulation_is_the_same_with_and_without_what_is_kept(seed: int):
     scenario = parse(cases.simulated(seed, 120))
