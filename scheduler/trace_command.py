@@ -11,10 +11,9 @@ import orjson
 from scheduler.cli import BAD_INPUT, whole
 from scheduler.scenarios.faults import ScenarioError
 from scheduler.scenarios.reading import load
-from scheduler.traces.rows import File, Imported, Shape, TraceFault
+from scheduler.traces.rows import File, Imported, Shape, TraceFault, shape_of
 
 TRACES = ("gavel", "helios", "openb", "philly")  # each a module of scheduler.traces
-MOST_NODES = 100_000
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,8 +78,7 @@ def _trace_text(name: str) -> str:
 
 
 def _shape(text: str) -> Shape:
-    size, _, gpu_type = text.partition(":")
-    count, _, gpus = size.partition("x")
-    if not (count.isdecimal() and gpus.isdecimal() and 0 < int(count) <= MOST_NODES and 0 < int(gpus) <= 64):
-        raise argparse.ArgumentTypeError(f"{text} is not COUNTxGPUS[:TYPE] with at most {MOST_NODES} nodes of at most 64 GPUs, such as 6x4:v100")
-    return Shape(int(count), int(gpus), gpu_type or None)
+    try:
+        return shape_of(text)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(str(fault)) from None

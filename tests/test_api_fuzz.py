@@ -131,7 +131,10 @@ UNSAID = [
     Unsaid("step_times_report", "seconds[.].*", "Ranks are whole numbers: a description says nothing of keys."),
     Unsaid("idle_exemption_create", "quota|job|until", "One of the two, that there is, until a time ahead."),
     Unsaid("inventory_preview", "[0-9]+:[0-9]+", "The text is a file of its own: its faults have a line and a column."),
-    Unsaid("what_if_make", "nodes.*|", "Which nodes there are, each named once, and something differs from today."),
+    Unsaid(
+        "what_if_make", "nodes.*|queue|change|", "Which nodes, quotas and drafts there are, each node named once, and something differs from today."
+    ),
+    Unsaid("trace_make", "files.*|nodes.*|limit|title", "The texts are files of their own, which name nodes or need some; a title has words."),
     Unsaid("cluster_slurm_.*|cluster_local_add", ".*|", "Which clusters there are, what their Slurm has, and which steps fail on this machine."),
     Unsaid("home_order_put", "columns", "Each part of the page once, in two columns."),
     Unsaid("inventory_discovery", "cluster|", "Which clusters there are."),

@@ -71,6 +71,8 @@ WRITES = {
     "gpu_health": "POST gpus/{public_id}/health",
     "gpu_geometry": "PUT gpus/{public_id}/geometry, DELETE gpus/{public_id}/geometry",
     "what-if-new": "POST what-ifs",
+    "trace-new": "POST traces",
+    "trace-remove": "DELETE traces/{public_id}",
     "what-if-end": "DELETE what-ifs/{public_id}",
     # telemetry and health
     "source_new": "POST telemetry/sources",

@@ -24,6 +24,7 @@ from scheduler.api import (
     sooner,
     template_speeds,
     templates,
+    traces,
     usage,
     webhooks,
     what_ifs,
@@ -55,4 +56,5 @@ router.add_router("", templates.router)
 router.add_router("", loop.router)
 router.add_router("", webhooks.router)
 router.add_router("", what_ifs.router)
+router.add_router("", traces.router)
 router.add_router("", notices.router)

@@ -1,6 +1,7 @@
 """What-ifs over HTTP: what can be changed, ask for one, follow it, cancel it, and all that its page shows."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -16,13 +17,25 @@ from quotas.api.replays import TeamWeekOut, teams_told
 from quotas.selectors.changes import change_for
 from scheduler.api.lists import listed, parameters_of
 from scheduler.models import QuotaReplay
+from scheduler.selectors.traces import trace_for
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
+from scheduler.services.forecasts.traces import trace_present
 from scheduler.services.forecasts.what_ifs import as_of, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
 from scheduler.simulation.span import WAIT_EDGES
 from scheduler.tasks import quota_replay
 from scheduler.whatifs.lists import WHAT_IFS
 from scheduler.whatifs.telling import SIDES, measures, summary
-from scheduler.whatifs.wanted import HEAVIEST_USAGE, LONGEST_SECONDS, MOST_KINDS, MOST_NODES, RULES, SHORTEST_HALF_LIFE_S, NodeKind, Wanted
+from scheduler.whatifs.wanted import (
+    HEAVIEST_USAGE,
+    LONGEST_SECONDS,
+    MOST_KINDS,
+    MOST_NODES,
+    MOST_TRACE_HOURS,
+    RULES,
+    SHORTEST_HALF_LIFE_S,
+    NodeKind,
+    Wanted,
+)
 
 router = Router(tags=["What-if"])
 Length = Annotated[int, Field(ge=0, le=LONGEST_SECONDS)]
@@ -34,6 +47,10 @@ EXAMPLES: dict[str, Any] = {
     "draft": {
         "summary": "A draft of the quota tree with four more nodes",
         "value": {"days": 3, "change": "qc-3", "nodes": [{"cluster": "alpha", "gpu_type": "H100-SXM-80GB", "gpus": 8, "count": 4}]},
+    },
+    "trace": {
+        "summary": "The first day of a trace on its own fleet, first come, first served",
+        "value": {"trace": "tr-5", "fleet": "trace", "first_hours": 24, "policy": {"order": "fifo"}},
     },
 }
 EXAMPLE = {"requestBody": {"content": {"application/json": {"examples": EXAMPLES}}}}
@@ -66,9 +83,18 @@ class NodesIn(Taken):
 
 
 class WhatIfIn(Taken):
-    """At least one of a change, a setting and nodes differs from today."""
+    """At least one of a change, a setting and nodes differs from today, or from the trace."""
 
-    days: Literal[1, 3, 7, 14, 28] = 7
+    days: Literal[1, 3, 7, 14, 28] = Field(7, description="How many days are simulated. Not of a trace.")
+    trace: str | None = Field(None, max_length=24, description="Id of the trace that is replayed; null: the last days.")
+    fleet: Literal["trace", "today"] = Field(
+        "trace", description="Of a trace: `trace` for its own nodes and queues, `today` for this fleet and its quotas, which a draft needs."
+    )
+    queue: str | None = Field(
+        None, max_length=500, description="With `today`: path of the quota node for queues of the trace that have none of their name."
+    )
+    from_hour: int = Field(0, ge=0, le=MOST_TRACE_HOURS, description="Hour of the trace at which it begins.")
+    first_hours: Annotated[int, Field(ge=1, le=MOST_TRACE_HOURS)] | None = Field(None, description="So many hours from there on; null: all.")
     change: str | None = Field(None, max_length=24)
     policy: WhatIfPolicyIn = WhatIfPolicyIn()
     nodes: list[NodesIn] = Field([], max_length=MOST_KINDS)
@@ -103,6 +129,11 @@ class WhatIfOut(Schema):
     id: str
     state: str
     days: int
+    trace: str | None = Field(description="Id of the trace that is replayed; null: the last days.")
+    fleet: str = Field(description="`trace` where a trace is replayed on its own nodes and queues, else `today`.")
+    queue: str | None = Field(description="Path of the quota node for queues of the trace that have none of their name.")
+    from_hour: int = Field(description="Hour of the trace at which it begins.")
+    first_hours: int | None = Field(description="So many hours from there on were wanted; null: all.")
     change: str | None
     policy: dict[str, str | bool | int | float]
     nodes: list[NodesChangedOut]
@@ -182,8 +213,14 @@ def what_if_make(request: HttpRequest, body: WhatIfIn) -> Status[dict[str, Any]]
             raise ValidationError({f"nodes.{place}": ["These nodes are named twice."]})
         kinds[kind] = row.count
     wanted = Wanted(body.days, body.policy.model_dump(exclude_none=True), kinds, body.return_nodes)
+    trace, there = None, None
+    if body.trace is not None:
+        trace, here = trace_for(access, body.trace), body.fleet == "today"
+        hours: dict[str, Any] = {"from_hour": body.from_hour, "first_hours": body.first_hours}
+        wanted = replace(wanted, trace=trace.public_id, here=here, queue=body.queue or "", **hours)
+        there = None if here else trace_present(trace)
     change = change_for(access, body.change) if body.change is not None else None
-    made = what_if_ask(access=access, wanted=wanted, change=change, now=now(), begin=quota_replay.delay)
+    made = what_if_ask(access=access, wanted=wanted, change=change, now=now(), begin=quota_replay.delay, trace=trace, there=there)
     return Status(201, _told(access, what_if_for(access, made.public_id)))
 
 
@@ -220,6 +257,11 @@ def _facts(found: QuotaReplay) -> dict[str, Any]:
         "id": found.public_id,
         "state": found.state,
         "days": found.days,
+        "trace": asked.get("trace"),
+        "fleet": "trace" if found.on_own_fleet else "today",
+        "queue": asked.get("queue") or None,
+        "from_hour": asked.get("from_hour", 0),
+        "first_hours": asked.get("first_hours"),
         "change": found.change and found.change.public_id,
         "policy": asked.get("policy", {}),
         "nodes": asked.get("nodes", []),
@@ -242,7 +284,7 @@ def _told(access: Access, found: QuotaReplay) -> dict[str, Any]:
     if found.figures:
         compared, figures = measures(found.figures, found.hours), found.figures
         result = {
-            "summary": summary(compared, team_waits(teams)),
+            "summary": summary(compared, team_waits(teams), base=found.base),
             "measures": [{"key": one.key, "name": one.name, "unit": one.kind, "before": one.before, "after": one.after} for one in compared],
             "begins_at": datetime.fromtimestamp(figures["from"] / 1000, UTC),
             "step_s": figures["step"] / 1000,

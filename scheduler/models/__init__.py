@@ -61,6 +61,7 @@ from scheduler.models.saved_views import SavedView, ViewedList
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
+from scheduler.models.traces import Trace
 
 __all__ = [
     "ENDED",
@@ -141,6 +142,7 @@ __all__ = [
     "SubmissionKey",
     "TemplateSpeeds",
     "TopologyLevel",
+    "Trace",
     "UsageStep",
     "UsualDemand",
     "ViewedList",

@@ -9,6 +9,7 @@ from django.db.models import Q
 from gpufleet.core.models import User
 from gpufleet.core.times import MomentField, now
 from quotas.models import QuotaChange
+from scheduler.models.traces import Trace
 
 
 class ReplayState(models.TextChoices):
@@ -26,11 +27,12 @@ LOST = {ReplayState.WAITING: "Not started within 10 minutes.", ReplayState.PLAYI
 
 
 class QuotaReplay(models.Model):
-    """One what-if: a play of the last days as the tree, the settings and the fleet are, and as they would be."""
+    """One what-if: a play of the last days, or of a trace, as the tree, the settings and the fleet are, and as they would be."""
 
     public_id = models.CharField(max_length=24, unique=True)
     change = models.ForeignKey(QuotaChange, null=True, blank=True, on_delete=models.CASCADE, related_name="replays")
     change_revision = models.PositiveIntegerField(default=0, help_text="Of the change when it was asked for.")
+    trace = models.ForeignKey(Trace, null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
     asked = models.JSONField(default=dict, help_text="days, policy, nodes, return_nodes, and told in words; hours once it is known")
     state = models.CharField(max_length=10, choices=ReplayState.choices, default=ReplayState.WAITING)
     asked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
@@ -38,7 +40,7 @@ class QuotaReplay(models.Model):
     seen_at = MomentField(default=now, help_text="When it last went on.")
     ended_at = MomentField(null=True, blank=True)
     hours = models.PositiveIntegerField(default=0, help_text="Played so far.")
-    rows = models.JSONField(default=list, help_text="[key of a quota node, jobs, started, waited, held before and after]")
+    rows = models.JSONField(default=list, help_text="[key of a quota node, or a queue of a trace, jobs, started, waited, held before and after]")
     figures = models.JSONField(default=dict, help_text="from, in milliseconds; before and after: of the whole fleet, with a course by hour")
     fault = models.CharField(max_length=300, blank=True)
 
@@ -67,13 +69,34 @@ class QuotaReplay(models.Model):
         return int(self.asked.get("days", 7))
 
     @property
+    def is_of_trace(self) -> bool:
+        """Also of one that was removed since."""
+        return bool(self.asked.get("trace"))
+
+    @property
+    def on_own_fleet(self) -> bool:
+        return self.is_of_trace and not self.asked.get("here")
+
+    @property
+    def replays(self) -> str:
+        """What is played, in short."""
+        if self.is_of_trace:
+            return str(self.asked.get("trace_title", self.asked["trace"]))
+        return "Last day" if self.days == 1 else f"Last {self.days} days"
+
+    @property
+    def base(self) -> str:
+        """What the side is called in which nothing is changed."""
+        return "Unchanged" if self.is_of_trace else "Today"
+
+    @property
     def of_hours(self) -> int:
         """Hours that are played, from the first job on."""
         return int(self.asked.get("hours", 24 * self.days))
 
     @property
     def skipped_hours(self) -> int:
-        """Hours before these that there is no time for: plans would have been too far apart."""
+        """Hours that there is no time for, of a trace behind these, else before them: plans would have been too far apart."""
         return int(self.asked.get("skipped", 0))
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 UNDATED = "2024-01-01T00:00:00Z"  # the beginning of traces that count seconds
 FIRST_LINE = 10_000  # characters, in which it ends
+MOST_NODES = 100_000  # of one shape
 FIRST_YEAR = 1990  # earlier years are epochs and slips
 NEVER_RAN = "never started, so the run time is unknown"
 STILL_RUNS = "no end, so the run time is unknown"
@@ -33,6 +34,15 @@ class Shape(NamedTuple):
     gpus: int
     gpu_type: str | None = None
     cpus: int | None = None
+
+
+def shape_of(text: str) -> Shape:
+    """As people write it. Raises ValueError."""
+    size, _, gpu_type = text.partition(":")
+    count, _, gpus = size.partition("x")
+    if not (count.isdecimal() and gpus.isdecimal() and len(size) < 12 and 0 < int(count) <= MOST_NODES and 0 < int(gpus) <= 64):
+        raise ValueError(f"{text[:60]} is not COUNTxGPUS[:TYPE] with at most {MOST_NODES} nodes of at most 64 GPUs, such as 6x4:v100")
+    return Shape(int(count), int(gpus), gpu_type or None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,10 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
 from quotas.models import OPEN_STATES
 from quotas.selectors.changes import change_for, change_list
-from scheduler.models import QuotaReplay
+from scheduler.models import QuotaReplay, Trace
+from scheduler.selectors.traces import node_paths, trace_for, traces_listed
 from scheduler.selectors.what_ifs import what_if_for, what_ifs_listed
+from scheduler.services.forecasts.traces import trace_present
 from scheduler.services.forecasts.what_ifs import as_of, may_ask, must_ask, present, replay_teams, team_waits, what_if_ask, what_if_cancel
 from scheduler.tasks import quota_replay
 from scheduler.whatifs.forms import WhatIfForm, initial_of
@@ -39,22 +41,33 @@ def what_ifs(request: HttpRequest) -> HttpResponseBase:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires(Can.SEE)
 def what_if_new(request: HttpRequest) -> HttpResponse:
-    """A new one; `?like=` begins as another was asked for, `?change=` with a draft of the tree."""
+    """A new one; `?like=` begins as another was asked for, `?change=` with a draft of the tree, `?trace=` with a trace (`&here=1`: on this fleet)."""
     access, at = access_of(request), now()
     must_ask(access)
-    settings, fleet = present(at)
+    like = what_if_for(access, request.GET["like"]) if request.GET.get("like") else None
+    trace, here = _replayed(request, access, like)
+    there = trace_present(trace) if trace is not None and not here else None
+    settings, fleet = there or present(at)
     changes = list(change_list(access).filter(state__in=OPEN_STATES).order_by("-changed_at", "-id")[:MOST_CHANGES])
     given = request.POST if request.method == "POST" else None
-    form = WhatIfForm(given, settings=settings, fleet=fleet, changes=changes, initial=_initial(request, access))
+    form = WhatIfForm(
+        given,
+        settings=settings,
+        fleet=fleet,
+        changes=changes,
+        initial=_initial(request, like),
+        trace=trace.public_id if trace else "",
+        here=here,
+        paths=node_paths(access) if here else (),
+    )
     status = 200
     if request.method == "POST":
         status = 422
         if form.is_valid():
-            chosen = form.cleaned_data["change"]
+            chosen = form.cleaned_data.get("change")
+            change = change_for(access, chosen) if chosen else None
             try:
-                made = what_if_ask(
-                    access=access, wanted=form.wanted, change=change_for(access, chosen) if chosen else None, now=at, begin=quota_replay.delay
-                )
+                made = what_if_ask(access=access, wanted=form.wanted, change=change, now=at, begin=quota_replay.delay, trace=trace, there=there)
             except ValidationError as fault:
                 form.show(fault)
             except Conflict as fault:
@@ -62,13 +75,24 @@ def what_if_new(request: HttpRequest) -> HttpResponse:
                 status = 409
             else:
                 return redirect("what-if", made.public_id)
-    return render(request, "scheduler/what_if_new.html", {"form": form}, status=status)
+    context = {"form": form, "trace": trace, "here": here, "traces": traces_listed(access).order_by("-created_at", "-id")}
+    return render(request, "scheduler/what_if_new.html", context, status=status)
 
 
-def _initial(request: HttpRequest, access: Access) -> dict[str, Any]:
-    if like := request.GET.get("like"):
-        found = what_if_for(access, like)
-        return initial_of(found.asked) | {"change": found.change.public_id if found.change else ""}
+def _replayed(request: HttpRequest, access: Access, like: QuotaReplay | None) -> tuple[Trace | None, bool]:
+    """The trace that is replayed, and whether on this fleet. None: the last days. Of one that was removed nothing is left to begin with."""
+    asked = request.POST if request.method == "POST" else request.GET
+    name = asked.get("trace", "")
+    if name:
+        return trace_for(access, name), asked.get("here") == "1"
+    if like is not None and like.trace_id is not None and "trace" not in asked:
+        return trace_for(access, like.asked["trace"]), not like.on_own_fleet
+    return None, False
+
+
+def _initial(request: HttpRequest, like: QuotaReplay | None) -> dict[str, Any]:
+    if like is not None:
+        return initial_of(like.asked) | {"change": like.change.public_id if like.change else ""}
     return {"change": request.GET.get("change", "")}
 
 
@@ -101,8 +125,10 @@ def _result(request: HttpRequest, access: Access, found: QuotaReplay) -> dict[st
     return {
         "teams": teams,
         "measures": compared,
-        "summary": summary(compared, waits),
-        "charts": {name: chart_of(name, found.figures, waits, of_class=chosen) for name in CHARTS if name != "teams" or len(waits) > 1},
+        "summary": summary(compared, waits, base=found.base),
+        "charts": {
+            name: chart_of(name, found.figures, waits, of_class=chosen, base=found.base) for name in CHARTS if name != "teams" or len(waits) > 1
+        },
         "classes": classes if len(classes) > 1 else [],
         "of_class": chosen,
         "waits_source": f"{source}?class={chosen}",
@@ -120,7 +146,7 @@ def what_if_chart(request: HttpRequest, public_id: str, name: str) -> HttpRespon
     if name not in CHARTS or not found.figures or of_class not in found.figures["after"]["waits"]:
         raise Http404
     waits = team_waits(replay_teams(access, found)) if name == "teams" else []
-    answer = chart_response(request, chart_of(name, found.figures, waits, of_class=of_class), name=f"{public_id}-{name}")
+    answer = chart_response(request, chart_of(name, found.figures, waits, of_class=of_class, base=found.base), name=f"{public_id}-{name}")
     answer["Cache-Control"] = "no-store"
     return answer
 

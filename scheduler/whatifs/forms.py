@@ -9,22 +9,24 @@ from django.core.exceptions import ValidationError
 from quotas.forms import LengthField
 from quotas.models import QuotaChange
 from scheduler.engine.model.values import Settings
+from scheduler.traces.rows import Shape, shape_of
 from scheduler.whatifs.telling import value_told
-from scheduler.whatifs.wanted import DAYS, ORDERS, RULES, USUAL_DAYS, NodeKind, NodesThere, Rule, Wanted
+from scheduler.whatifs.traces import KINDS, MOST_BYTES, MOST_FILES, MOST_JOBS
+from scheduler.whatifs.wanted import DAYS, MOST_TRACE_HOURS, ORDERS, RULES, USUAL_DAYS, NodeKind, NodesThere, Rule, Wanted
 
 SWITCH = {"on": True, "off": False}
 NODES = "nodes:"
 
 
-def rule_field(name: str, rule: Rule, settings: Settings) -> forms.Field:
+def rule_field(name: str, rule: Rule, settings: Settings, base: str) -> forms.Field:
     told = value_told(name, rule.read(settings))
     named: dict[str, Any] = {"label": rule.title, "required": False}
     if rule.choices:
         words = ORDERS if name == "order" else {word: word.capitalize() for word in rule.choices}
-        return forms.ChoiceField(choices=[("", f"As today ({told})"), *((word, words[word]) for word in rule.choices)], help_text=rule.help, **named)
+        return forms.ChoiceField(choices=[("", f"{base} ({told})"), *((word, words[word]) for word in rule.choices)], help_text=rule.help, **named)
     if rule.is_switch:
-        return forms.ChoiceField(choices=[("", f"As today ({told})"), ("on", "On"), ("off", "Off")], help_text=rule.help, **named)
-    help_text = f"{rule.help} Today: {told}."
+        return forms.ChoiceField(choices=[("", f"{base} ({told})"), ("on", "On"), ("off", "Off")], help_text=rule.help, **named)
+    help_text = f"{rule.help} {base}: {told}."
     if rule.unit == "s":
         named.pop("required")
         return LengthField(help_text=help_text, **named)
@@ -37,17 +39,50 @@ class WhatIfForm(forms.Form):
     change = forms.ChoiceField(label="Quota draft", required=False, help_text="An open change of the quota tree.")
     return_nodes = forms.BooleanField(label="Return nodes to service", required=False)
 
+    from_hour = forms.IntegerField(
+        label="From hour",
+        required=False,
+        min_value=0,
+        max_value=MOST_TRACE_HOURS,
+        help_text="Of the trace. Jobs that would still run then come first. Empty: from its beginning.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 6}),
+    )
+    first_hours = forms.IntegerField(
+        label="Hours",
+        required=False,
+        min_value=1,
+        max_value=MOST_TRACE_HOURS,
+        help_text="From there on. Empty: all, as far as a minute suffices.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 6}),
+    )
+    queue = forms.ChoiceField(label="Quota node", required=False, help_text="For queues of the trace that have no quota node of their name.")
+
     def __init__(
-        self, data: Any, *, settings: Settings, fleet: Sequence[NodesThere], changes: Iterable[QuotaChange], initial: Mapping[str, Any]
+        self,
+        data: Any,
+        *,
+        settings: Settings,
+        fleet: Sequence[NodesThere],
+        changes: Iterable[QuotaChange],
+        initial: Mapping[str, Any],
+        trace: str = "",
+        here: bool = False,
+        paths: Iterable[str] = (),
     ) -> None:
+        """`trace`: the id of the one that is replayed, with `here` on this fleet, in quota nodes of `paths`; empty: the last days."""
         super().__init__(data, initial={"days": USUAL_DAYS, **initial})
-        self.fleet = fleet
-        self.fields["change"].choices = [("", "As today"), *((one.public_id, f"{one.title} ({one.public_id})") for one in changes)]  # type: ignore[attr-defined]
+        self.fleet, self.trace, self.here = fleet, trace, here
+        absent = {"days", *(() if here else ("queue", "change"))} if trace else {"from_hour", "first_hours", "queue"}
+        base = "As in the trace" if trace and not here else "As today"
+        self.fields["change"].choices = [("", base), *((one.public_id, f"{one.title} ({one.public_id})") for one in changes)]  # type: ignore[attr-defined]
+        self.fields["queue"].choices = [("", "None"), *((path, path) for path in paths)]  # type: ignore[attr-defined]
         for name, rule in RULES.items():
-            self.fields[name] = rule_field(name, rule, settings)
+            self.fields[name] = rule_field(name, rule, settings, base)
+        for name in absent:
+            del self.fields[name]
         self.away = sum(one.away for one in fleet)
         word = "node is" if self.away == 1 else "nodes are"
-        self.fields["return_nodes"].help_text = f"{self.away:,} {word} draining, drained or down." if self.away else "All nodes serve today."
+        self.fields["return_nodes"].help_text = f"{self.away:,} {word} draining, drained or down." if self.away else "All nodes serve."
         for one in fleet:
             field = forms.IntegerField(required=False, widget=forms.TextInput(attrs={"inputmode": "text", "autocomplete": "off", "size": 6}))
             field.widget.attrs["aria-label"] = f"More or fewer nodes with {one.kind.gpus} {one.kind.gpu_type} in {one.kind.cluster}"
@@ -75,7 +110,9 @@ class WhatIfForm(forms.Form):
     def wanted(self) -> Wanted:
         data = self.cleaned_data
         policy = {name: SWITCH[value] if RULES[name].is_switch else value for name in RULES if (value := data.get(name)) not in (None, "")}
-        return Wanted(data["days"], policy, self._nodes(), data["return_nodes"])
+        hours = {"from_hour": data.get("from_hour") or 0, "first_hours": data.get("first_hours")}
+        of_trace = {"trace": self.trace, "here": self.here, "queue": data.get("queue", ""), **hours}
+        return Wanted(data.get("days", USUAL_DAYS), policy, self._nodes(), data["return_nodes"], **(of_trace if self.trace else {}))
 
     def _nodes(self) -> dict[NodeKind, int]:
         return {one.kind: count for one in self.fleet if (count := self.cleaned_data.get(f"{NODES}{one.kind}"))}
@@ -92,9 +129,54 @@ class WhatIfForm(forms.Form):
                 self.add_error(name if name in self.fields else None, text)
 
 
+class FilesInput(forms.ClearableFileInput):
+    allow_multiple_selected = True
+
+
+class FilesField(forms.FileField):
+    """One or more files."""
+
+    widget = FilesInput
+
+    def clean(self, data: Any, initial: Any = None) -> Any:
+        several = data if isinstance(data, list | tuple) else [data]
+        return [super(FilesField, self).clean(one, initial) for one in several or [None]]
+
+
+class TraceForm(forms.Form):
+    title = forms.CharField(
+        max_length=80, help_text="Name in lists, such as Openb, first week.", widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
+    kind = forms.ChoiceField(label="Format", choices=list(KINDS.items()), help_text="A scenario is what gpufleet trace writes.")
+    files = FilesField(  # type: ignore[assignment]  # of a form that is bound, `files` is what was sent
+        help_text=f"UTF-8, up to {MOST_FILES} files and {MOST_BYTES >> 20} MiB in all. Gavel needs its throughputs, too."
+    )
+    nodes = forms.CharField(
+        required=False,
+        max_length=1000,
+        help_text="Of traces without a list of nodes, such as 6x4:v100 2x8:h100: 6 nodes with 4 GPUs each.",
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    limit = forms.IntegerField(
+        label="First jobs",
+        required=False,
+        min_value=1,
+        max_value=MOST_JOBS,
+        help_text=f"Empty: all, up to {MOST_JOBS:,}.",
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 8}),
+    )
+
+    def clean_nodes(self) -> list[Shape]:
+        try:
+            return [shape_of(text) for text in self.cleaned_data["nodes"].replace(",", " ").split()]
+        except ValueError as fault:
+            raise ValidationError(f"{fault}.") from None
+
+
 def initial_of(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A what-if that was asked for, as the form shows it."""
     found: dict[str, Any] = {"days": stored.get("days", USUAL_DAYS), "return_nodes": stored.get("return_nodes", False)}
+    found |= {name: stored[name] for name in ("from_hour", "first_hours", "queue") if stored.get(name)}
     for name, value in stored.get("policy", {}).items():
         found[name] = ("on" if value else "off") if RULES[name].is_switch else value
     for row in stored.get("nodes", ()):

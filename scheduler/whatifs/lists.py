@@ -1,7 +1,8 @@
-"""The list of what-ifs, stated once for the page, the file and the API."""
+"""The lists of what-ifs and of traces, stated once for the page, the file and the API."""
 
 from gpufleet.core.tables import Choice, Column, Moment, Table
 from scheduler.models import ReplayState
+from scheduler.whatifs.traces import KINDS
 
 WHAT_IFS = Table(
     name="what-ifs",
@@ -14,7 +15,7 @@ WHAT_IFS = Table(
             cell="""<a href="{% url 'what-if' row.public_id %}">{{ row.title }}</a> <span class="soft nowrap">{{ row.public_id }}</span>""",
         ),
         Column("state", "State", "outcome", cell="{% status row.outcome %}"),
-        Column("days", "Days", "days", numeric=True),
+        Column("replays", "Replays", "replays"),
         Column("who", "By", "asked_by", cell="{{ row.asked_by|default:'–' }}"),
         Column("asked", "Started", "asked_at", sort=("asked_at", "id"), most_first=True, cell="{{ row.asked_at|moment }}"),
     ),
@@ -22,9 +23,38 @@ WHAT_IFS = Table(
     search=("public_id",),
     filters=(Choice("state", "State", ReplayState.choices), Moment("from", "From", "asked_at"), Moment("to", "To", "asked_at", until=True)),
     libraries=("shell",),
-    empty="No what-ifs yet. One replays the last days under other quotas, another policy or another fleet.",
+    empty="No what-ifs yet. One replays the last days or a trace under other quotas, another policy or another fleet.",
     empty_href="/what-if/new/",
     empty_action="New what-if",
+    row_key="public_id",
+    row_field="public_id",
+)
+
+TRACES = Table(
+    name="traces",
+    noun="trace",
+    columns=(
+        Column(
+            "title",
+            "Trace",
+            "title",
+            sort=("title", "id"),
+            cell="""<a href="{% url 'trace' row.public_id %}">{{ row.title }}</a> <span class="soft nowrap">{{ row.public_id }}</span>""",
+        ),
+        Column("kind", "Format", "kind"),
+        Column("jobs", "Jobs", "jobs", sort=("jobs", "id"), numeric=True, most_first=True, cell="""{{ row.jobs|floatformat:"0g" }}"""),
+        Column("gpus", "GPUs", "gpus", sort=("gpus", "id"), numeric=True, most_first=True, cell="""{{ row.gpus|floatformat:"0g" }}"""),
+        Column("hours", "Hours", "hours", sort=("hours", "id"), numeric=True, most_first=True, cell="""{{ row.hours|floatformat:"0g" }}"""),
+        Column("who", "By", "created_by", cell="{{ row.created_by|default:'–' }}"),
+        Column("created", "Added", "created_at", sort=("created_at", "id"), most_first=True, cell="{{ row.created_at|moment }}"),
+    ),
+    default_sort="-created",
+    search=("public_id", "title"),
+    filters=(Choice("kind", "Format", tuple(KINDS.items())),),
+    libraries=("shell",),
+    empty="No traces yet. Add one to replay it under another policy or fleet.",
+    empty_href="/what-if/traces/new/",
+    empty_action="Add a trace",
     row_key="public_id",
     row_field="public_id",
 )

@@ -141,11 +141,11 @@ class TeamWait:
         return self.path.rpartition("/")[2] or "Root"
 
 
-def summary(found: Sequence[Measure], teams: Sequence[TeamWait]) -> list[str]:
+def summary(found: Sequence[Measure], teams: Sequence[TeamWait], *, base: str = "Today") -> list[str]:
     """What differs, the queue time first."""
     by = {one.key: one for one in found}
     if not any(one.change for one in found) and all(duration(one.before) == duration(one.after) for one in teams):
-        return ["Nothing changes: jobs wait and run as today."]
+        return ["Nothing changes: jobs wait and run as today." if base == "Today" else "Nothing changes: jobs wait and run alike."]
     sentences = []
     middle, late = by["wait_all_p50"], by["wait_all_p95"]
     if middle.after is not None:
@@ -180,31 +180,32 @@ def _teams_told(teams: Sequence[TeamWait]) -> str:
 # Charts
 
 
-def chart_of(name: str, figures: Figures, teams: Sequence[TeamWait], *, of_class: str = "all") -> Chart:
-    """One of `CHARTS`."""
+def chart_of(name: str, figures: Figures, teams: Sequence[TeamWait], *, of_class: str = "all", base: str = "Today") -> Chart:
+    """One of `CHARTS`. `base`: what the side is called in which nothing is changed."""
+    both = f"{base.lower()} and in the what-if"
     if name == "allocated":
         most = max(figures[side]["capacity"] for side in SIDES) / 1000
-        return _course(figures, "held", "Allocated GPUs over time, today and in the what-if", "GPUs", most)
+        return _course(figures, "held", f"Allocated GPUs over time, {both}", "GPUs", most, base)
     if name == "waiting":
-        return _course(figures, "waiting", "Waiting jobs over time, today and in the what-if", "jobs", None)
+        return _course(figures, "waiting", f"Waiting jobs over time, {both}", "jobs", None, base)
     if name == "waits":
         counts = [figures[side]["waits"].get(of_class, {}).get("counts") or [0] * len(WAITS) for side in SIDES]
-        label = f"Jobs by queue time, {'all classes' if of_class == 'all' else of_class}, today and in the what-if"
-        return bars(label=label, unit="jobs", first="Queue time", names=WAITS, series=_series(counts), each_named=True)
+        label = f"Jobs by queue time, {'all classes' if of_class == 'all' else of_class}, {both}"
+        return bars(label=label, unit="jobs", first="Queue time", names=WAITS, series=_series(counts, base), each_named=True)
     shown = teams[:MOST_TEAMS]
     hours = [[round(getattr(one, side) / 3600, 2) for one in shown] for side in SIDES]
-    label = "Mean queue time by team, today and in the what-if"
+    label = f"Mean queue time by team, {both}"
     names = [one.name for one in shown]
-    return bars(label=label, unit="hours", first="Team", names=names, series=_series(hours), across=True, each_named=True)
+    return bars(label=label, unit="hours", first="Team", names=names, series=_series(hours, base), across=True, each_named=True)
 
 
-def _series(values: Sequence[Sequence[float]]) -> list[Series]:
-    return [Series("Today", values[0], "held", "bar"), Series("What-if", values[1], "used", "bar")]
+def _series(values: Sequence[Sequence[float]], base: str) -> list[Series]:
+    return [Series(base, values[0], "held", "bar"), Series("What-if", values[1], "used", "bar")]
 
 
-def _course(figures: Figures, key: str, label: str, unit: str, most: float | None) -> Chart:
+def _course(figures: Figures, key: str, label: str, unit: str, most: float | None, base: str) -> Chart:
     values = [[milli / 1000 for milli in figures[side]["course"][key]] for side in SIDES]
     begin = datetime.fromtimestamp(figures["from"] / 1000, UTC)
     at = [begin + timedelta(hours=hour) for hour in range(len(values[0]))]
-    series = [Series("Today", values[0], "held", dashed=True), Series("What-if", values[1], "used")]
+    series = [Series(base, values[0], "held", dashed=True), Series("What-if", values[1], "used")]
     return over_time(label=label, unit=unit, at=at, series=series, most=most)

@@ -11,6 +11,7 @@ DAYS = (1, 3, 7, 14, 28)
 USUAL_DAYS = 7
 MOST_NODES = 10_000  # added in all
 MOST_KINDS = 100
+MOST_TRACE_HOURS = 366 * 24
 LONGEST_SECONDS = 366 * 86_400
 HEAVIEST_USAGE = 1000
 ORDERS = {"tree": "Quota tree", "fifo": "First come, first served"}
@@ -125,16 +126,26 @@ class NodesThere:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is played: the last days, and what is changed beside the quota tree. Nothing that is not named is changed."""
+    """What is played: the last days, or a trace, and what is changed beside the quota tree. Nothing that is not named is changed."""
 
     days: int = USUAL_DAYS
     policy: Mapping[str, Any] = field(default_factory=dict)
     nodes: Mapping[NodeKind, int] = field(default_factory=dict)  # how many more; below 0: fewer
     return_nodes: bool = False
+    trace: str = ""  # its id; empty: the last days
+    here: bool = False  # the trace on this fleet, not on its own
+    queue: str = ""  # path of the quota node for queues of the trace that have none of their name
+    from_hour: int = 0  # of the trace, at which it begins
+    first_hours: int | None = None  # so many from there on; None: all
+
+    @property
+    def on_own_fleet(self) -> bool:
+        return bool(self.trace) and not self.here
 
     @property
     def hours(self) -> int:
-        return 24 * self.days
+        """At most."""
+        return MOST_TRACE_HOURS if self.trace else 24 * self.days
 
     @property
     def changes_fleet(self) -> bool:
@@ -144,13 +155,17 @@ class Wanted:
         nodes = [
             {"cluster": kind.cluster, "gpu_type": kind.gpu_type, "gpus": kind.gpus, "count": count} for kind, count in sorted(self.nodes.items())
         ]
-        return {"days": self.days, "policy": dict(self.policy), "nodes": nodes, "return_nodes": self.return_nodes}
+        found: dict[str, Any] = {"days": self.days, "policy": dict(self.policy), "nodes": nodes, "return_nodes": self.return_nodes}
+        if self.trace:
+            found |= {"trace": self.trace, "here": self.here, "queue": self.queue, "from_hour": self.from_hour, "first_hours": self.first_hours}
+        return found
 
 
 def wanted_of(stored: Mapping[str, Any]) -> Wanted:
     """What was stored; an empty document is a replay of the usual days that changes the tree alone."""
     nodes = {NodeKind(row["cluster"], row["gpu_type"], row["gpus"]): row["count"] for row in stored.get("nodes", ())}
-    return Wanted(stored.get("days", USUAL_DAYS), stored.get("policy", {}), nodes, stored.get("return_nodes", False))
+    of_trace = {key: stored[key] for key in ("trace", "here", "queue", "from_hour", "first_hours") if key in stored}
+    return Wanted(stored.get("days", USUAL_DAYS), stored.get("policy", {}), nodes, stored.get("return_nodes", False), **of_trace)
 
 
 # The fleet

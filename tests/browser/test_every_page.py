@@ -36,6 +36,7 @@ REACHED_OTHERWISE = {
     "tokens/<str:public_id>/revoke/": "a button on a token, and the demo has none",
     "webhooks/<": "a webhook, and the demo has none",
     "what-if/<": "a what-if, and the demo has none",
+    "what-if/traces/<": "a trace of the what-if lab, and the demo has none",
 }
 DESK = {"width": 1280, "height": 720}
 PHONE = {"width": 390, "height": 844}

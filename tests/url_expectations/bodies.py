@@ -6,10 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.core.files.uploadedfile import SimpleUploadedFile
+
 from gpufleet.core.models import User
 from gpufleet.core.times import now
 from scheduler.models import PlannedHealth, PlannedJobChange
-from tests import builders
+from tests import builders, traces
 
 if TYPE_CHECKING:
     from tests.url_expectations.world import World
@@ -173,12 +175,20 @@ def what_if_json(world: World) -> dict[str, Any]:
     return {"days": 1, "policy": {"placement": "spread"}}
 
 
+TRACE_JSON = {"title": "Few", "kind": "scenario", "files": [{"name": "few.json", "text": traces.document()}]}
+
+
+def trace_form(world: World) -> dict[str, Any]:
+    return {"title": "Few", "kind": "scenario", "files": SimpleUploadedFile("few.json", traces.document().encode())}
+
+
 def what_if_form(world: World) -> dict[str, Any]:
     assert world.node.pk
     return {"days": "1", "placement": "spread"}
 
 
 FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
+    "trace": lambda w: {"public_id": w.trace.public_id},
     "what-if": lambda w: {"public_id": w.what_if.public_id},
     "ended what-if": lambda w: {"public_id": w.ended_what_if.public_id},
     "stranger": lambda w: {"public_id": w.stranger.public_id},

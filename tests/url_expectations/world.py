@@ -33,15 +33,18 @@ from scheduler.models import (
     SavedView,
     Schedule,
     SlurmCluster,
+    Trace,
     Webhook,
 )
 from scheduler.services.defragmenting import defragmentation_start
+from scheduler.services.forecasts.traces import trace_add
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
 from scheduler.services.schedules.schedules import schedule_create
 from scheduler.services.windows.reservations import reservation_cancel, reservation_request
-from tests import builders
+from scheduler.traces.rows import File
+from tests import builders, traces
 from tests.personas import Personas
 from tests.url_expectations.bodies import HARDWARE, budget_json, change_json, reservation_json
 
@@ -154,6 +157,11 @@ class World:
     @cached_property
     def defragmentation(self) -> Defragmentation:
         return defragmentation_start(access=self.personas.access("operator"), moves=4, reason="Test", now=now())
+
+    @cached_property
+    def trace(self) -> Trace:
+        files = [File("few.json", traces.document())]
+        return trace_add(access=self.personas.access("superuser"), title="Few", kind="scenario", files=files, now=now())
 
     @cached_property
     def what_if(self) -> QuotaReplay:

@@ -13,18 +13,21 @@ from django.db import transaction
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import millis
+from quotas.drafts import Tree
 from quotas.permissions import Access, Can, Grant
 from quotas.selectors.changes import change_standing
+from scheduler.engine.model.values import Scenario
 from scheduler.loop.policy import policy
 from scheduler.models import GOING_ON, QuotaReplay, ReplayState
-from scheduler.services.forecasts.came import Stretch, stretch_of
+from scheduler.services.forecasts.pasts import Cut, Days, Past, TraceHere, TraceThere
 from scheduler.services.forecasts.plays import Pair, Play
-from scheduler.services.forecasts.sides import Side, sides
+from scheduler.services.forecasts.traces import trace_scenario
 from scheduler.services.forecasts.what_ifs import what_if_tell
 from scheduler.simulation.span import HOUR, Cost, Pace, longest_step, pace_of, told_every
 from scheduler.snapshots import Snapshots
-from scheduler.snapshots.jobs import Kinds
+from scheduler.snapshots.taking import Snapshot
 from scheduler.whatifs.wanted import (
+    Wanted,
     nodes_there,
     wanted_faults,
     wanted_of,
@@ -35,13 +38,14 @@ LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at
 BEGUN_AGAIN = 0.5  # of the seconds are left at least where other hours are played
 NEARLY = 0.9  # of the hours are enough to go on
 NONE = (0, 0, 0, 0)
+NO_JOB_OF_TRACE = "No job of the trace came in these hours, or its queues have no quota node."
 
 
 def replay_run(*, key: int, clock: Callable[[], datetime]) -> str | None:
     """Play what was asked for; a doubled call finds that it is taken. Returns the state in which it ended."""
     if not QuotaReplay.objects.filter(pk=key, state=ReplayState.WAITING).update(state=ReplayState.PLAYING, seen_at=clock()):
         return None
-    replay = QuotaReplay.objects.select_related("change", "asked_by").get(pk=key)
+    replay = QuotaReplay.objects.select_related("change", "asked_by", "trace").get(pk=key)
     try:
         return _run(replay, clock)
     except Exception as fault:
@@ -57,16 +61,20 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         if standing.faults:
             return _end(replay, ReplayState.FAILED, at, fault="The change no longer fits the tree.")
         after = standing.after
-    snapshots = Snapshots()
-    snapshot = snapshots.take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
-    if wanted_faults(wanted, nodes_there(snapshot.scenario.nodes)):
+    snapshot = Snapshots().take(settings=chosen.engine, now=at, start_timeout=chosen.start_timeout)
+    scenario = None
+    if wanted.trace:
+        if replay.trace is None:
+            return _end(replay, ReplayState.FAILED, at, fault="The trace was removed.")
+        scenario = trace_scenario(replay.trace)
+    of_fleet = scenario if scenario is not None and wanted.on_own_fleet else snapshot.scenario
+    if wanted_faults(wanted, nodes_there(of_fleet.nodes)):
         return _end(replay, ReplayState.FAILED, at, fault="The change of nodes no longer fits the fleet.")
-    kinds, types = Kinds(snapshot.fleet.topology), snapshot.fleet.capacity_milli.keys()
-    stretch = stretch_of(kinds, types, at, wanted.hours)
+    past = _past(scenario, snapshot, after, wanted, at)
+    stretch = past.cut(wanted.hours)
     if stretch is None:
-        return _end(replay, ReplayState.FAILED, at, fault="No job was submitted or ran in these days.")
-    all_hours, longest = stretch.hours, longest_step([one.work for one in stretch.came])
-    parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
+        return _end(replay, ReplayState.FAILED, at, fault=NO_JOB_OF_TRACE if wanted.trace else "No job was submitted or ran in these days.")
+    all_hours, longest = stretch.hours, longest_step(stretch.works)
     orders = ("tree", wanted.policy.get("order", "tree"))
     latest, step, most_plans, may_begin_again = time.monotonic() + SECONDS, 0, 0.0, True
     while True:
@@ -76,7 +84,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         options: dict[str, Any] = {"hours": stretch.hours, "step": step, "seconds": latest - time.monotonic()}
         told, again = 0, None
         with ExitStack() as stack:
-            pair = Pair([stack.enter_context(Play(side.text, order=order, **options)) for side, order in zip(parts, orders, strict=True)])
+            pair = Pair([stack.enter_context(Play(side.text, order=order, **options)) for side, order in zip(stretch.parts, orders, strict=True)])
             while pair.is_on and again is None and time.monotonic() < latest + LAST_PLAN_SECONDS:
                 pair.listen()
                 if pair.hours > told or clock() - replay.seen_at >= timedelta(seconds=1):
@@ -88,17 +96,22 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
                 if cost is not None and cost.of_hour(step) * (NEARLY * stretch.hours - told) > 1000 * left:
                     most_plans = max(most_plans, cost.plans)  # a long step shows fewer
                     pace = pace_of(stretch.hours, Cost(cost.each, most_plans), longest=longest, spend=1000 * left)
-                    again = stretch_of(kinds, types, at, pace.hours) if pace != Pace(stretch.hours, step) else None
+                    again = past.cut(pace.hours) if pace != Pace(stretch.hours, step) else None
                     may_begin_again = again is not None
             codes = pair.codes
         if again is None:
             break
         stretch, step = again, pace.step
-        parts = sides(snapshot, after, wanted, stretch.came, stretch.begin, at)
-    return _compared(replay, stretch, step, parts, pair, codes, clock())
+    return _compared(replay, stretch, step, pair, codes, clock())
 
 
-def _compared(replay: QuotaReplay, stretch: Stretch, step: int, parts: Sequence[Side], pair: Pair, codes: Sequence[int], now: datetime) -> str:
+def _past(scenario: Scenario | None, snapshot: Snapshot, after: Tree | None, wanted: Wanted, at: datetime) -> Past:
+    if scenario is None:
+        return Days(snapshot, after, wanted, at)
+    return TraceThere(scenario, wanted) if wanted.on_own_fleet else TraceHere(scenario, snapshot, after, wanted, at)
+
+
+def _compared(replay: QuotaReplay, stretch: Cut, step: int, pair: Pair, codes: Sequence[int], now: datetime) -> str:
     """Keep what both sides have told of the same hours."""
     if any(codes):
         return _end(replay, ReplayState.FAILED, now, fault=f"A simulation ended with status {next(filter(None, codes))}.")
@@ -106,7 +119,7 @@ def _compared(replay: QuotaReplay, stretch: Stretch, step: int, parts: Sequence[
     if not common:
         return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours))
     last = [table[common] for table in pair.tables]
-    rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, parts, strict=True)))
+    rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, stretch.parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
     figures = {"from": millis(stretch.begin), "step": step, "before": before, "after": then}
     return _end(replay, ReplayState.DONE, now, hours=common, rows=rows, figures=figures)
@@ -128,7 +141,7 @@ def _everything() -> Access:
     return Access(SYSTEM, (Grant("", frozenset(Can)),))
 
 
-def _rows(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
+def _rows(before: Mapping[Any, Sequence[int]], after: Mapping[Any, Sequence[int]]) -> list[list[Any]]:
     found = []
     for key in sorted({*before, *after}):
         (came, begun, waited, held), (came_then, begun_then, waited_then, held_then) = before.get(key, NONE), after.get(key, NONE)

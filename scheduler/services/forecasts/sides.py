@@ -32,22 +32,31 @@ class Side:
     """What one play reads, and the node of each of its quotas."""
 
     text: bytes
-    nodes_of: Mapping[str, int]
+    nodes_of: Mapping[str, int | str]  # by key; of a trace in its own queues by name
 
 
-def sides(snapshot: Snapshot, after: Tree | None, wanted: Wanted, came: Sequence[Came], begin: datetime, now: datetime) -> list[Side]:
-    """As it is and as it would be; `after` is the drafted tree."""
+def sides(
+    snapshot: Snapshot, after: Tree | None, wanted: Wanted, came: Sequence[Came], begin: datetime, now: datetime, *, of_these_days: bool = True
+) -> list[Side]:
+    """As it is and as it would be; `after` is the drafted tree. Jobs that are not `of_these_days` meet neither reservations nor past usage."""
     found = []
     drafted = snapshot.tree.rows if after is None else drafted_rows(snapshot, after, now)
     for rows, changes in ((snapshot.tree.rows, Wanted(wanted.days)), (drafted, wanted)):
-        scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, begin, now, changes)
+        scenario, tree, calendar = begun(snapshot, rows, {one.quota_id for one in came}, begin, now, changes, of_these_days=of_these_days)
         text = scenario_text(scenario, came, tree.paths, calendar)
         found.append(Side(text, {path: key for key, path in tree.paths.items()}))
     return found
 
 
 def begun(
-    snapshot: Snapshot, rows: tuple[Any, ...], with_jobs: AbstractSet[int], begin: datetime, now: datetime, wanted: Wanted | None = None
+    snapshot: Snapshot,
+    rows: tuple[Any, ...],
+    with_jobs: AbstractSet[int],
+    begin: datetime,
+    now: datetime,
+    wanted: Wanted | None = None,
+    *,
+    of_these_days: bool = True,
 ) -> tuple[Scenario, TreeView, list[Promised]]:
     """The fleet of today as of a moment of the past, without jobs, under a tree of such rows; and the windows that it had since."""
     wanted = wanted or Wanted()
@@ -56,16 +65,18 @@ def begun(
     if wanted.changes_fleet:  # a guarantee without a number is of all GPUs of a type
         capacity = capacity_of(hardware)
         rows = (*rows[:2], tuple((gpu_type, capacity[gpu_type]) for gpu_type, _ in rows[2]))
-    past = past_as_of(begin, settings)
+    past = past_as_of(begin, settings) if of_these_days else None
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past)
     named = {quota.name for quota in tree.quotas}
-    calendar = windows_of_span(
-        begin,
-        now + timedelta(milliseconds=settings.window_horizon_ms),
-        paths={row[0]: row[2] for row in rows[0] if row[2] in named},
-        types=snapshot.fleet.capacity_milli.keys(),
-        levels=snapshot.fleet.topology.all_levels,
-    )
+    calendar: list[Promised] = []
+    if of_these_days:
+        calendar = windows_of_span(
+            begin,
+            now + timedelta(milliseconds=settings.window_horizon_ms),
+            paths={row[0]: row[2] for row in rows[0] if row[2] in named},
+            types=snapshot.fleet.capacity_milli.keys(),
+            levels=snapshot.fleet.topology.all_levels,
+        )
     # What was split anew within the last hour was not by then.
     nodes = tuple(replace(node, repartitioned=()) if node.repartitioned else node for node in hardware)
     scenario = replace(snapshot.scenario, now=millis(begin), settings=settings, nodes=nodes, quotas=tree.quotas, windows=(), jobs=())

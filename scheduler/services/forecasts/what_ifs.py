@@ -11,6 +11,7 @@ from django.db import IntegrityError, transaction
 
 from gpufleet.core.audit import audit_record
 from gpufleet.core.faults import Conflict
+from gpufleet.core.findings import some
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
 from gpufleet.core.prepared import together
@@ -18,9 +19,10 @@ from quotas.models import NodeKind, QuotaChange, QuotaNode
 from quotas.permissions import Access, Can
 from scheduler.engine.model.values import Settings
 from scheduler.loop.policy import TOP, policy, ruled
-from scheduler.models import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
+from scheduler.models import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState, Trace
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.whatifs.telling import TeamWait, changes_told
+from scheduler.whatifs.traces import places_of
 from scheduler.whatifs.wanted import (
     NodesThere,
     Wanted,
@@ -60,19 +62,52 @@ def present(now: datetime) -> tuple[Settings, list[NodesThere]]:
     return ruled(policy().engine, rules), nodes_there(fleet_view(tuple(together(*fleet_asked(now)))).nodes)
 
 
-def what_if_ask(*, access: Access, wanted: Wanted, change: QuotaChange | None, now: datetime, begin: Callable[[int], Any]) -> QuotaReplay:
-    """`begin` is given the key after the commit. One at a time of each change, and of each person without one; the caller may see the change."""
+def what_if_ask(
+    *,
+    access: Access,
+    wanted: Wanted,
+    change: QuotaChange | None,
+    now: datetime,
+    begin: Callable[[int], Any],
+    trace: Trace | None = None,
+    there: tuple[Settings, list[NodesThere]] | None = None,
+) -> QuotaReplay:
+    """`begin` is given the key after the commit. One at a time of each change, and of each person without one; the caller may see the change.
+
+    `there` is what is changed of a trace's own fleet.
+    """
     must_ask(access)
-    settings, fleet = present(now)
-    if faults := wanted_faults(wanted, fleet):
+    settings, fleet = there or present(now)
+    if faults := wanted_faults(wanted, fleet) | _queue_faults(access, wanted, change, trace):
         raise ValidationError(faults)
     named = {name: value for name, value in wanted.policy.items() if value is not None}
     wanted = differing(wanted, settings, fleet)
     if change is not None:  # which may change the same settings
         wanted = replace(wanted, policy=named)
     if change is None and not wanted.policy and not wanted.changes_fleet:
-        raise ValidationError({"": ["Nothing differs from today. Choose a quota draft, a setting or nodes to change."]})
-    return _ask(access=access, wanted=wanted, told=changes_told(wanted, settings, fleet), change=change, now=now, begin=begin)
+        raise ValidationError({"": [NOTHING_OF_TRACE if wanted.on_own_fleet else NOTHING]})
+    told = changes_told(wanted, settings, fleet)
+    return _ask(access=access, wanted=wanted, told=told, change=change, now=now, begin=begin, trace=trace)
+
+
+NOTHING = "Nothing differs from today. Choose a quota draft, a setting or nodes to change."
+NOTHING_OF_TRACE = "Nothing differs from the trace. Choose a setting or nodes to change."
+
+
+def _queue_faults(access: Access, wanted: Wanted, change: QuotaChange | None, trace: Trace | None) -> dict[str, list[str]]:
+    """Of a trace: on its own fleet it has its own queues, on this one a quota node that there is."""
+    faults: dict[str, list[str]] = {}
+    if wanted.on_own_fleet and change is not None:
+        faults["change"] = ["A trace on its own fleet has its own queues. Replay it on this fleet."]
+    if trace is not None and wanted.from_hour >= trace.hours:
+        faults["from_hour"] = [f"The trace has {trace.hours:,} hours."]
+    if wanted.here and trace is not None:
+        paths = frozenset(QuotaNode.objects.filter(archived_at__isnull=True).values_list("path", flat=True))
+        if wanted.queue and not (wanted.queue in paths and access.can(Can.SEE, wanted.queue)):
+            faults["queue"] = [f"There is no quota node {wanted.queue}."]
+        elif without := sorted(set(trace.queues) - places_of(trace.queues, paths, wanted.queue).keys()):
+            faults["queue"] = [f"Choose a quota node for queues that have none of their name: {some(without)}."]
+    return faults
 
 
 def replay_ask(*, access: Access, change: QuotaChange, now: datetime, begin: Callable[[int], Any]) -> QuotaReplay:
@@ -82,7 +117,14 @@ def replay_ask(*, access: Access, change: QuotaChange, now: datetime, begin: Cal
 
 
 def _ask(
-    *, access: Access, wanted: Wanted, told: Sequence[str], change: QuotaChange | None, now: datetime, begin: Callable[[int], Any]
+    *,
+    access: Access,
+    wanted: Wanted,
+    told: Sequence[str],
+    change: QuotaChange | None,
+    now: datetime,
+    begin: Callable[[int], Any],
+    trace: Trace | None = None,
 ) -> QuotaReplay:
     """`told`: what is changed beside the tree, in words."""
     if change is not None and not change.is_open:
@@ -95,7 +137,8 @@ def _ask(
                 public_id=public_id("wi"),
                 change=change,
                 change_revision=revision,
-                asked=wanted.stored() | {"told": told},
+                trace=trace,
+                asked=wanted.stored() | {"told": told} | ({"trace_title": trace.title} if trace is not None else {}),
                 asked_by=access.actor.user,
                 asked_at=now,
                 seen_at=now,
@@ -151,7 +194,9 @@ def what_if_tell(replay: QuotaReplay) -> None:
 
 
 def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
-    """By team where one is above, as far as the reader may see it; those whose wait changes most come first."""
+    """By team where one is above, as far as the reader may see it, or by queue of a trace; those whose wait changes most come first."""
+    if replay.on_own_fleet:
+        return _by_change([_team_week(str(key), figures) for key, *figures in replay.rows])
     nodes = {key: (path, kind) for key, path, kind in QuotaNode.objects.values_list("pk", "path", "kind")}
     teams = {path for path, kind in nodes.values() if kind == NodeKind.TEAM}
     sums: dict[str, list[int]] = defaultdict(lambda: [0] * 7)
@@ -161,10 +206,15 @@ def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
         team = next((upper for depth in range(len(steps), 0, -1) if (upper := "/".join(steps[:depth])) in teams), path)
         if access.can(Can.SEE, path):
             sums[team] = [mine + theirs for mine, theirs in zip(sums[team], figures, strict=True)]
-    found = [
-        TeamWeek(path, jobs, (begun, begun_then), (waited, waited_then), (held, held_then))
-        for path, (jobs, begun, begun_then, waited, waited_then, held, held_then) in sums.items()
-    ]
+    return _by_change([_team_week(path, figures) for path, figures in sums.items()])
+
+
+def _team_week(path: str, figures: Sequence[int]) -> TeamWeek:
+    jobs, begun, begun_then, waited, waited_then, held, held_then = figures
+    return TeamWeek(path, jobs, (begun, begun_then), (waited, waited_then), (held, held_then))
+
+
+def _by_change(found: Sequence[TeamWeek]) -> list[TeamWeek]:
     return sorted(found, key=lambda one: (-abs(one.waited[1] - one.waited[0]), one.path))
 
 

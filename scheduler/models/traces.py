@@ -1,0 +1,38 @@
+"""Traces that people have added to the what-if lab: jobs of another fleet, or of this one's past, with the fleet that they ran on."""
+
+from typing import Any
+
+from django.db import models
+
+from gpufleet.core.models import User
+from gpufleet.core.times import MomentField, now
+
+
+class Trace(models.Model):
+    """A scenario whose jobs come one after another. It is read again by each what-if of it, and never changed."""
+
+    public_id = models.CharField(max_length=24, unique=True)
+    title = models.CharField(max_length=80)
+    kind = models.CharField(max_length=10, help_text="Which trace its files were, or scenario.")
+    files = models.JSONField(default=list, help_text="The names of its files.")
+    document = models.BinaryField(help_text="The scenario as JSON, compressed.")
+    fleet = models.BinaryField(help_text="The same without jobs.")
+    jobs = models.PositiveIntegerField()
+    queues = models.JSONField(default=list, help_text="The names of queues that jobs are in.")
+    nodes = models.PositiveIntegerField()
+    gpus = models.PositiveIntegerField()
+    hours = models.PositiveIntegerField(help_text="Until its last job would have ended, had none waited.")
+    left_out = models.JSONField(default=list, help_text="[why, how many rows]")
+    created_at = MomentField(default=now)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+
+    class Meta:
+        db_table = "trace"
+        indexes = [models.Index(fields=["-created_at", "-id"], name="trace_created")]
+
+    def __str__(self) -> str:
+        return f"{self.public_id}: {self.title}"
+
+    @property
+    def rows_left_out(self) -> list[dict[str, Any]]:
+        return [{"why": why, "rows": rows} for why, rows in self.left_out]

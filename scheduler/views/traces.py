@@ -1,0 +1,84 @@
+"""Traces of the what-if lab: listed, added from files, and removed."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from gpufleet.core.faults import Conflict
+from gpufleet.core.times import now
+from gpufleet.web import Can, access_of, requires
+from scheduler.imports.documents import Unreadable, decoded
+from scheduler.selectors.traces import trace_for, traces_listed
+from scheduler.services.forecasts.traces import trace_add, trace_remove
+from scheduler.services.forecasts.what_ifs import may_ask, must_ask
+from scheduler.traces.rows import File
+from scheduler.whatifs.forms import TraceForm
+from scheduler.whatifs.lists import TRACES
+from scheduler.whatifs.traces import KINDS, MOST_BYTES, TOO_LARGE
+
+
+@require_safe
+@requires(Can.SEE)
+def trace_list(request: HttpRequest) -> HttpResponseBase:
+    access = access_of(request)
+    context: dict[str, Any] = {"heading": "Traces", "sub": "Jobs of other fleets, or of this one's past, for what-ifs.", "can_add": may_ask(access)}
+    return TRACES.respond(request, traces_listed(access), "scheduler/traces.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.SEE)
+def trace_new(request: HttpRequest) -> HttpResponse:
+    access = access_of(request)
+    must_ask(access)
+    if request.method != "POST":
+        return render(request, "scheduler/trace_new.html", {"form": TraceForm()})
+    form, status = TraceForm(request.POST, request.FILES), 422
+    if form.is_valid():
+        sent = form.cleaned_data
+        try:
+            files = _texts(sent["files"])
+            made = trace_add(access=access, title=sent["title"], kind=sent["kind"], files=files, shapes=sent["nodes"], limit=sent["limit"], now=now())
+        except ValidationError as fault:
+            for field, texts in fault.message_dict.items():
+                form.add_error(field, texts)
+        except Conflict as fault:
+            form.add_error(None, str(fault))
+            status = 409
+        else:
+            messages.success(request, f"{made.title} was added.")
+            return redirect("trace", made.public_id)
+    return render(request, "scheduler/trace_new.html", {"form": form}, status=status)
+
+
+def _texts(uploads: list[Any]) -> list[File]:
+    if sum(upload.size for upload in uploads) > MOST_BYTES:
+        raise ValidationError({"files": [TOO_LARGE]})
+    found = []
+    for upload in uploads:
+        try:
+            found.append(File(upload.name, decoded(upload.read())))
+        except Unreadable as unreadable:
+            raise ValidationError({"files": [f"{upload.name}:{fault}." for fault in unreadable.faults]}) from unreadable
+    return found
+
+
+@require_safe
+@requires(Can.SEE)
+def trace_page(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    found = trace_for(access, public_id)
+    return render(request, "scheduler/trace.html", {"found": found, "format": KINDS.get(found.kind, found.kind), "may_ask": may_ask(access)})
+
+
+@require_POST
+@requires(Can.SEE)
+def trace_remove_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    access = access_of(request)
+    found = trace_for(access, public_id)
+    trace_remove(access=access, trace=found)
+    messages.success(request, f"{found.title} was removed. What-ifs of it keep their results.")
+    return redirect("traces")

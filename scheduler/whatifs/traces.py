@@ -1,0 +1,217 @@
+"""Traces for what-ifs: the text of files in, a scenario out, or what is wrong by field. What a trace is on another fleet is told here, too."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
+
+import orjson
+
+from scheduler.engine.model.values import QUEUED, Job, Kind, Placing, Role, Scenario
+from scheduler.scenarios.faults import ScenarioError
+from scheduler.scenarios.reading import load
+from scheduler.simulation.span import HOUR, THERE
+from scheduler.simulation.workload import works_drawn
+from scheduler.traces.rows import File, Imported, Shape, TraceFault
+from scheduler.whatifs.wanted import MOST_TRACE_HOURS
+
+KINDS: Mapping[str, str] = {
+    "scenario": "gpufleet scenario",
+    "gavel": "Gavel",
+    "helios": "Helios",
+    "openb": "openb (Alibaba)",
+    "philly": "Philly",
+}
+MOST_FILES = 8
+MOST_BYTES = 16 * 1024 * 1024
+MOST_JOBS = 50_000
+MOST_NODES = 10_000
+FAULTS_TOLD = 5
+
+Faults = dict[str, list[str]]
+
+
+class TraceRefused(Exception):
+    """Files are no trace that can be replayed; by field: `files`, `nodes`, or `limit`."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__("; ".join(text for texts in faults.values() for text in texts))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRead:
+    """What files hold: the scenario and its text, with and without jobs, how many jobs there were, and rows that cannot be played, by reason."""
+
+    scenario: Scenario
+    document: bytes
+    fleet: bytes
+    left_out: Sequence[tuple[str, int]]
+
+    @property
+    def hours(self) -> int:
+        return hours_of(self.scenario)
+
+
+def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), limit: int | None = None) -> TraceRead:
+    """The first `limit` jobs of a trace. Raises TraceRefused."""
+    if not 0 < len(files) <= MOST_FILES:
+        raise TraceRefused({"files": [f"Choose 1 to {MOST_FILES} files."]})
+    if sum(len(file.text) for file in files) > MOST_BYTES:
+        raise TraceRefused({"files": [TOO_LARGE]})
+    if sum(shape.nodes for shape in shapes) > MOST_NODES:
+        raise TraceRefused({"nodes": [f"At most {MOST_NODES:,} nodes."]})
+    left_out: Counter[str] = Counter()
+    if kind == "scenario":
+        raw = _scenario_raw(files, shapes)
+    else:
+        found = _imported(kind, files, shapes)
+        left_out = found.left_out
+        if not found.jobs:
+            reasons = "".join(f" {count:,} left out: {why}." for why, count in left_out.most_common())
+            raise TraceRefused({"files": [f"No row can be replayed.{reasons}"]})
+        raw = found.scenario(limit)
+    jobs = raw.get("jobs")
+    if isinstance(jobs, list):
+        if limit is not None and kind == "scenario":
+            raw["jobs"] = jobs = _first(jobs, limit)
+        if len(jobs) > MOST_JOBS:
+            raise TraceRefused({"limit": [f"It has {len(jobs):,} jobs; at most {MOST_JOBS:,} are kept. Enter how many."]})
+    document = orjson.dumps(raw)
+    scenario = _loaded(document)
+    if not scenario.jobs:
+        raise TraceRefused({"files": ["It has no jobs."]})
+    if len(scenario.nodes) > MOST_NODES:
+        raise TraceRefused({"nodes" if shapes else "files": [f"It has {len(scenario.nodes):,} nodes; at most {MOST_NODES:,} are replayed."]})
+    fleet = orjson.dumps({**raw, "jobs": [], "reservations": [], "demand": []})
+    return TraceRead(scenario, document, fleet, left_out.most_common())
+
+
+TOO_LARGE = f"The files are larger than {MOST_BYTES >> 20} MiB. Convert the first jobs with gpufleet trace and add that scenario."
+
+
+def _scenario_raw(files: Sequence[File], shapes: Sequence[Shape]) -> dict[str, Any]:
+    if len(files) != 1:
+        raise TraceRefused({"files": ["A scenario is one file."]})
+    if shapes:
+        raise TraceRefused({"nodes": ["A scenario names its nodes itself."]})
+    try:
+        raw = orjson.loads(files[0].text)
+    except (orjson.JSONDecodeError, RecursionError) as fault:
+        raise TraceRefused({"files": [f"{files[0].name} is not JSON: {fault}"]}) from None
+    if not isinstance(raw, dict):
+        raise TraceRefused({"files": [f"{files[0].name} is not a scenario: it is to be an object with the key format."]})
+    return raw
+
+
+def _imported(kind: str, files: Sequence[File], shapes: Sequence[Shape]) -> Imported:
+    try:
+        found: Imported = import_module(f"scheduler.traces.{kind}").imported(files, shapes)
+    except TraceFault as fault:
+        told = str(fault)
+        raise TraceRefused({"nodes" if "--nodes" in told else "files": [told.replace("--nodes", "the field Nodes")]}) from None
+    return found
+
+
+def _loaded(document: bytes) -> Scenario:
+    try:
+        return load(document)
+    except ScenarioError as error:
+        told = [str(fault) for fault in error.faults[:FAULTS_TOLD]]
+        more = len(error.faults) - len(told)
+        raise TraceRefused({"files": [*told, *([f"And {more:,} more problems."] if more > 0 else [])]}) from None
+
+
+def _first(jobs: list[object], limit: int) -> list[object]:
+    """By submission; what is no such row is left to the reader, who tells it."""
+    if not all(isinstance(job, dict) and isinstance(job.get("submitted"), int | float) for job in jobs):
+        return jobs[:limit]
+    return sorted(jobs, key=lambda job: job["submitted"])[:limit]  # type: ignore[index]
+
+
+def hours_of(scenario: Scenario) -> int:
+    """Until its last job would have ended, had none waited."""
+    works = works_of(scenario)
+    end = max(max(job.submitted, scenario.now) + works[job.name] for job in scenario.jobs)
+    return max(1, min(MOST_TRACE_HOURS, -(-(end - scenario.now) // HOUR)))
+
+
+def works_of(scenario: Scenario) -> dict[str, int]:
+    """Milliseconds at speed 1.0, by job: what it states, or what `gpufleet simulate` draws for it."""
+    return works_drawn(scenario, 0) | {job.name: job.work_ms for job in scenario.jobs if job.work_ms is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Comes:
+    """A job as it is replayed, so many milliseconds after the beginning, with so much work."""
+
+    job: Job
+    after: int
+    work: int
+
+
+def coming(scenario: Scenario, from_hour: int, hours: int) -> list[Comes]:
+    """What comes in so many hours: what runs as they begin at once, with what is left of it, then what waits then, then all others.
+
+    What would have ended by then, had it never waited, is left out.
+    """
+    begin, works, found = scenario.now + from_hour * HOUR, works_of(scenario), []
+    for job in scenario.jobs:
+        work, since = works[job.name], max(job.submitted, scenario.now)
+        after = max(THERE + 1, since - begin)
+        if job.run.workers or since < begin:
+            after, work = 0, work - max(0, begin - since)
+        elif job.submitted < scenario.now:
+            after = THERE
+        if work > 0 and after < hours * HOUR:
+            found.append(Comes(replace(job, run=QUEUED, work_ms=None), after, work))
+    return found
+
+
+class Fitted:
+    """What jobs of a trace ask for on another fleet: of its GPU types and levels of topology. What that fleet lacks is not asked for."""
+
+    def __init__(self, types: Collection[str], levels: Collection[str]) -> None:
+        self._types, self._levels = frozenset(types), frozenset(levels)
+        self._kinds: dict[int, tuple[Kind, Kind]] = {}  # with what it was made of, so that no other has its id
+
+    def kind(self, kind: Kind) -> Kind:
+        known = self._kinds.get(id(kind))
+        if known is None:
+            known = self._kinds[id(kind)] = kind, self._fitted(kind)
+        return known[1]
+
+    def _fitted(self, kind: Kind) -> Kind:
+        speeds = tuple((name, speed) for name, speed in kind.throughput if name in self._types)
+        runs = {name for name in self._types if dict(speeds).get(name, 1)}
+        return replace(
+            kind,
+            roles=tuple(self._role(role) for role in kind.roles),
+            placing=self._placing(kind.placing),
+            labels=(),
+            needs=(),
+            throughput=speeds if runs else (),
+        )
+
+    def _role(self, role: Role) -> Role:
+        types = tuple(name for name in role.gpu_types if name in self._types)
+        return replace(role, gpu_types=types, placing=None if role.placing is None else self._placing(role.placing))
+
+    def _placing(self, placing: Placing) -> Placing:
+        required = placing.required if placing.required in self._levels else None
+        return replace(placing, required=required, preferred=placing.preferred if placing.preferred in self._levels else None)
+
+
+def places_of(queues: Collection[str], paths: Collection[str], default: str) -> dict[str, str]:
+    """The quota node of each queue: the one of its path, or the only one of its name, or the default; a queue without one is not in it."""
+    by_name: dict[str, list[str]] = {}
+    for path in paths:
+        by_name.setdefault(path.rpartition("/")[2], []).append(path)
+    found = {}
+    for queue in queues:
+        same = by_name.get(queue.rpartition("/")[2], ())
+        place = queue if queue in paths else same[0] if len(same) == 1 else default
+        if place:
+            found[queue] = place
+    return found
