@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.postgres]
 PARTS = {
     "loop": ["tests/scheduler/loop"],
     "jobs": [
-        "tests/scheduler/test_bulk.py",
+        *(f"tests/scheduler/test_bulk_{name}.py" for name in ("pages", "previews", "verdicts")),
         "tests/scheduler/test_planned_changes.py",
         "tests/scheduler/test_submitting_api.py",
         "tests/scheduler/test_saved_views.py",
