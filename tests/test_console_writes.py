@@ -39,6 +39,7 @@ WRITES = {
     "schedule_take": "PATCH schedules/{public_id}",
     "schedule_remove": "DELETE schedules/{public_id}",
     "template_edit": "PUT templates",
+    "template_speed": "PUT templates/throughput/{ref}",
     "template_end": "POST templates/archive",
     "notices_mark": "POST me/notices/read",
     "notice_settings": "PUT me/notices/choices",
