@@ -95,6 +95,7 @@ class WhatIfIn(Taken):
     )
     from_hour: int = Field(0, ge=0, le=MOST_TRACE_HOURS, description="Hour of the trace at which it begins.")
     first_hours: Annotated[int, Field(ge=1, le=MOST_TRACE_HOURS)] | None = Field(None, description="So many hours from there on; null: all.")
+    minutes: Literal[1, 5, 15] = Field(1, description="How long it may take: with more time, more hours are simulated and plans are closer together.")
     change: str | None = Field(None, max_length=24)
     policy: WhatIfPolicyIn = WhatIfPolicyIn()
     nodes: list[NodesIn] = Field([], max_length=MOST_KINDS)
@@ -134,6 +135,7 @@ class WhatIfOut(Schema):
     queue: str | None = Field(description="Path of the quota node for queues of the trace that have none of their name.")
     from_hour: int = Field(description="Hour of the trace at which it begins.")
     first_hours: int | None = Field(description="So many hours from there on were wanted; null: all.")
+    minutes: int
     change: str | None
     policy: dict[str, str | bool | int | float]
     nodes: list[NodesChangedOut]
@@ -203,7 +205,8 @@ def what_ifs(request: HttpRequest) -> HttpResponse:
 
 @router.post("/what-ifs", response={201: WhatIfDetailOut}, url_name="what-ifs", openapi_extra=EXAMPLE, summary="A new what-if")
 def what_if_make(request: HttpRequest, body: WhatIfIn) -> Status[dict[str, Any]]:
-    """Takes at most a minute; read it until its state is `done`. Nothing of the fleet changes."""
+    """Takes at most `minutes`, of which one that is longer than a minute runs at a time; read it until its state is `done`. Nothing of the fleet
+    changes."""
     access = access_of(request)
     must_ask(access)
     kinds: dict[NodeKind, int] = {}
@@ -212,7 +215,7 @@ def what_if_make(request: HttpRequest, body: WhatIfIn) -> Status[dict[str, Any]]
         if kind in kinds:
             raise ValidationError({f"nodes.{place}": ["These nodes are named twice."]})
         kinds[kind] = row.count
-    wanted = Wanted(body.days, body.policy.model_dump(exclude_none=True), kinds, body.return_nodes)
+    wanted = Wanted(body.days, body.policy.model_dump(exclude_none=True), kinds, body.return_nodes, minutes=body.minutes)
     trace, there = None, None
     if body.trace is not None:
         trace, here = trace_for(access, body.trace), body.fleet == "today"
@@ -262,6 +265,7 @@ def _facts(found: QuotaReplay) -> dict[str, Any]:
         "queue": asked.get("queue") or None,
         "from_hour": asked.get("from_hour", 0),
         "first_hours": asked.get("first_hours"),
+        "minutes": found.minutes,
         "change": found.change and found.change.public_id,
         "policy": asked.get("policy", {}),
         "nodes": asked.get("nodes", []),

@@ -21,7 +21,7 @@ class ReplayState(models.TextChoices):
 
 
 GOING_ON = (ReplayState.WAITING, ReplayState.PLAYING)
-# What has not gone on for so long was lost with its worker. One that waits may wait for a worker that plays others, each for a minute.
+# What has not gone on for so long was lost with its worker. One that waits may wait for a worker that plays others, mostly for a minute.
 LOST_AFTER = {ReplayState.WAITING: timedelta(minutes=10), ReplayState.PLAYING: timedelta(seconds=60)}
 LOST = {ReplayState.WAITING: "Not started within 10 minutes.", ReplayState.PLAYING: "No progress for a minute: its worker was stopped."}
 
@@ -72,6 +72,11 @@ class QuotaReplay(models.Model):
     def is_of_trace(self) -> bool:
         """Also of one that was removed since."""
         return bool(self.asked.get("trace"))
+
+    @property
+    def minutes(self) -> int:
+        """That it may take."""
+        return int(self.asked.get("minutes", 1))
 
     @property
     def on_own_fleet(self) -> bool:

@@ -12,7 +12,7 @@ from scheduler.engine.model.values import Settings
 from scheduler.traces.rows import Shape, shape_of
 from scheduler.whatifs.telling import value_told
 from scheduler.whatifs.traces import KINDS, MOST_BYTES, MOST_FILES, MOST_JOBS
-from scheduler.whatifs.wanted import DAYS, MOST_TRACE_HOURS, ORDERS, RULES, USUAL_DAYS, NodeKind, NodesThere, Rule, Wanted
+from scheduler.whatifs.wanted import DAYS, MINUTES, MOST_TRACE_HOURS, ORDERS, RULES, USUAL_DAYS, NodeKind, NodesThere, Rule, Wanted
 
 SWITCH = {"on": True, "off": False}
 NODES = "nodes:"
@@ -36,6 +36,13 @@ def rule_field(name: str, rule: Rule, settings: Settings, base: str) -> forms.Fi
 
 class WhatIfForm(forms.Form):
     days = forms.TypedChoiceField(label="Days", coerce=int, choices=[(one, "The last day" if one == 1 else f"The last {one} days") for one in DAYS])
+    minutes = forms.TypedChoiceField(
+        label="Takes at most",
+        required=False,
+        coerce=int,
+        choices=[(one, "1 minute" if one == 1 else f"{one} minutes") for one in MINUTES],
+        help_text="With more time more hours are simulated, and plans are closer together. One of more than a minute runs at a time.",
+    )
     change = forms.ChoiceField(label="Quota draft", required=False, help_text="An open change of the quota tree.")
     return_nodes = forms.BooleanField(label="Return nodes to service", required=False)
 
@@ -52,7 +59,7 @@ class WhatIfForm(forms.Form):
         required=False,
         min_value=1,
         max_value=MOST_TRACE_HOURS,
-        help_text="From there on. Empty: all, as far as a minute suffices.",
+        help_text="From there on. Empty: all, as far as time suffices.",
         widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off", "size": 6}),
     )
     queue = forms.ChoiceField(label="Quota node", required=False, help_text="For queues of the trace that have no quota node of their name.")
@@ -112,7 +119,8 @@ class WhatIfForm(forms.Form):
         policy = {name: SWITCH[value] if RULES[name].is_switch else value for name in RULES if (value := data.get(name)) not in (None, "")}
         hours = {"from_hour": data.get("from_hour") or 0, "first_hours": data.get("first_hours")}
         of_trace = {"trace": self.trace, "here": self.here, "queue": data.get("queue", ""), **hours}
-        return Wanted(data.get("days", USUAL_DAYS), policy, self._nodes(), data["return_nodes"], **(of_trace if self.trace else {}))
+        others = of_trace if self.trace else {}
+        return Wanted(data.get("days", USUAL_DAYS), policy, self._nodes(), data["return_nodes"], minutes=data["minutes"] or MINUTES[0], **others)
 
     def _nodes(self) -> dict[NodeKind, int]:
         return {one.kind: count for one in self.fleet if (count := self.cleaned_data.get(f"{NODES}{one.kind}"))}
@@ -176,6 +184,7 @@ class TraceForm(forms.Form):
 def initial_of(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A what-if that was asked for, as the form shows it."""
     found: dict[str, Any] = {"days": stored.get("days", USUAL_DAYS), "return_nodes": stored.get("return_nodes", False)}
+    found["minutes"] = stored.get("minutes", MINUTES[0])
     found |= {name: stored[name] for name in ("from_hour", "first_hours", "queue") if stored.get(name)}
     for name, value in stored.get("policy", {}).items():
         found[name] = ("on" if value else "off") if RULES[name].is_switch else value

@@ -9,6 +9,7 @@ from scheduler.engine.model.values import CLASSES, PASSES, PLACEMENTS, Node, Set
 
 DAYS = (1, 3, 7, 14, 28)
 USUAL_DAYS = 7
+MINUTES = (1, 5, 15)
 MOST_NODES = 10_000  # added in all
 MOST_KINDS = 100
 MOST_TRACE_HOURS = 366 * 24
@@ -137,6 +138,7 @@ class Wanted:
     queue: str = ""  # path of the quota node for queues of the trace that have none of their name
     from_hour: int = 0  # of the trace, at which it begins
     first_hours: int | None = None  # so many from there on; None: all
+    minutes: int = 1  # that it may take
 
     @property
     def on_own_fleet(self) -> bool:
@@ -156,6 +158,7 @@ class Wanted:
             {"cluster": kind.cluster, "gpu_type": kind.gpu_type, "gpus": kind.gpus, "count": count} for kind, count in sorted(self.nodes.items())
         ]
         found: dict[str, Any] = {"days": self.days, "policy": dict(self.policy), "nodes": nodes, "return_nodes": self.return_nodes}
+        found["minutes"] = self.minutes
         if self.trace:
             found |= {"trace": self.trace, "here": self.here, "queue": self.queue, "from_hour": self.from_hour, "first_hours": self.first_hours}
         return found
@@ -164,8 +167,8 @@ class Wanted:
 def wanted_of(stored: Mapping[str, Any]) -> Wanted:
     """What was stored; an empty document is a replay of the usual days that changes the tree alone."""
     nodes = {NodeKind(row["cluster"], row["gpu_type"], row["gpus"]): row["count"] for row in stored.get("nodes", ())}
-    of_trace = {key: stored[key] for key in ("trace", "here", "queue", "from_hour", "first_hours") if key in stored}
-    return Wanted(stored.get("days", USUAL_DAYS), stored.get("policy", {}), nodes, stored.get("return_nodes", False), **of_trace)
+    others = {key: stored[key] for key in ("trace", "here", "queue", "from_hour", "first_hours", "minutes") if key in stored}
+    return Wanted(stored.get("days", USUAL_DAYS), stored.get("policy", {}), nodes, stored.get("return_nodes", False), **others)
 
 
 # The fleet

@@ -184,6 +184,38 @@ def test_one_more_node_ends_the_wait(world: Personas, client: Client):
     assert [one["path"] for one in client.get(f"/api/v1/what-ifs/{made.public_id}").json()["teams"]] == ["acme/research/nlp"]
 
 
+@pytest.mark.parametrize(("minutes", "seconds"), [(1, 54), (5, 294)])
+def test_it_may_take_so_many_minutes(world: Personas, monkeypatch: pytest.MonkeyPatch, minutes: int, seconds: float):
+    given: list[float] = []
+
+    class Noting(plays.Play):
+        def __init__(self, text: bytes, **options: Any) -> None:
+            given.append(options["seconds"])
+            super().__init__(text, **options)
+
+    monkeypatch.setattr(replays, "Play", Noting)
+    made = _asked(world, Wanted(policy={"placement": "spread"}, minutes=minutes))
+    assert replay_run(key=made.pk, clock=lambda: NOON) == "done"
+    assert given == [pytest.approx(seconds, abs=10)] * 2
+
+
+def test_one_that_takes_longer_than_a_minute_runs_at_a_time_and_others_beside_it(world: Personas, client: Client):
+    """Each has a worker for so long, and all of them would leave none for anything else."""
+    client.force_login(world.users["superuser"])
+    asked = {"policy": {"placement": "spread"}, "minutes": 15}
+    first = client.post("/api/v1/what-ifs", asked, content_type="application/json")
+    assert (first.status_code, first.json()["minutes"]) == (201, 15)
+
+    client.force_login(world.users["operator"])
+    refused = client.post("/api/v1/what-ifs", asked, content_type="application/json")
+    assert refused.status_code == 422
+    assert [fault["path"] for fault in refused.json()["errors"]] == ["minutes"]
+    page = client.post(reverse("what-if-new"), {"days": 7, "placement": "spread", "minutes": 5})
+    assert "Another what-if of more than a minute" in page.content.decode()
+    assert client.post("/api/v1/what-ifs", {**asked, "minutes": 2}, content_type="application/json").status_code == 422
+    assert client.post("/api/v1/what-ifs", {**asked, "minutes": 1}, content_type="application/json").status_code == 201
+
+
 def test_one_at_a_time_of_a_person_and_it_can_be_cancelled(world: Personas):
     first = _asked(world, Wanted(policy={"placement": "spread"}))
     with pytest.raises(Conflict):

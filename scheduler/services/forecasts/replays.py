@@ -33,7 +33,7 @@ from scheduler.whatifs.wanted import (
     wanted_of,
 )
 
-SECONDS = 54.0  # that the plays take at most; reading the past comes before
+SECONDS = 54.0  # of its first minute that the plays take at most; reading the past comes before
 LAST_PLAN_SECONDS = 3.0  # until they are ended, where the plan that they are at takes longer
 BEGUN_AGAIN = 0.5  # of the seconds are left at least where other hours are played
 NEARLY = 0.9  # of the hours are enough to go on
@@ -76,7 +76,8 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
         return _end(replay, ReplayState.FAILED, at, fault=NO_JOB_OF_TRACE if wanted.trace else "No job was submitted or ran in these days.")
     all_hours, longest = stretch.hours, longest_step(stretch.works)
     orders = ("tree", wanted.policy.get("order", "tree"))
-    latest, step, most_plans, may_begin_again = time.monotonic() + SECONDS, 0, 0.0, True
+    seconds = SECONDS + 60 * (wanted.minutes - 1)
+    latest, step, most_plans, may_begin_again = time.monotonic() + seconds, 0, 0.0, True
     while True:
         replay.asked |= {"hours": stretch.hours, "skipped": all_hours - stretch.hours}
         replay.seen_at = clock()  # reading the past may take long
@@ -92,7 +93,7 @@ def _run(replay: QuotaReplay, clock: Callable[[], datetime]) -> str:
                     if not _going_on(replay, told, clock()):
                         return ReplayState.CANCELLED
                 left = latest - time.monotonic()
-                cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * SECONDS and 2 * told < stretch.hours else None
+                cost = pair.cost if may_begin_again and left > BEGUN_AGAIN * seconds and 2 * told < stretch.hours else None
                 if cost is not None and cost.of_hour(step) * (NEARLY * stretch.hours - told) > 1000 * left:
                     most_plans = max(most_plans, cost.plans)  # a long step shows fewer
                     pace = pace_of(stretch.hours, Cost(cost.each, most_plans), longest=longest, spend=1000 * left)
@@ -117,7 +118,7 @@ def _compared(replay: QuotaReplay, stretch: Cut, step: int, pair: Pair, codes: S
         return _end(replay, ReplayState.FAILED, now, fault=f"A simulation ended with status {next(filter(None, codes))}.")
     common = pair.compared
     if not common:
-        return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours))
+        return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours, wanted_of(replay.asked).minutes))
     last = [table[common] for table in pair.tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, stretch.parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
@@ -125,10 +126,10 @@ def _compared(replay: QuotaReplay, stretch: Cut, step: int, pair: Pair, codes: S
     return _end(replay, ReplayState.DONE, now, hours=common, rows=rows, figures=figures)
 
 
-def _too_little(hours: int) -> str:
+def _too_little(hours: int, minutes: int) -> str:
     least = told_every(hours)
     told = "1 hour was" if least == 1 else f"{least} hours were"
-    return f"Fewer than {told} simulated in {SECONDS:.0f} s. Try again when the machine is idle."
+    return f"Fewer than {told} simulated in {minutes} min. Give it more time, or try again when the machine is idle."
 
 
 def _figures(told: Mapping[str, Any], course: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def what_if_ask(
     return _ask(access=access, wanted=wanted, told=told, change=change, now=now, begin=begin, trace=trace)
 
 
+LONG_ONE = "Another what-if of more than a minute is still being simulated. Choose 1 minute, or wait for it."
 NOTHING = "Nothing differs from today. Choose a quota draft, a setting or nodes to change."
 NOTHING_OF_TRACE = "Nothing differs from the trace. Choose a setting or nodes to change."
 
@@ -133,6 +134,8 @@ def _ask(
     try:
         with transaction.atomic():
             _lost_ended(now)
+            if wanted.minutes > 1 and QuotaReplay.objects.filter(state__in=GOING_ON, asked__minutes__gt=1).exists():
+                raise ValidationError({"minutes": [LONG_ONE]})
             made = QuotaReplay.objects.create(
                 public_id=public_id("wi"),
                 change=change,
