@@ -45,6 +45,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "cancel": "gpufleet.client.commands:cancel",
     "hold": "gpufleet.client.commands:hold",
     "priority": "gpufleet.client.commands:priority",
+    "scale": "gpufleet.client.scaling:scale",
     "release": "gpufleet.client.commands:release",
     "planned": "gpufleet.client.commands:planned",
     "checkpoint": "gpufleet.client.commands:checkpoint",

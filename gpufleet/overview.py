@@ -29,6 +29,7 @@ GROUPS: dict[str, Sequence[str]] = {
             "hold",
             "release",
             "priority",
+            "scale",
             "checkpoint",
             "restart",
             "planned",

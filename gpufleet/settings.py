@@ -280,6 +280,7 @@ SCHEDULER = {
         "STARTS_PER_S",
         "START_TIMEOUT_S",
         "LIMIT_WARNING_S",
+        "SCALE_UP_BOUND_S",
     )
 }
 # What runs on the console's own machine, and as whom; scheduler/backends/registry.py makes the local back-end's rules of it.

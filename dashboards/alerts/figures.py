@@ -4,7 +4,7 @@ Figures that can't be known now (telemetry is stale, no budget is set) have no v
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +30,7 @@ from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobSt
 from scheduler.selectors.clusters import has_gpus
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
+from scheduler.selectors.scaling import scale_ups_late
 from scheduler.selectors.windows import capacity_now
 
 PROMETHEUS = "Prometheus "  # before the name of a server, where it is a subject
@@ -69,6 +70,7 @@ FIGURES: dict[str, Figure] = {
         Figure("idle_gpus", "GPUs in idle episodes", "GPUs", "team", is_count=True),
         Figure("stragglers", "Stragglers", "", "node", is_count=True),
         Figure("service_breaches", "Services over their objective", "", "team", is_count=True),
+        Figure("scale_ups_late", "Scale-ups over their bound", "", "team", is_count=True),
         Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
@@ -99,7 +101,7 @@ def figures_now(*, now: datetime, wanted: Iterable[str] | None = None) -> dict[s
         found |= _cost(now)
     if asked & _OF_TEAMS.keys():
         teams = _teams()
-        found |= {key: read(teams) for key, read in _OF_TEAMS.items() if key in asked}
+        found |= {key: read(teams, now) for key, read in _OF_TEAMS.items() if key in asked}
     for key, read in _READERS.items():
         if key in asked:
             found[key] = read(now)
@@ -142,7 +144,7 @@ def _queue_gpus(now: datetime) -> dict[str, float]:
     return {WHOLE: sum(rows.values()), **rows}
 
 
-def _floor(teams: Mapping[str, int]) -> dict[str, float]:
+def _floor(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
     """Of each team: what its waiting jobs ask for of the types that they accept, as far as its guarantees there are not used."""
     promised: dict[tuple[str, str], int] = {}
     for path, gpu_type, milli in QuotaShare.objects.filter(node__in=teams.values()).values_list("node__path", "gpu_type", "guaranteed_milli"):
@@ -230,7 +232,7 @@ def _incidents(now: datetime) -> dict[str, float]:
     return _by_node(Incident.objects.filter(closed_at__isnull=True).values_list("node__cluster__name", "node__name"))
 
 
-def _idle(teams: Mapping[str, int]) -> dict[str, float]:
+def _idle(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
     """Of each team, its projects included."""
     rows = IdleEpisode.objects.filter(ended_at__isnull=True).order_by().values_list("quota__path").annotate(Sum("idle_milli"))
     by_team = dict.fromkeys(teams, 0.0)
@@ -240,9 +242,16 @@ def _idle(teams: Mapping[str, int]) -> dict[str, float]:
     return {WHOLE: sum(by_team.values()), **by_team}
 
 
-def _breaches(teams: Mapping[str, int]) -> dict[str, float]:
+def _breaches(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
+    return _by_team(list(ServiceBreach.objects.filter(until__isnull=True).values_list("job__quota__path", flat=True)), teams)
+
+
+def _late(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
+    return _by_team(list(scale_ups_late(now).values_list("job__quota__path", flat=True)), teams)
+
+
+def _by_team(paths: Sequence[str], teams: Mapping[str, int]) -> dict[str, float]:
     """Of each team, its projects included."""
-    paths = list(ServiceBreach.objects.filter(until__isnull=True).values_list("job__quota__path", flat=True))
     counted = Counter(_team_of(path, teams) for path in paths)
     return {WHOLE: float(len(paths)), **dict.fromkeys(teams, 0.0), **{team: float(count) for team, count in counted.items()}}
 
@@ -278,7 +287,12 @@ def _scheduler(now: datetime) -> dict[str, float]:
 
 SERVER = ("name", "read_at", "changed_at", "enabled", "removed_at")
 
-_OF_TEAMS: dict[str, Callable[[dict[str, int]], dict[str, float]]] = {"floor_gap": _floor, "idle_gpus": _idle, "service_breaches": _breaches}
+_OF_TEAMS: dict[str, Callable[[dict[str, int], datetime], dict[str, float]]] = {
+    "floor_gap": _floor,
+    "idle_gpus": _idle,
+    "service_breaches": _breaches,
+    "scale_ups_late": _late,
+}
 _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,
     "queue_wait": _queue_wait,

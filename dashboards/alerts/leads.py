@@ -1,10 +1,10 @@
 """Where an alert leads: the pages on which one sees what its figure is about, and acts on it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.urls import reverse
 
 from dashboards.alerts.figures import PROMETHEUS, WHOLE
@@ -12,8 +12,10 @@ from dashboards.alerts.models import Alert
 from dashboards.health.models import Incident
 from dashboards.selectors import NO_POOL
 from dashboards.slo.models import ServiceBreach
+from gpufleet.core.times import now
 from quotas.permissions import Access, Can
 from scheduler.models import Node
+from scheduler.selectors.scaling import scale_ups_late
 
 SERVICES_NAMED = 3
 
@@ -46,7 +48,10 @@ def leads_of(access: Access, alert: Alert) -> list[Lead]:
         case "nodes_out":
             return [_lead("Nodes of the pool", "nodes", {"pool": "" if subject == NO_POOL else subject})]
         case "service_breaches":
-            return _services(access, subject)
+            # Those that are over their objective longest.
+            return _services(access, subject, ServiceBreach.objects.filter(until__isnull=True).order_by("since", "pk"))
+        case "scale_ups_late":
+            return _services(access, subject, scale_ups_late(now()))
         case "incidents":
             return _of_node(subject)
         case "stragglers":
@@ -65,13 +70,12 @@ def _lead(label: str, page: str, asked: Mapping[str, str] | None = None) -> Lead
     return Lead(label, reverse(page) + (f"?{query}" if query else ""))
 
 
-def _services(access: Access, team: str) -> list[Lead]:
-    """Those that are over their objective longest."""
-    open_ones = ServiceBreach.objects.filter(access.visible(Can.SEE, "job__quota__path"), until__isnull=True).order_by("since", "pk")
+def _services(access: Access, team: str, rows: QuerySet[Any]) -> list[Lead]:
+    """The first of them that the reader may see."""
+    rows = rows.filter(access.visible(Can.SEE, "job__quota__path"))
     if team:
-        open_ones = open_ones.filter(Q(job__quota__path=team) | Q(job__quota__path__startswith=f"{team}/"))
-    rows = open_ones.values_list("job__name", "job__public_id")[:SERVICES_NAMED]
-    return [Lead(f"Service {name}", reverse("job", args=[job])) for name, job in rows]
+        rows = rows.filter(Q(job__quota__path=team) | Q(job__quota__path__startswith=f"{team}/"))
+    return [Lead(f"Service {name}", reverse("job", args=[job])) for name, job in rows.values_list("job__name", "job__public_id")[:SERVICES_NAMED]]
 
 
 def _of_node(subject: str) -> list[Lead]:

@@ -33,7 +33,7 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue")
+OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue", "scale")
 WORDS = {
     "bench": "api chargeback console engine loop predictions quotas simulate slurm telemetry --json --case",
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --dry-run --reason",
@@ -75,6 +75,7 @@ WORDS = {
     "spare": "--json --back --reason",
     "why": "--json",
     "connect": "--json",
+    "scale": "--json --role --reason --dry-run",
 }
 # By command and option, what may follow it.
 VALUES = {

@@ -18,6 +18,7 @@ from scheduler.api import (
     loop,
     notices,
     queue,
+    replicas,
     reservations,
     saved_views,
     schedules,
@@ -41,6 +42,7 @@ router.add_router("", arrays.router)
 router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)
+router.add_router("", replicas.router)
 router.add_router("", why.router)
 router.add_router("", sooner.router)
 router.add_router("", usage.router)

@@ -39,6 +39,7 @@ from scheduler.selectors.jobs import (
     must_steer,
 )
 from scheduler.selectors.templates import template_of
+from scheduler.services.jobs.bulk import Preview
 from scheduler.services.jobs.connecting import job_connect
 from scheduler.services.jobs.edit_previews import job_edit_preview
 from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
@@ -509,12 +510,16 @@ class JobChangePreviewOut(ForeseenOut):
 def job_change_look(request: HttpRequest, public_id: str, body: Body[dict[str, Any]]) -> HttpResponse:
     """What `PATCH` with the same body would do now, to the job and to others, and what it costs. Nothing is written."""
     found = job_edit_preview(access=(access := access_of(request)), job=job_for(access, public_id), change=change_read(body), now=now())
+    return answered(change_foreseen(found))
+
+
+def change_foreseen(found: Preview) -> dict[str, Any]:
     price = found.price
     told = None
     if price is not None:
         least, most = zip(*price.hourly, strict=True)
         told = {"least_per_hour": least, "most_per_hour": most, "until_limit": price.limit}
-    return answered(foreseen(found) | {"price": told})
+    return foreseen(found) | {"price": told}
 
 
 def _steered(request: HttpRequest, public_id: str, service: Callable[..., Job], body: SteerIn) -> HttpResponse:

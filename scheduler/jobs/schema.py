@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
-from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, replicas_fault
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.scenarios.nodes import MOST_GPUS
@@ -137,6 +137,9 @@ class RoleForm(Part):
         default=None, description="More than `min`: elastic."
     )
     step: Annotated[Count, Shown("In steps of")] = 1
+    desired: Annotated[Least | None, Shown("Replicas wanted", "Of a service; empty: up to most.")] = Field(
+        default=None, description="Of a service: how many of them are wanted now, from `min` to `max`. Null: as many as find room."
+    )
     gpus: Annotated[Gpus, Shown("GPUs each", "Whole ones, on one node.")] = Field(default=None, description="Whole GPUs of each worker, on one node.")
     mig: Annotated[Word | None, Shown("MIG profile", "Instead of whole GPUs: 1g.10gb.")] = Field(
         default=None, description="A MIG profile, such as 1g.10gb."
@@ -154,6 +157,13 @@ class RoleForm(Part):
     cpus: Annotated[Processors, Shown("CPUs each")] = 0
     host_memory_gb: Annotated[HostMemory, Shown("Host memory each, GB")] = 0
     topology: Placing | None = None
+
+    @model_validator(mode="after")
+    def in_range(self) -> "RoleForm":
+        most = self.max or max(self.min, 1)
+        if self.desired is not None and (fault := replicas_fault(self.desired, least=self.min, most=most, step=self.step)):
+            raise broken_rule("desired", fault)
+        return self
 
 
 class Saving(Part):

@@ -55,6 +55,27 @@ def most_of(role: Role) -> int:
     return int(role.get("max") or max(least_of(role), 1))
 
 
+def wanted_of(role: Role) -> int:
+    """How many of its workers are wanted now, as the engine reads it: of a service as many as it states, else the most."""
+    desired, most = role.get("desired"), most_of(role)
+    return most if desired is None else max(least_of(role), min(most, int(desired)))
+
+
+def is_elastic(role: Role) -> bool:
+    return least_of(role) < most_of(role)
+
+
+def replicas_fault(replicas: int, *, least: int, most: int, step: int) -> str:
+    """Why a role can't have so many workers; empty: it can."""
+    if least >= most:
+        return f"It has {least} workers at least and at most; there is nothing to choose."
+    if not least <= replicas <= most:
+        return f"From {least} to {most}."
+    if beyond := (replicas - least) % step:
+        return f"From {least} to {most} in steps of {step}: {replicas - beyond} or {replicas - beyond + step}."
+    return ""
+
+
 def takes_gpus(role: Role) -> bool:
     """Whether its workers take GPUs, whole ones or parts, and not processors alone."""
     return bool(role.get("gpus")) or any(role.get(part) for part in PARTS)

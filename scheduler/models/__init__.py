@@ -3,7 +3,8 @@
 What hardware there is (`inventory`), what runs on it (`jobs`), what runs there that is not ours (`outside`), what was decided (`loop`), what was
 ordered (`execution`), what the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what people begin with when
 they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is submitted again and again
-(`schedules`), when more jobs may be moved (`defragmenting`), and what others are told (`notices`).
+(`schedules`), how many replicas of services were wanted (`scaling`), when more jobs may be moved (`defragmenting`), and what others are told
+(`notices`).
 """
 
 from scheduler.models.defragmenting import Defragmentation
@@ -58,6 +59,7 @@ from scheduler.models.planned_changes import PlannedJobChange
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
+from scheduler.models.scaling import Scaling, ScalingEnd
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
@@ -130,6 +132,8 @@ __all__ = [
     "ReplayState",
     "RunOutcome",
     "SavedView",
+    "Scaling",
+    "ScalingEnd",
     "Schedule",
     "ScheduleRun",
     "Sending",

@@ -121,8 +121,9 @@ class World:
 
     @cached_property
     def service(self) -> Job:
-        """An inference job with a service level."""
-        found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference")
+        """An inference job with a range of replicas and a service level."""
+        spec = {"roles": [{"name": "server", "min": 1, "max": 4, "gpus": 1}]}
+        found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference", spec=spec)
         ServiceLevel.objects.create(job=found, title="p99 latency", latency="max(p99)", objective_ms=250)
         return found
 

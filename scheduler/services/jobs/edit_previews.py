@@ -27,13 +27,22 @@ from scheduler.services.jobs.bulk import (
 )
 from scheduler.services.jobs.edits import job_as_edited
 from scheduler.services.jobs.prices import Repeated, price_of, repeated_work
+from scheduler.services.jobs.scaling import job_as_scaled
 from scheduler.services.loop.runs import grace_of
 from scheduler.snapshots.jobs import Kinds
 
 
 def job_edit_preview(*, access: Access, job: Job, change: JobChange, detail: str = "", now: datetime) -> Preview:
     """As of an action on the one job, with `detail` said of it. A `ValidationError` names what is wrong with the change. Nothing is written."""
-    edited = job_as_edited(access=access, job=job, change=change, now=now)
+    return _preview(access, job, job_as_edited(access=access, job=job, change=change, now=now), detail, now)
+
+
+def job_scale_preview(*, access: Access, job: Job, replicas: int, role: str = "", detail: str = "", now: datetime) -> Preview:
+    """The same of how many replicas are wanted."""
+    return _preview(access, job, job_as_scaled(access=access, job=job, replicas=replicas, role=role), detail, now)
+
+
+def _preview(access: Access, job: Job, edited: Job, detail: str, now: datetime) -> Preview:
     has_place = job.state in HOLDING or job.state == JobState.RESERVED
     was_due, is_due = (has_place or (one.held_at is None and bool(free_to_start([one], now))) for one in (job, edited))
     is_read = True

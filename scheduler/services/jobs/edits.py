@@ -165,6 +165,11 @@ def _resized(job: Job, change: JobChange) -> dict[str, Any]:
         role["min"] = least
         role.pop("max", None)
         role |= {"max": most} if most != least else {}
+        if "desired" in role:
+            wanted_now = max(least, min(most, role["desired"]))
+            role["desired"] = wanted_now - (wanted_now - least) % int(role.get("step", 1))
+            if least == most:
+                del role["desired"]
         if held is not None and not least <= held.get(name, 0) <= most:
             faults[f"workers.{name}"] = [f"It runs with {held.get(name, 0)}, which must lie within the new range."]
     spec = {**job.spec, "roles": roles}

@@ -11,7 +11,7 @@ from django.db.models import Sum
 from gpufleet.core.money import cost_micros
 from quotas.permissions import Access, Can
 from quotas.selectors.rates import rates_now
-from scheduler.jobs.stored import least_of, most_of, roles_of, takes_gpus
+from scheduler.jobs.stored import least_of, roles_of, takes_gpus, wanted_of
 from scheduler.models import Job, Placement
 from scheduler.selectors.windows import capacity_now
 
@@ -92,7 +92,7 @@ def _types(job: Job) -> set[str]:
 
 def _sizes(job: Job) -> tuple[int, int] | None:
     """The fewest and the most milli-GPU. None where several roles, some of them in parts of GPUs, leave the most unsaid."""
-    ranges = [(least_of(role), most_of(role), 1000 * int(role.get("gpus") or 0)) for role in _on_gpus(job)]
+    ranges = [(least_of(role), wanted_of(role), 1000 * int(role.get("gpus") or 0)) for role in _on_gpus(job)]
     if all(least == most for least, most, _ in ranges):
         return job.gpus_milli, job.gpus_milli
     if all(each for _, _, each in ranges):

@@ -33,7 +33,7 @@ from scheduler.jobs.storable import TOO_DEEP, text_is_storable, unstorable
 from scheduler.jobs.stored import roles_of, takes_gpus
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.writing import DUE_AT
-from scheduler.models import Cluster, Dependency, GpuType, Job, JobEvent, JobState, MigInstance, Node, TemplateSpeeds
+from scheduler.models import Cluster, Dependency, GpuType, Job, JobClass, JobEvent, JobState, MigInstance, Node, TemplateSpeeds
 from scheduler.notify.happenings import Happened
 from scheduler.selectors.template_speeds import speeds_given
 from scheduler.selectors.templates import template_named
@@ -238,6 +238,9 @@ class _Checker:
             description = description.model_copy(update={"job_class": usual})
         if not description.due_after(self.now):
             faults["deadline"].append("It lies in the past.")
+        for number, role in enumerate(description.roles or ()):
+            if role.desired is not None and description.job_class != JobClass.INFERENCE:
+                faults[f"roles[{number}].desired"].append("Only a service, of the class inference, states it.")
         self._check_types(description, faults)
         self._check_speeds(description, speeds_at, faults)
         kind = self._kind(description, faults)

@@ -22,6 +22,7 @@ from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState
 from scheduler.notify.happenings import Happened
 from scheduler.services.hardware.draining import DRAINS_DUE, NEXT_DRAIN, drains_enforce
 from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
+from scheduler.services.jobs.scaling import SCALED, scalings_settle
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
 from scheduler.services.loop.runs import Clusters, Ended, Stop, attempts_ended, attempts_stop, limit_told, workers_lost
@@ -128,6 +129,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         + stops_give_up(now=now, news=news)
         + deadlines_enforce(now=now, news=news)
         + dependencies_settle(now=now, news=news)
+        + scalings_settle(now=now)
     )
 
 
@@ -144,6 +146,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         UNSETTLED_SPLITS.asking(),
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
+        SCALED.asking(),
     )
     return any(due) or any(end <= now or (warn_at is not None and warn_at <= now) for _, _, end, warn_at in _limited(limited, policy.limit_warning))
 

@@ -21,7 +21,7 @@ from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.models import ServiceBreach
 from quotas.models import Budget
-from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice
+from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice, Scaling
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.alert_worlds import rule, sick, silenced_rule, used_up
@@ -260,6 +260,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     PrometheusServer.objects.create(public_id="ps-1", name="main", url="https://prometheus.example.org")
     service = builders.job("chat", on=personas.nodes["acme/research/nlp"])
     ServiceBreach.objects.create(job=service, since=NOON, objective_ms=250, worst_ms=300)
+    Scaling.objects.create(job=service, role="server", at=NOON, before=1, after=2, stood=1, actor_name="Ada")
     subjects = {
         "gap_percent": "H100-SXM-80GB",
         "gap_cost": "",
@@ -274,6 +275,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
         "stragglers": f"{node.cluster.name}/node-1",
         "idle_gpus": "acme/research",
         "service_breaches": "acme/research",
+        "scale_ups_late": "acme/research",
         "telemetry_age": node.cluster.name,
         "scheduler_overdue": "",
     }

@@ -1,0 +1,163 @@
+"""The replicas of a service over HTTP: how many there are and are wanted, how soon added ones had their place, and another number of them."""
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router, Schema
+from pydantic import Field
+
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.faults import Missing
+from gpufleet.core.taken import Taken
+from gpufleet.core.times import now
+from gpufleet.web import Access, access_of
+from scheduler.api.jobs import JobChangePreviewOut, change_foreseen
+from scheduler.api.lists import answered
+from scheduler.models import Job, ScalingEnd
+from scheduler.scenarios.kinds import MOST_WORKERS
+from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.jobs import job_for
+from scheduler.selectors.scaling import ScalingTold, is_service, replicas_told
+from scheduler.services.forecasts.replicas import replica_awaited
+from scheduler.services.jobs.edit_previews import job_scale_preview
+from scheduler.services.jobs.scaling import job_scale
+
+router = Router(tags=["Jobs"])
+
+
+class RoleReplicasOut(Schema):
+    """A role with a range of workers; a replica is a worker."""
+
+    role: str = Field(description="Its name.", examples=["worker"])
+    placed: int = Field(description="Replicas that have their place.", examples=[3])
+    wanted: int = Field(description="Replicas that are wanted now.", examples=[4])
+    stated: bool = Field(description="False: nobody said how many, so as many are wanted as find room.", examples=[True])
+    min: int = Field(description="The fewest that its description allows.", examples=[1])
+    max: int = Field(description="The most that its description allows.", examples=[6])
+    step: int = Field(description="So many are added or released together.", examples=[1])
+
+
+class ScalingOut(Schema):
+    """A change of how many replicas are wanted."""
+
+    role: str = Field(description="Of which role.", examples=["worker"])
+    at: datetime
+    by: str = Field(description="Name of the person, or of the part of the console, that changed it.", examples=["Ada Okafor"])
+    by_metric: bool = Field(description="Whether it followed its metric.", examples=[False])
+    reason: str
+    before: int = Field(description="How many were wanted before.", examples=[3])
+    after: int = Field(description="How many are wanted since.", examples=[4])
+    placed_before: int = Field(description="How many had their place then.", examples=[3])
+    over_at: datetime | None = Field(
+        description="When as many had their place, or it ended otherwise; null as long as it is awaited.", examples=["2026-03-02T10:02:15Z"]
+    )
+    end: str | None = Field(
+        description="How it ended; null as long as it is awaited.", json_schema_extra={"enum": [*ScalingEnd.values, None]}, examples=["placed"]
+    )
+    seconds: float | None = Field(
+        description="Of one that adds replicas, until the last of them had its place, or so far; null where that was not awaited.", examples=[4.2]
+    )
+    within_bound: bool | None = Field(description="Whether these are at most `bound_s`; null without them.", examples=[True])
+
+
+class ReplicasOut(Schema):
+    """How many replicas there are and are wanted, and the newest ten changes of it."""
+
+    roles: list[RoleReplicasOut] = Field(description="Each role with a range of workers.")
+    bound_s: int = Field(description="Added replicas should have their place within so many seconds.", examples=[60])
+    waits: str = Field(
+        description="Why a replica that is wanted has no place yet; empty where none is missing, or where nobody can say now.", examples=[""]
+    )
+    scalings: list[ScalingOut] = Field(description="The latest first.")
+    revision: int = Field(description="Of the job; its `ETag` for `If-Match`.")
+
+
+class ReplicasIn(Taken):
+    replicas: int = Field(ge=0, le=MOST_WORKERS, description="How many are wanted, from the least to the most of its role.", examples=[4])
+    role: str = Field("", max_length=100, description="Which role; needed only where several have a range.")
+    reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
+
+
+@router.get("/jobs/{public_id}/replicas", response=ReplicasOut, url_name="job_replicas", summary="Replicas of a service")
+def job_replicas(request: HttpRequest, public_id: str) -> HttpResponse:
+    """Of a job of the class inference with a range of workers; 404 of others."""
+    access = access_of(request)
+    found = job_for(access, public_id)
+    if not is_service(found):
+        raise Missing(f"{public_id} is not a service: a job of the class inference with a range of workers.")
+    return _told(access, found)
+
+
+@router.put(
+    "/jobs/{public_id}/replicas", response=ReplicasOut, url_name="job_replicas", openapi_extra=IF_MATCH, summary="Set the replicas of a service"
+)
+def job_replicas_put(request: HttpRequest, public_id: str, body: ReplicasIn) -> HttpResponse:
+    """Replicas are added one by one as they find room, above its minimum without putting others out; the highest are released first.
+
+    What is wanted already changes nothing. 409 for a job that is no service or has ended.
+    """
+    access = access_of(request)
+    job = job_for(access, public_id)
+    job_scale(access=access, job=job, replicas=body.replicas, role=body.role, reason=body.reason, now=now(), revision=revision_wanted(request))
+    return _told(access, job_for(access, public_id))
+
+
+@router.post(
+    "/jobs/{public_id}/replicas/preview",
+    response=JobChangePreviewOut,
+    url_name="job_replicas_preview",
+    summary="Preview another number of replicas",
+)
+def job_replicas_look(request: HttpRequest, public_id: str, body: ReplicasIn) -> HttpResponse:
+    """What `PUT` with the same body would do now, to the service and to others, and what it costs. Nothing is written."""
+    access = access_of(request)
+    found = job_scale_preview(access=access, job=job_for(access, public_id), replicas=body.replicas, role=body.role, now=now())
+    return answered(change_foreseen(found))
+
+
+def _told(access: Access, found: Job) -> HttpResponse:
+    moment = now()
+    told = replicas_told(found, now=moment)
+    waits = replica_awaited(found, told.missing.role, now=moment) if told.missing else ""
+    return stamped(
+        answered(
+            {
+                "roles": [
+                    {
+                        "role": one.role,
+                        "placed": one.placed,
+                        "wanted": one.wanted,
+                        "stated": one.stated,
+                        "min": one.least,
+                        "max": one.most,
+                        "step": one.step,
+                    }
+                    for one in told.roles
+                ],
+                "bound_s": told.bound,
+                "waits": Discretion(access, [waits]).text(waits),
+                "scalings": [_scaling(one) for one in told.scalings],
+                "revision": found.revision,
+            }
+        ),
+        found.revision,
+    )
+
+
+def _scaling(one: ScalingTold) -> dict[str, Any]:
+    row = one.scaling
+    return {
+        "role": row.role,
+        "at": row.at,
+        "by": row.actor_name,
+        "by_metric": row.by_metric,
+        "reason": row.reason,
+        "before": row.before,
+        "after": row.after,
+        "placed_before": row.stood,
+        "over_at": row.over_at,
+        "end": row.end or None,
+        "seconds": one.seconds,
+        "within_bound": None if one.seconds is None else not one.is_late,
+    }

@@ -1,0 +1,128 @@
+"""The replicas of a service as pages and programs read them: how many there are and are wanted, and how soon the added ones had their place."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import F, QuerySet
+
+from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_of, wanted_of
+from scheduler.models import ENDED, Job, JobClass, Placement, Scaling, ScalingEnd
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RoleReplicas:
+    """`placed`: how many have their place and do not leave it. `stated`: whether somebody said how many are wanted, or it is as many as find room."""
+
+    role: str
+    placed: int
+    wanted: int
+    least: int
+    most: int
+    step: int
+    stated: bool
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.wanted - self.placed)
+
+    @property
+    def range_told(self) -> str:
+        return f"{self.least} to {self.most}{f' in steps of {self.step}' if self.step > 1 else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingTold:
+    """One change. `seconds`: of one that added replicas, until the last of them had its place, or so far; None where that was not awaited."""
+
+    scaling: Scaling
+    seconds: float | None
+    bound: int
+
+    @property
+    def grows(self) -> bool:
+        return self.scaling.after > self.scaling.stood
+
+    @property
+    def is_open(self) -> bool:
+        return self.scaling.over_at is None
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds is not None and self.seconds > self.bound
+
+    @property
+    def end_told(self) -> str:
+        return str(ScalingEnd(self.scaling.end).label) if self.scaling.end else "Waits"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasTold:
+    """`scalings` are the newest, the latest first."""
+
+    roles: tuple[RoleReplicas, ...]
+    scalings: tuple[ScalingTold, ...]
+    bound: int
+
+    @property
+    def waiting(self) -> ScalingTold | None:
+        """The newest that adds replicas and has not come to its end."""
+        return next((one for one in self.scalings if one.is_open and one.grows), None)
+
+    @property
+    def last_grown(self) -> ScalingTold | None:
+        """The newest whose time is known."""
+        return next((one for one in self.scalings if one.seconds is not None and (one.is_open or one.scaling.end == ScalingEnd.PLACED)), None)
+
+    @property
+    def missing(self) -> RoleReplicas | None:
+        """The first role that lacks any."""
+        return next((one for one in self.roles if one.missing), None)
+
+
+def is_service(job: Job) -> bool:
+    """A job of the class inference with a range of workers, of which somebody may want more or fewer."""
+    return job.job_class == JobClass.INFERENCE and any(is_elastic(role) for role in roles_of(job.spec))
+
+
+def bound_seconds() -> int:
+    found: int = settings.SCHEDULER["SCALE_UP_BOUND_S"]
+    return found
+
+
+def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
+    """In two queries."""
+    stands: Mapping[str, int] = standing_of([job.pk])[job.pk]
+    roles = tuple(
+        RoleReplicas(name, stands.get(name, 0), wanted_of(one), least_of(one), most_of(one), int(one.get("step", 1)), one.get("desired") is not None)
+        for one in roles_of(job.spec)
+        if is_elastic(one) and (name := name_of(one))
+    )
+    rows = Scaling.objects.filter(job=job).order_by("-at", "-pk")[:SHOWN]
+    bound = bound_seconds()
+    return ReplicasTold(roles, tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows), bound)
+
+
+def _seconds(one: Scaling, now: datetime) -> float | None:
+    if one.after <= one.stood or one.end not in ("", ScalingEnd.PLACED):
+        return None
+    return max(0.0, ((one.over_at or now) - one.at).total_seconds())
+
+
+def standing_of(jobs: Collection[int]) -> dict[int, Counter[str]]:
+    """By job and role: how many workers have their place and do not leave it."""
+    rows = Placement.objects.filter(job__among=sorted(jobs), until__isnull=True, leaving_since__isnull=True)
+    found: dict[int, Counter[str]] = defaultdict(Counter)
+    for job, role, _ in rows.order_by().values_list("job_id", "role", "worker").distinct():
+        found[job][role] += 1
+    return found
+
+
+def scale_ups_late(now: datetime) -> QuerySet[Scaling]:
+    """Those that wait for longer than the bound, the longest first."""
+    late = Scaling.objects.filter(over_at__isnull=True, after__gt=F("stood"), at__lt=now - timedelta(seconds=bound_seconds()))
+    return late.exclude(job__state__in=ENDED).order_by("at", "pk")

@@ -1,0 +1,162 @@
+"""How many replicas of a service are wanted: set by those who may steer it, and followed until as many have their place.
+
+A service is a job of the class inference with a role of `min` below `max`; its description says how many are wanted (`desired`), which the engine
+keeps to: growing step by step, each replica admitted by itself, and giving back the highest.
+"""
+
+import copy
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Count, Exists, F, OuterRef, Q, Subquery
+from django.db.models.functions import Coalesce
+
+from gpufleet.core.audit import Actor
+from gpufleet.core.faults import NO_TEXT, Conflict
+from gpufleet.core.live.news import News
+from gpufleet.core.prepared import Prepared
+from gpufleet.core.templatetags.shell import plural
+from quotas.permissions import Access
+from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, replicas_fault, roles_of, wanted_of
+from scheduler.models import ENDED, HOLDING, Job, Placement, Scaling, ScalingEnd
+from scheduler.selectors.jobs import must_steer
+from scheduler.selectors.scaling import is_service, standing_of
+from scheduler.services.jobs.revisions import unchanged_or_stale
+from scheduler.services.jobs.steering import reason_given
+from scheduler.services.loop.lease import lease_want
+from scheduler.services.loop.steps import Steps, jobs_locked
+
+MOST = 1000
+_HELD = Placement.objects.filter(job=OuterRef("job"), role=OuterRef("role"), until__isnull=True).order_by()
+
+
+def _counted(workers: Any) -> Coalesce:
+    return Coalesce(Subquery(workers.values("job").annotate(count=Count("worker", distinct=True)).values("count")), 0)
+
+
+# Asked in every tick, and nearly always there is none: a scaling that has come to what was wanted, or whose job has ended.
+SCALED: Prepared[int] = Prepared(
+    lambda: (
+        Scaling.objects.filter(over_at__isnull=True)
+        .annotate(stand=_counted(_HELD.filter(leaving_since__isnull=True)), held=_counted(_HELD))
+        .filter(
+            Q(after__gt=F("stood"), stand__gte=F("after"))
+            | Q(after__lte=F("stood"), held__lte=F("after"))
+            | Exists(Job.objects.filter(pk=OuterRef("job"), ended_at__isnull=False))
+        )
+        .order_by("id")
+        .values_list("id", flat=True)[:MOST]
+    )
+)
+
+
+def must_scale(job: Job) -> None:
+    """Only a service that goes on, or will, has replicas to be set."""
+    if not is_service(job):
+        raise Conflict(f"{job.public_id} is not a service: a job of the class inference with a range of workers.")
+    if job.state in ENDED:
+        raise Conflict(f"{job.public_id} has ended.")
+
+
+def service_role(job: Job, role: str = "") -> Mapping[str, Any]:
+    """The role whose replicas are set; a fault at `role` where that does not say which."""
+    must_scale(job)
+    elastic = [one for one in roles_of(job.spec) if is_elastic(one)]
+    names = [name_of(one) for one in elastic]
+    if "\0" in role:
+        raise ValidationError({"role": NO_TEXT})
+    if role and role not in names:
+        raise ValidationError({"role": f"Choose one of {', '.join(names)}."})
+    if not role and len(names) > 1:
+        raise ValidationError({"role": f"State one of {', '.join(names)}."})
+    return elastic[names.index(role) if role else 0]
+
+
+def job_scale(*, access: Access, job: Job, replicas: int, role: str = "", reason: str = "", now: datetime, revision: int | None = None) -> Job:
+    """Say how many replicas are wanted. What is wanted already changes nothing."""
+    must_steer(access, job)
+    cause, news = reason_given(reason, ""), News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        chosen = _checked(fresh, role, replicas)
+        if scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
+            steps.write(news)
+            news.publish()
+            lease_want()
+    return fresh
+
+
+def job_as_scaled(*, access: Access, job: Job, replicas: int, role: str = "", reason: str = "") -> Job:
+    """The job as `job_scale` would make it. Nothing is written; a fault is told as it tells it."""
+    must_steer(access, job)
+    reason_given(reason, "")
+    chosen = _checked(job, role, replicas)
+    scaled = copy.copy(job)
+    scaled.spec = _with_desired(job.spec, name_of(chosen), replicas)
+    return scaled
+
+
+def _checked(job: Job, role: str, replicas: int) -> Mapping[str, Any]:
+    chosen = service_role(job, role)
+    if fault := replicas_fault(replicas, least=least_of(chosen), most=most_of(chosen), step=int(chosen.get("step", 1))):
+        raise ValidationError({"replicas": fault})
+    return chosen
+
+
+def _with_desired(spec: Mapping[str, Any], role: str, replicas: int) -> dict[str, Any]:
+    return {**spec, "roles": [{**one, "desired": replicas} if name_of(one) == role else one for one in roles_of(spec)]}
+
+
+def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor, reason: str, by_metric: bool = False) -> bool:
+    """In the caller's transaction, who has locked the job. Whether anything changed."""
+    chosen = next(one for one in roles_of(job.spec) if name_of(one) == role)
+    before = wanted_of(chosen)
+    if chosen.get("desired") == replicas:
+        return False
+    stood = standing_of([job.pk])[job.pk][role]
+    said = f"{before} → {plural(replicas, 'replica')} wanted"
+    cause = f"{said}. {reason}" if reason else f"{said}."
+    spec = _with_desired(job.spec, role, replicas)
+    steps.note(job, cause, detail={"replicas": replicas, "before": before, "role": role, "by_metric": by_metric})
+    steps.record(job, "job.scale", {role: chosen.get("desired")}, {role: replicas}, reason or said)
+    Job.objects.filter(pk=job.pk).update(spec=spec)
+    job.spec = spec
+    Scaling.objects.filter(job=job, role=role, over_at__isnull=True).update(over_at=steps.now, end=ScalingEnd.OVERTAKEN)
+    scaling = Scaling(job=job, role=role, at=steps.now, before=before, after=replicas, stood=stood, by_metric=by_metric, reason=reason)
+    scaling.actor_name = actor.name
+    if job.state not in HOLDING:
+        scaling.over_at, scaling.end = steps.now, ScalingEnd.NOT_RUNNING
+    elif replicas == stood:
+        scaling.over_at, scaling.end = steps.now, ScalingEnd.PLACED if replicas > before else ScalingEnd.RELEASED
+    scaling.save()
+    return True
+
+
+def scalings_settle(*, now: datetime) -> int:
+    """Scalings that have come to what was wanted, each with the moment at which it did. Returns how many."""
+    with transaction.atomic():
+        rows = list(
+            Scaling.objects.select_for_update(of=("self",)).filter(pk__among=SCALED(), over_at__isnull=True).select_related("job").order_by("pk")
+        )
+        news = News()
+        for one in rows:
+            one.over_at, one.end = _over(one, now)
+            one.save(update_fields=["over_at", "end"])
+            news.add("jobs", one.job_id)
+        news.publish()
+    return len(rows)
+
+
+def _over(one: Scaling, now: datetime) -> tuple[datetime, str]:
+    if one.job.ended_at is not None:
+        return max(one.at, one.job.ended_at), ScalingEnd.ENDED
+    if one.after <= one.stood:
+        return max(one.at, now), ScalingEnd.RELEASED
+    held = Placement.objects.filter(job=one.job_id, role=one.role, until__isnull=True, leaving_since__isnull=True)
+    since = dict(held.order_by("-since").values_list("worker", "since"))
+    return max(one.at, sorted(since.values())[one.after - 1]), ScalingEnd.PLACED
