@@ -311,6 +311,7 @@ def names_of(workload: Workload, quota: str) -> tuple[str, ...]:
 
 
 # What people say that their jobs start. Simulated hardware runs none of it; it is what their pages show.
+MOST_REPLICAS = 4  # of a service
 _TRAIN, _SERVING, _TOOLS = "veridia/train:2026.10", "veridia/serve:2026.11", "veridia/tools:2026.11"
 PROGRAMS: dict[str, tuple[str, str]] = {
     "pretraining": (_TRAIN, "python -m dist.pretrain --config=configs/pretrain.yaml --resume"),
@@ -368,6 +369,9 @@ class Want:
             role |= {"min": self.gpus, "mig": self.profile}
         else:
             role |= {"min": -(-self.gpus // GANG_NODE), "gpus": min(self.gpus, GANG_NODE)}
+        if self.workload.key == "serving":
+            # One replica runs, and whoever looks may ask for more.
+            role |= {"max": MOST_REPLICAS, "desired": 1}
         spec: dict[str, object] = {"roles": [role], "work_s": work_seconds, "grace_s": GRACE_SECONDS}
         if self.gpus > GANG_NODE and not self.profile:
             spec["topology"] = {"preferred": "leaf"}

@@ -14,6 +14,8 @@ from scheduler.jobs.stored import COLUMNS, least_of, name_of, roles_of
 from scheduler.models import ENDED, HOLDING, Job
 from scheduler.presenters.submitting import Row
 
+# What no row has: a form that does not say what it was read at changes nothing.
+NO_REVISION = -1
 REASON = "reason"
 # Before the path of a field: the text that it began with.
 SEEN = "seen."
@@ -48,6 +50,11 @@ class Typed:
         """What was typed over, laid over the newest texts."""
         kept = {path: text for path, text in self.now.items() if path == REASON or self.touched(path, newest)}
         return Typed(kept, {})
+
+
+def revision_typed(text: str) -> int:
+    """The revision at which a form was read."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION
 
 
 def texts_of(job: Job) -> dict[str, str]:

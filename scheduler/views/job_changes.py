@@ -21,6 +21,7 @@ from scheduler.jobs.reading import change_read
 from scheduler.models import ENDED, Job
 from scheduler.presenters.bulk import restart_told, steer_told
 from scheduler.presenters.job_changes import (
+    NO_REVISION,
     REASON,
     SEEN,
     Typed,
@@ -31,6 +32,7 @@ from scheduler.presenters.job_changes import (
     faults_worded,
     fields_of,
     gone_words,
+    revision_typed,
     texts_of,
 )
 from scheduler.selectors.jobs import job_for, must_steer
@@ -40,8 +42,6 @@ from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.services.loop.steps import open_attempts
 from scheduler.views.nodes import messages_by_field
 
-# What no row has: a form that does not say what it was read at changes nothing.
-NO_REVISION = -1
 UNCHANGED = Preview(sentences=["Nothing is changed so far."])
 TO_BE_SEEN = Preview(sentences=["What your change does is shown here."])
 
@@ -57,8 +57,7 @@ def job_change_page(request: HttpRequest, public_id: str) -> HttpResponse:
         # An address may say what a field begins with; nothing is changed before it is saved.
         return _change_form(request, job, Typed.of(request.GET.items()))
     typed = Typed.of(request.POST.items())
-    text = request.POST.get("revision", "")
-    revision = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else NO_REVISION
+    revision = revision_typed(request.POST.get("revision", ""))
     before = texts_of(job)
     try:
         if "preview" in request.POST:

@@ -78,11 +78,13 @@ from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.planned_changes import plans_seen
 from scheduler.selectors.predictions import prediction_of, record_of
+from scheduler.selectors.scaling import is_service, replicas_told
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
 from scheduler.selectors.templates import template_of
 from scheduler.services.forecasts.fitting import GROUNDS
 from scheduler.services.forecasts.outlooks import outlook_now
+from scheduler.services.forecasts.replicas import replica_awaited
 from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
@@ -314,6 +316,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     foreseen = foreseen_start(job, outlook)
     told = prediction_of(job) if job.state in WAITING else None
     course = _course(request, job, attempts, moment)
+    replicas = replicas_told(job, now=moment) if is_service(job) else None
+    waits = replica_awaited(job, replicas.missing.role, now=moment) if replicas and replicas.missing and running else ""
     context = {
         "job": job,
         "version": version,
@@ -349,6 +353,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "usage": usage,
         "stragglers": job_stragglers(job) if running else [],
         **course,
+        "replicas": replicas,
+        "replica_waits": Discretion(access, [waits]).text(waits) if waits else "",
         **_service(access, job, attempts, course["range"], steers, moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "alignment": alignment_told(alignment_of({sitting.node_id for sitting in sittings})) if len(nodes) > 1 else "",

@@ -258,6 +258,8 @@ PAGES = [
     Expect("GET", "jobs/<slug:public_id>/", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "jobs/<slug:public_id>/course", SEES, FIELDS["job"]),
     Expect("GET", "jobs/<slug:public_id>/course", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, case="of another team"),
+    Expect("GET", "jobs/<slug:public_id>/replicas/", STEERS, FIELDS["service"]),
+    Expect("POST", "jobs/<slug:public_id>/replicas/", STEERS, FIELDS["service"], data=lambda w: {"replicas": "3", "revision": "1"}),
     Expect("GET", "jobs/<slug:public_id>/service-level/course", SEES, FIELDS["service"]),
     Expect("GET", "jobs/<slug:public_id>/service-level/course", FLEET, FIELDS["others' job"], hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "jobs/<slug:public_id>/service-level/", STEERS, FIELDS["service"]),

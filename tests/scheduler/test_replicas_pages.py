@@ -1,0 +1,64 @@
+"""The replicas of a service in the browser: the panel of its page, and the form that sets another number."""
+
+import re
+
+import pytest
+
+from gpufleet.core.times import now
+from scheduler.models import Job, JobState, Scaling
+from tests.builders import attempt, job, node, placement, spec_of
+
+pytestmark = pytest.mark.django_db
+ROLE = {"name": "server", "min": 1, "max": 4, "gpus": 1}
+
+
+@pytest.fixture
+def served(personas):
+    owner, team = personas.users["submitter"], personas.nodes["acme/research/nlp"]
+    spec = spec_of({"roles": [ROLE], "grace_s": 30})
+    found = job("serve", on=team, owner=owner, state=JobState.RUNNING, job_class="inference", spec=spec, gpus_milli=1000)
+    run = attempt(found, running_at=now())
+    for number, gpu in enumerate(node(gpus=2).gpus.order_by("index")):
+        placement(found, gpu, attempt=run, worker=number, role="server")
+    return found
+
+
+def shown(personas, address, who="submitter", status=200, **sent):
+    client = personas.client(who)
+    answer = client.post(address, sent) if sent else client.get(address)
+    assert answer.status_code == status, answer.content.decode()[-2000:]
+    return re.sub(r"\s+", " ", answer.content.decode())
+
+
+def test_the_page_of_a_service_shows_its_replicas_and_where_to_set_them(personas, served):
+    page = shown(personas, f"/jobs/{served.public_id}/")
+    assert "of 4 wanted, as many as find room; 1 to 4" in page and f'href="/jobs/{served.public_id}/replicas/"' in page
+    assert f"/jobs/{served.public_id}/replicas/" not in shown(personas, f"/jobs/{served.public_id}/", who="viewer")
+    Scaling.objects.create(job=served, role="server", at=now(), before=2, after=3, stood=2, actor_name="Ada", reason="Evening.")
+    page = shown(personas, f"/jobs/{served.public_id}/")
+    assert "2 → 3" in page and "Evening." in page and "bound 1 min" in page and 'data-part="replicas" data-again="10000"' in page
+
+
+def test_a_number_is_previewed_applied_and_taken_back(personas, served):
+    address = f"/jobs/{served.public_id}/replicas/"
+    assert 'value="4"' in shown(personas, address)
+    preview = shown(personas, address, replicas="1", preview="1", revision=str(served.revision))
+    assert "Replicas wanted 4 → 1" in preview and not Scaling.objects.exists()
+    client = personas.client("submitter")
+    assert client.post(address, {"replicas": "3", "reason": "Night.", "revision": str(served.revision)}).status_code == 302
+    assert Job.objects.get(pk=served.pk).spec["roles"][0]["desired"] == 3
+    page = client.get(f"/jobs/{served.public_id}/").content.decode()
+    assert "3 of 1 to 4 replicas are wanted." in page and 'name="undo"' in page
+
+
+def test_what_is_refused_says_so_at_the_field_and_keeps_what_was_typed(personas, served):
+    address, revision = f"/jobs/{served.public_id}/replicas/", str(served.revision)
+    for text, said in (("9", "From 1 to 4."), ("two", "Enter a whole number."), ("", "Enter a whole number."), ("9" * 30, "Enter a whole number.")):
+        page = shown(personas, address, status=422, replicas=text, revision=revision)
+        assert f'value="{text}"' in page and f'<div id="replicas-error"><p class="error">{said}</p></div>' in page
+    assert "It has changed since you opened this page." in shown(personas, address, status=409, replicas="2", revision="77")
+    assert "It has changed" in shown(personas, address, status=409, replicas="2")
+    shown(personas, address, who="viewer", status=403)
+    Job.objects.filter(pk=served.pk).update(job_class="batch")
+    shown(personas, address, status=404)
+    assert not Scaling.objects.exists()
