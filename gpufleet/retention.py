@@ -146,6 +146,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.Dependency", None, why="Part of its job."),
     Kind("scheduler.Wait", None, why="Part of its job: at most one row of it."),
     Kind("scheduler.JobMark", None, why="Part of its job."),
+    Kind("scheduler.ReplicaRule", None, why="Part of its job: at most one row of it."),
     Kind("scheduler.Checkpoint", None, why="Goes with its files: the three newest complete ones of a job are kept."),
     Kind("scheduler.CheckpointShard", None, why="Part of its checkpoint."),
     Kind("scheduler.JobTemplate", None, why="Archived, not deleted: jobs name it."),

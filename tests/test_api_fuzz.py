@@ -81,7 +81,11 @@ UNSAID = [
         "cron|zone|starts_at|ends_at|start_within_s|name|take_over|reason|description.*|",
         "Times lie ahead, in a zone that there is, by an expression in five fields.",
     ),
-    Unsaid("job_replicas_put|job_replicas_look", "replicas|role", "The range and the roles are those of the job."),
+    Unsaid(
+        "job_replicas_put|job_replicas_look",
+        "replicas|role|follow",
+        "The range and the roles are those of the job, a metric is stated to be followed, and one of both is asked for.",
+    ),
     Unsaid("template_gone", "ref", "Which templates there are."),
     Unsaid("throughput_put", "ref|speeds.*|adopt|seen", "Which templates and GPU types there are, what was stated, and what is measured."),
     Unsaid(

@@ -8,7 +8,7 @@ from math import ceil
 
 from dashboards.slo.models import BreachCause, ServiceLevel
 from gpufleet.core.templatetags.shell import plural
-from scheduler.jobs.stored import least_of, most_of, roles_of
+from scheduler.jobs.stored import least_of, most_of, roles_of, wanted_of
 from scheduler.models import HOLDING, JobState, Outlook, Placement
 
 # A job that came to the node of a service so shortly before the breach may be its cause; one that has stood there all along is none.
@@ -68,8 +68,11 @@ def _capacity(level: ServiceLevel) -> Cause | None:
     if level.job.state not in HOLDING:
         state = JobState(level.job.state).label.lower()
         return Cause(BreachCause.CAPACITY, f"{said} The job is {state}.", f"{said} The job is {state}.")
+    now = sum(map(wanted_of, roles))
     if level.replicas >= most:
         said = f"{said} Its description allows at most {most}."
+    elif level.replicas >= now:
+        said = f"{said} It is set to {plural(now, 'replica')}."
     return Cause(BreachCause.CAPACITY, said, said)
 
 

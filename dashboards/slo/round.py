@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import F
 
-from dashboards.slo.causes import Cause, causes_of, replicas_of
+from dashboards.slo.causes import Cause, causes_of, ceil_of, replicas_of
 from dashboards.slo.judging import Step, judged
 from dashboards.slo.models import BreachCause, BreachEnd, ServiceBreach, ServiceLevel, ServiceSample
 from dashboards.slo.reading import MS, Read, levels_read
@@ -22,6 +22,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.progress import turn_take
 from scheduler.models import ENDED, JobState
 from scheduler.notify.outgoing import Rules
+from scheduler.services.jobs.scaling import replicas_follow
 
 TURN = "services"
 PACE = timedelta(seconds=10)  # beat asks each fifteen seconds
@@ -52,7 +53,12 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
     reads = levels_read(asked, servers, rules or Rules.of_settings())
     told = {level.pk: (_state_of(level), read) for level, read in zip(asked, reads, strict=True) if read.asked}
     with transaction.atomic():
-        rows = ServiceLevel.objects.select_for_update(of=("self",)).filter(pk__among=sorted(told)).select_related("job__quota").order_by("pk")
+        rows = (
+            ServiceLevel.objects.select_for_update(of=("self",))
+            .filter(pk__among=sorted(told))
+            .select_related("job__quota", "job__replica_rule")
+            .order_by("pk")
+        )
         levels = [level for level in rows if told[level.pk][0] == _state_of(level) and level.job.state not in ENDED]
         replicas = replicas_of([level.job_id for level in levels]) if levels else {}
         for level in levels:
@@ -60,6 +66,9 @@ def services_round(*, now: datetime, rules: Rules | None = None) -> int:
         _judge(levels, now)
         objects_update(levels, READ)
         _keep(levels, now)
+    # What was read in this round, and of services that follow it: never what an earlier one said.
+    wanted = {level.job_id: ceil_of(level.replicas_wanted) for level in levels if hasattr(level.job, "replica_rule")}
+    replicas_follow(figures={job: figure for job, figure in wanted.items() if figure is not None}, now=now)
     return len(levels)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 
 from dashboards.courses import job_time
@@ -97,6 +98,12 @@ class LevelTold:
 
 def level_of(job: Job) -> ServiceLevel | None:
     return ServiceLevel.objects.filter(job=job).first()
+
+
+def must_have_metric(job: Job) -> None:
+    """Only what is read can be followed."""
+    if not ServiceLevel.objects.filter(job=job).exclude(wanted="").exists():
+        raise ValidationError({"follow": "Its service level states no query of replicas wanted."})
 
 
 def level_missing(job: Job) -> Missing:

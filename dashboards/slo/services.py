@@ -16,6 +16,7 @@ from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access
 from scheduler.models import ENDED, Job, JobClass
 from scheduler.selectors.jobs import must_steer
+from scheduler.services.jobs.scaling import replicas_unfollow
 from scheduler.services.jobs.steering import reason_given
 
 FIELDS = ("title", "latency", "objective_ms", "rate", "wanted")
@@ -65,6 +66,8 @@ def service_level_set(
         for name, value in UNREAD.items():
             setattr(level, name, value)
         level.save()
+        if not level.wanted:
+            replicas_unfollow(job=locked, actor=access.actor, reason="Its service level states no query of replicas wanted.", now=now)
         _end_breach(access, job, now)
         _record(access, job, "job.service_level", before, level_facts(level), told)
     return level
@@ -80,6 +83,7 @@ def service_level_remove(*, access: Access, job: Job, now: datetime, reason: str
             raise Missing(f"{job.public_id} has no service level.")
         before = level_facts(level)
         level.delete()
+        replicas_unfollow(job=job, actor=access.actor, reason="Its service level was removed.", now=now)
         _end_breach(access, job, now)
         _record(access, job, "job.service_level_remove", before, None, told)
 

@@ -75,7 +75,7 @@ WORDS = {
     "spare": "--json --back --reason",
     "why": "--json",
     "connect": "--json",
-    "scale": "--json --role --reason --dry-run",
+    "scale": "--json --role --follow --no-follow --cooldown --reason --dry-run",
 }
 # By command and option, what may follow it.
 VALUES = {

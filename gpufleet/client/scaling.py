@@ -6,6 +6,7 @@ from typing import Any
 from gpufleet.client import DONE
 from gpufleet.client.arrays import foreseen_lines
 from gpufleet.client.commands import console_meant, ends_well, parser_of, print_json
+from gpufleet.client.description import seconds
 from gpufleet.client.words import exact, lasting, plain, table
 
 
@@ -15,23 +16,36 @@ def scale(arguments: Sequence[str]) -> int:
     parser = parser_of("scale", scale.__doc__, jobs="1")
     parser.add_argument("replicas", metavar="N", nargs="?", type=int, help="how many are wanted; without it they are shown")
     parser.add_argument("--role", default="", help="which role; needed only where several have a range")
+    metric = parser.add_mutually_exclusive_group()
+    metric.add_argument("--follow", action="store_true", help="follow its metric, the replicas wanted of its service level")
+    metric.add_argument("--no-follow", action="store_true", help="stop that; with N, set the number by hand from now on")
+    parser.add_argument("--cooldown", help="with --follow: how long it has to want fewer, such as 5m (default) or 90s")
     parser.add_argument("--reason", default="", help="kept in the job's history and in the audit log")
     parser.add_argument("--dry-run", action="store_true", help="say what it would do and cost, and change nothing")
     asked = parser.parse_args(arguments)
     console, path = console_meant(), f"/jobs/{asked.job}/replicas"
-    if asked.replicas is None:
+    if asked.follow and (asked.replicas is not None or asked.dry_run):
+        parser.error("its metric says how many replicas are wanted")
+    if asked.cooldown and not asked.follow:
+        parser.error("--cooldown goes with --follow")
+    if asked.replicas is None and not (asked.follow or asked.no_follow):
         if asked.dry_run or asked.role or asked.reason:
             parser.error("say how many replicas are wanted")
         told = console.get(path)
         return print_json(told) if asked.json else _shown(told)
-    body = {"replicas": asked.replicas, "role": asked.role}
     if asked.dry_run:
-        found = console.post(f"{path}/preview", body, repeatable=True)
+        if asked.replicas is None:
+            parser.error("say how many replicas are wanted")
+        found = console.post(f"{path}/preview", {"replicas": asked.replicas, "role": asked.role}, repeatable=True)
         if asked.json:
             return print_json(found)
         print("\n".join(foreseen_lines(found)))
         return DONE
-    told = console.put(path, body | {"reason": asked.reason})
+    body: dict[str, Any] = {"role": asked.role, "reason": asked.reason}
+    body |= {} if asked.replicas is None else {"replicas": asked.replicas}
+    body |= {"follow": asked.follow} if asked.follow or asked.no_follow else {}
+    body |= {"cooldown_s": seconds(asked.cooldown)} if asked.cooldown else {}
+    told = console.put(path, body)
     return print_json(told) if asked.json else _shown(told)
 
 
@@ -41,6 +55,10 @@ def _shown(told: Mapping[str, Any]) -> int:
         print(f"{plain(role['role'])}: {role['placed']} placed, {role['wanted']} wanted, {role['min']} to {role['max']}{step}")
     if told["waits"]:
         print(f"Waits: {plain(told['waits'])}")
+    if rule := told["follow"]:
+        said = "not read yet" if rule["read_at"] is None else f"{rule['figure']} wanted at {exact(rule['read_at'])}"
+        fewer = f"; fewer from {exact(rule['fewer_from'])}" if rule["fewer_from"] else ""
+        print(f"Follows its metric since {exact(rule['since'])}: {said}{fewer}")
     if told["scalings"]:
         rows = [
             (

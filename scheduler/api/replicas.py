@@ -3,10 +3,13 @@
 from datetime import datetime
 from typing import Any
 
+from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from pydantic import Field
 
+from dashboards.slo.selectors import must_have_metric
 from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
 from gpufleet.core.faults import Missing
 from gpufleet.core.taken import Taken
@@ -15,13 +18,14 @@ from gpufleet.web import Access, access_of
 from scheduler.api.jobs import JobChangePreviewOut, change_foreseen
 from scheduler.api.lists import answered
 from scheduler.models import Job, ScalingEnd
+from scheduler.presenters.jobs import sentence
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.selectors.discretion import Discretion
-from scheduler.selectors.jobs import job_for
+from scheduler.selectors.jobs import job_for, must_steer
 from scheduler.selectors.scaling import ScalingTold, is_service, replicas_told
 from scheduler.services.forecasts.replicas import replica_awaited
 from scheduler.services.jobs.edit_previews import job_scale_preview
-from scheduler.services.jobs.scaling import job_scale
+from scheduler.services.jobs.scaling import COOLDOWN, LONGEST_COOLDOWN, job_scale, replicas_follow_set
 
 router = Router(tags=["Jobs"])
 
@@ -61,6 +65,20 @@ class ScalingOut(Schema):
     within_bound: bool | None = Field(description="Whether these are at most `bound_s`; null without them.", examples=[True])
 
 
+class ReplicaRuleOut(Schema):
+    """That a service follows its metric, the replicas wanted of its service level."""
+
+    role: str = Field(description="Which role is given what it says.", examples=["worker"])
+    cooldown_s: int = Field(description="So many seconds it has to want fewer before there are fewer.", examples=[300])
+    since: datetime
+    by: str = Field(description="Name of the person who had it follow.", examples=["Ada Okafor"])
+    figure: int | None = Field(description="What it said when it was read last; null before.", examples=[4])
+    read_at: datetime | None = Field(description="When it was read last; null before.", examples=["2026-03-02T10:02:11Z"])
+    fewer_from: datetime | None = Field(
+        description="When there are fewer replicas if it goes on to want fewer; null where it does not.", examples=["2026-03-02T10:07:11Z"]
+    )
+
+
 class ReplicasOut(Schema):
     """How many replicas there are and are wanted, and the newest ten changes of it."""
 
@@ -69,12 +87,26 @@ class ReplicasOut(Schema):
     waits: str = Field(
         description="Why a replica that is wanted has no place yet; empty where none is missing, or where nobody can say now.", examples=[""]
     )
+    follow: ReplicaRuleOut | None = Field(description="Null where the number is set by hand.")
     scalings: list[ScalingOut] = Field(description="The latest first.")
     revision: int = Field(description="Of the job; its `ETag` for `If-Match`.")
 
 
-class ReplicasIn(Taken):
+class ReplicasAsked(Taken):
     replicas: int = Field(ge=0, le=MOST_WORKERS, description="How many are wanted, from the least to the most of its role.", examples=[4])
+    role: str = Field("", max_length=100, description="Which role; needed only where several have a range.")
+
+
+class ReplicasIn(Taken):
+    """Either a number, or whether it follows its metric; a number together with `follow: false` stops that first."""
+
+    replicas: int | None = Field(
+        None, ge=0, le=MOST_WORKERS, description="How many are wanted, from the least to the most of its role.", examples=[4]
+    )
+    follow: bool | None = Field(None, description="Whether it follows its metric: the replicas wanted of its service level.", examples=[False])
+    cooldown_s: int = Field(
+        COOLDOWN, ge=0, le=LONGEST_COOLDOWN, description="With `follow`: so many seconds it has to want fewer before there are fewer."
+    )
     role: str = Field("", max_length=100, description="Which role; needed only where several have a range.")
     reason: str = Field("", max_length=280, description="Kept in the job's history and in the audit log.")
 
@@ -95,11 +127,33 @@ def job_replicas(request: HttpRequest, public_id: str) -> HttpResponse:
 def job_replicas_put(request: HttpRequest, public_id: str, body: ReplicasIn) -> HttpResponse:
     """Replicas are added one by one as they find room, above its minimum without putting others out; the highest are released first.
 
-    What is wanted already changes nothing. 409 for a job that is no service or has ended.
+    What is wanted already changes nothing. With `follow` its metric says how many from now on: more at once, fewer after the cool-down; a number by
+    hand is refused meanwhile (409). 409 for a job that is no service or has ended.
     """
     access = access_of(request)
-    job = job_for(access, public_id)
-    job_scale(access=access, job=job, replicas=body.replicas, role=body.role, reason=body.reason, now=now(), revision=revision_wanted(request))
+    job, moment, revision = job_for(access, public_id), now(), revision_wanted(request)
+    if body.replicas is None and body.follow is None:
+        raise ValidationError({"replicas": "State replicas, or follow."})
+    if body.replicas is not None and body.follow:
+        raise ValidationError({"replicas": "Its metric says how many."})
+    if body.follow:
+        must_steer(access, job)
+        must_have_metric(job)
+    with transaction.atomic():
+        if body.follow is not None:
+            job = replicas_follow_set(
+                access=access,
+                job=job,
+                follows=body.follow,
+                role=body.role,
+                cooldown_seconds=body.cooldown_s,
+                reason=body.reason,
+                now=moment,
+                revision=revision,
+            )
+            revision = None
+        if body.replicas is not None:
+            job_scale(access=access, job=job, replicas=body.replicas, role=body.role, reason=body.reason, now=moment, revision=revision)
     return _told(access, job_for(access, public_id))
 
 
@@ -109,7 +163,7 @@ def job_replicas_put(request: HttpRequest, public_id: str, body: ReplicasIn) -> 
     url_name="job_replicas_preview",
     summary="Preview another number of replicas",
 )
-def job_replicas_look(request: HttpRequest, public_id: str, body: ReplicasIn) -> HttpResponse:
+def job_replicas_look(request: HttpRequest, public_id: str, body: ReplicasAsked) -> HttpResponse:
     """What `PUT` with the same body would do now, to the service and to others, and what it costs. Nothing is written."""
     access = access_of(request)
     found = job_scale_preview(access=access, job=job_for(access, public_id), replicas=body.replicas, role=body.role, now=now())
@@ -136,7 +190,11 @@ def _told(access: Access, found: Job) -> HttpResponse:
                     for one in told.roles
                 ],
                 "bound_s": told.bound,
-                "waits": Discretion(access, [waits]).text(waits),
+                "waits": sentence(Discretion(access, [waits]).text(waits)),
+                "follow": None
+                if told.rule is None
+                else {name: getattr(told.rule, name) for name in ("role", "since", "figure", "read_at")}
+                | {"cooldown_s": told.rule.cooldown_seconds, "by": told.rule.actor_name, "fewer_from": told.fewer_from},
                 "scalings": [_scaling(one) for one in told.scalings],
                 "revision": found.revision,
             }

@@ -43,3 +43,23 @@ class Scaling(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} from {self.before} to {self.after}"
+
+
+class ReplicaRule(models.Model):
+    """A service that follows its metric. Who changes one holds its job."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="replica_rule")
+    role = models.CharField(max_length=100)
+    cooldown_seconds = models.PositiveIntegerField(help_text="So long it has to want fewer before it is given fewer.")
+    since = MomentField(default=now)
+    actor_name = models.CharField(max_length=160, help_text="Who had it follow.")
+    read_at = MomentField(null=True, blank=True, help_text="When its metric was read last.")
+    figure = models.PositiveIntegerField(null=True, blank=True, help_text="What it said then.")
+    low_since = MomentField(null=True, blank=True, help_text="Since when it has said fewer than are wanted.")
+    low_most = models.PositiveIntegerField(null=True, blank=True, help_text="The most that it has said in that time.")
+
+    class Meta:
+        db_table = "job_replica_rule"
+
+    def __str__(self) -> str:
+        return f"{self.job_id} follows its metric"

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.db.models import F, QuerySet
 
 from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_of, wanted_of
-from scheduler.models import ENDED, Job, JobClass, Placement, Scaling, ScalingEnd
+from scheduler.models import ENDED, Job, JobClass, Placement, ReplicaRule, Scaling, ScalingEnd
 
 SHOWN = 10
 
@@ -62,11 +62,18 @@ class ScalingTold:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasTold:
-    """`scalings` are the newest, the latest first."""
+    """`scalings` are the newest, the latest first. `rule`: of a service that follows its metric."""
 
     roles: tuple[RoleReplicas, ...]
     scalings: tuple[ScalingTold, ...]
     bound: int
+    rule: ReplicaRule | None = None
+
+    @property
+    def fewer_from(self) -> datetime | None:
+        """When it is given fewer, if its metric goes on to want fewer."""
+        rule = self.rule
+        return None if rule is None or rule.low_since is None else rule.low_since + timedelta(seconds=rule.cooldown_seconds)
 
     @property
     def waiting(self) -> ScalingTold | None:
@@ -95,7 +102,7 @@ def bound_seconds() -> int:
 
 
 def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
-    """In two queries."""
+    """In three queries."""
     stands: Mapping[str, int] = standing_of([job.pk])[job.pk]
     roles = tuple(
         RoleReplicas(name, stands.get(name, 0), wanted_of(one), least_of(one), most_of(one), int(one.get("step", 1)), one.get("desired") is not None)
@@ -104,7 +111,7 @@ def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
     )
     rows = Scaling.objects.filter(job=job).order_by("-at", "-pk")[:SHOWN]
     bound = bound_seconds()
-    return ReplicasTold(roles, tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows), bound)
+    return ReplicasTold(roles, tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows), bound, ReplicaRule.objects.filter(job=job).first())
 
 
 def _seconds(one: Scaling, now: datetime) -> float | None:

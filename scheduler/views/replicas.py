@@ -1,18 +1,22 @@
 """How many replicas of a service are wanted: a page of its own, with what the change comes to before it is applied."""
 
 from collections.abc import Mapping
+from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from dashboards.slo.selectors import level_of, must_have_metric
 from gpufleet.core.faults import Conflict, Missing, Stale
 from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
-from gpufleet.web import Can, access_of, requires
+from gpufleet.web import Access, Can, access_of, requires
 from scheduler.models import ENDED, Job
 from scheduler.presenters.bulk import steer_told
 from scheduler.presenters.job_changes import revision_typed
@@ -20,7 +24,7 @@ from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.selectors.jobs import job_for, must_steer
 from scheduler.selectors.scaling import RoleReplicas, is_service, replicas_told
 from scheduler.services.jobs.edit_previews import job_scale_preview
-from scheduler.services.jobs.scaling import job_scale
+from scheduler.services.jobs.scaling import COOLDOWN, LONGEST_COOLDOWN, job_scale, replicas_follow_set
 from scheduler.services.jobs.steering import REASON_LENGTH
 from scheduler.views.nodes import messages_by_field
 
@@ -38,16 +42,11 @@ def job_replicas_page(request: HttpRequest, public_id: str) -> HttpResponse:
         raise Missing(f"{public_id} is not a service that goes on.")
     if request.method != "POST":
         return _form(request, job, {})
-    typed = {name: request.POST.get(name, "") for name in ("replicas", "role", "reason", "revision")}
-    before = _chosen(job, typed)
+    typed = {name: request.POST.get(name, "") for name in ("replicas", "role", "reason", "revision", "follow", "cooldown_s")}
     try:
-        replicas = _number(typed["replicas"])
         if "preview" in request.POST:
-            detail = f"Replicas wanted {before.wanted} → {replicas}"
-            told = job_scale_preview(access=access, job=job, replicas=replicas, role=typed["role"], detail=detail, now=now())
-            return _form(request, job, typed, preview=steer_told(told))
-        revision = revision_typed(typed["revision"])
-        scaled = job_scale(access=access, job=job, replicas=replicas, role=typed["role"], reason=typed["reason"], now=now(), revision=revision)
+            return _form(request, job, typed, preview=_looked(access, job, typed))
+        return _applied(request, access, job, typed)
     except ValidationError as fault:
         return _form(request, job, typed, faults=messages_by_field(fault), status=422)
     except Stale:
@@ -55,18 +54,45 @@ def job_replicas_page(request: HttpRequest, public_id: str) -> HttpResponse:
         return _form(request, job_for(access, public_id), typed | {"revision": ""}, faults={"all": [said]}, status=409)
     except Conflict as fault:
         return _form(request, job_for(access, public_id), typed, faults={"all": [str(fault)]}, status=409)
+
+
+def _looked(access: Access, job: Job, typed: Mapping[str, str]) -> Preview:
+    if typed["follow"]:
+        must_have_metric(job)
+        _number(typed["cooldown_s"], "cooldown_s", LONGEST_COOLDOWN)
+        return Preview(sentences=["Its metric says how many replicas are wanted, within its range: more at once, fewer after the cool-down."])
+    replicas = _number(typed["replicas"], "replicas", MOST_WORKERS)
+    detail = f"Replicas wanted {_chosen(job, typed).wanted} → {replicas}"
+    return steer_told(job_scale_preview(access=access, job=job, replicas=replicas, role=typed["role"], detail=detail, now=now()))
+
+
+def _applied(request: HttpRequest, access: Access, job: Job, typed: Mapping[str, str]) -> HttpResponse:
+    before, moment = _chosen(job, typed), now()
+    asked: dict[str, Any] = {"access": access, "role": typed["role"], "reason": typed["reason"], "now": moment}
+    revision = revision_typed(typed["revision"])
+    if typed["follow"]:
+        must_have_metric(job)
+        cooldown = _number(typed["cooldown_s"], "cooldown_s", LONGEST_COOLDOWN)
+        replicas_follow_set(job=job, follows=True, cooldown_seconds=cooldown, revision=revision, **asked)
+        messages.success(request, f"{job.name} follows its metric from now on.")
+        return redirect("job", job.public_id)
+    replicas = _number(typed["replicas"], "replicas", MOST_WORKERS)
+    with transaction.atomic():
+        fresh = replicas_follow_set(job=job, follows=False, revision=revision, **asked)
+        stopped = fresh.revision != job.revision
+        scaled = job_scale(job=fresh, replicas=replicas, revision=fresh.revision, **asked)
     undoes = "undo" in request.POST
     back = {"replicas": str(before.wanted), "role": before.role, "reason": "Undo of a change.", "undo": "yes", "revision": str(scaled.revision)}
-    undo = None if undoes or scaled.revision == job.revision else Undo(reverse("job_replicas", args=[public_id]), back)
+    undo = None if undoes or stopped or scaled.revision == job.revision else Undo(reverse("job_replicas", args=[job.public_id]), back)
     text = f"{'Undone: ' if undoes else ''}{job.name}: {replicas} of {before.least} to {before.most} replicas are wanted."
     done_with_undo(request, text, undo)
-    return redirect("job", public_id)
+    return redirect("job", job.public_id)
 
 
-def _number(text: str) -> int:
+def _number(text: str, name: str, most: int) -> int:
     text = text.strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= MOST_WORKERS):
-        raise ValidationError({"replicas": "Enter a whole number."})
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most):
+        raise ValidationError({name: "Enter a whole number."})
     return int(text)
 
 
@@ -84,18 +110,23 @@ def _form(
     preview: Preview | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    role = _chosen(job, typed)
+    role, found = _chosen(job, typed), replicas_told(job, now=now())
+    level = level_of(job)
     told = [message for messages in (faults or {}).values() for message in messages]
     context = {
         "job": job,
-        "roles": replicas_told(job, now=now()).roles,
+        "roles": found.roles,
+        "rule": found.rule,
+        "has_metric": level is not None and bool(level.wanted),
+        "follows": bool(typed["follow"]) if "follow" in typed else found.rule is not None,
+        "cooldown": typed.get("cooldown_s") or (found.rule.cooldown_seconds if found.rule else COOLDOWN),
         "role": role,
         "typed": typed.get("replicas", str(role.wanted)),
         "reason": typed.get("reason", ""),
         "reason_optional": True,
         "reason_most": REASON_LENGTH,
         "faults": faults or {},
-        "own_faults": ("replicas", "role"),
+        "own_faults": ("replicas", "role", "follow", "cooldown_s"),
         "preview": preview or (Preview(sentences=(), faults=told) if told else UNCHANGED),
         "revision": typed.get("revision") or job.revision,
     }

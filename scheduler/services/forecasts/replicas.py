@@ -9,8 +9,8 @@ from scheduler.models import HOLDING, Job
 from scheduler.selectors.loop import pause_now
 from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side
 
-ONLY_IDLE = "GPUs would have to be taken from other jobs: replicas above the minimum take only idle GPUs, and what others have above theirs."
-SOON = "GPUs are free for it; the next plan places it."
+ONLY_IDLE = "No GPUs are idle for it. Replicas above the minimum take idle GPUs and the surplus of elastic jobs only."
+SOON = "GPUs are free for it. It is placed once no waiting job needs them for its minimum."
 NOT_RUNNING = "The job does not run yet."
 
 
@@ -28,8 +28,7 @@ def replica_awaited(job: Job, role: str, *, now: datetime) -> str:
     found, _ = answer
     if found.stands:
         return ONLY_IDLE if found.others or found.after else SOON
-    detail = found.reasons[0].detail if found.reasons else ""
-    return f"{detail[:1].upper()}{detail[1:].rstrip('.')}." if detail else ""
+    return found.reasons[0].detail if found.reasons else ""
 
 
 def _one_more(job: Job, role: str, side: Side) -> Planned:

@@ -6,7 +6,7 @@ keeps to: growing step by step, each replica admitted by itself, and giving back
 
 import copy
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -15,13 +15,14 @@ from django.db.models import Count, Exists, F, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce
 
 from gpufleet.core.audit import Actor
+from gpufleet.core.bulk import objects_update
 from gpufleet.core.faults import NO_TEXT, Conflict
 from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access
 from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, replicas_fault, roles_of, wanted_of
-from scheduler.models import ENDED, HOLDING, Job, Placement, Scaling, ScalingEnd
+from scheduler.models import ENDED, HOLDING, Job, Placement, ReplicaRule, Scaling, ScalingEnd
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.scaling import is_service, standing_of
 from scheduler.services.jobs.revisions import unchanged_or_stale
@@ -30,6 +31,10 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.steps import Steps, jobs_locked
 
 MOST = 1000
+# Seconds for which a metric has to want fewer replicas before there are fewer, unless somebody says otherwise.
+COOLDOWN, LONGEST_COOLDOWN = 300, 86_400
+# A metric that was not read for so long says nothing of the time between.
+LAPSE = timedelta(seconds=60)
 _HELD = Placement.objects.filter(job=OuterRef("job"), role=OuterRef("role"), until__isnull=True).order_by()
 
 
@@ -84,6 +89,8 @@ def job_scale(*, access: Access, job: Job, replicas: int, role: str = "", reason
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
         chosen = _checked(fresh, role, replicas)
+        if ReplicaRule.objects.filter(job=fresh).exists():
+            raise Conflict(f"{fresh.public_id} follows its metric. Stop that first to set its replicas by hand.")
         if scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
             steps.write(news)
             news.publish()
@@ -135,6 +142,120 @@ def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor
         scaling.over_at, scaling.end = steps.now, ScalingEnd.PLACED if replicas > before else ScalingEnd.RELEASED
     scaling.save()
     return True
+
+
+# Following a metric
+
+
+def replicas_follow_set(
+    *,
+    access: Access,
+    job: Job,
+    follows: bool,
+    role: str = "",
+    cooldown_seconds: int = COOLDOWN,
+    reason: str = "",
+    now: datetime,
+    revision: int | None = None,
+) -> Job:
+    """Have a service follow its metric from now on, or stop that; what is wanted stays as it is until the metric says otherwise."""
+    must_steer(access, job)
+    cause, news = reason_given(reason, ""), News()
+    with transaction.atomic():
+        steps = Steps(now=now, actor=access.actor)
+        fresh = jobs_locked([job.pk])[job.pk]
+        unchanged_or_stale(fresh, revision)
+        if follows:
+            name = name_of(service_role(fresh, role))
+            if not 0 <= cooldown_seconds <= LONGEST_COOLDOWN:
+                raise ValidationError({"cooldown_s": f"From 0 to {LONGEST_COOLDOWN:,} seconds."})
+            rule = ReplicaRule.objects.filter(job=fresh).first()
+            if rule is not None and (rule.role, rule.cooldown_seconds) == (name, cooldown_seconds):
+                return fresh
+            before = _rule_facts(rule)
+            rule = rule or ReplicaRule(job=fresh, since=steps.now)
+            rule.role, rule.cooldown_seconds, rule.actor_name = name, cooldown_seconds, access.actor.name
+            rule.low_since = rule.low_most = None
+            rule.save()
+            said = "It follows its metric from now on."
+            steps.note(fresh, f"{said} {cause}".strip(), detail={"follows": True})
+            steps.record(fresh, "job.follow_metric", before, _rule_facts(rule), cause or said)
+        elif not _rule_end(steps, fresh, cause):
+            return fresh
+        steps.write(news)
+        news.publish()
+    return fresh
+
+
+def replicas_unfollow(*, job: Job, actor: Actor, reason: str, now: datetime) -> None:
+    """Its metric is no longer stated. In the caller's transaction."""
+    steps, news = Steps(now=now, actor=actor), News()
+    if _rule_end(steps, jobs_locked([job.pk])[job.pk], reason):
+        steps.write(news)
+        news.publish()
+
+
+def _rule_facts(rule: ReplicaRule | None) -> dict[str, Any] | None:
+    return None if rule is None else {"role": rule.role, "cooldown_s": rule.cooldown_seconds}
+
+
+def _rule_end(steps: Steps, job: Job, reason: str) -> bool:
+    rule = ReplicaRule.objects.filter(job=job).first()
+    if rule is None:
+        return False
+    before = _rule_facts(rule)
+    rule.delete()
+    said = "It no longer follows its metric."
+    steps.note(job, f"{said} {reason}".strip(), detail={"follows": False})
+    steps.record(job, "job.follow_metric", before, None, reason or said)
+    return True
+
+
+def replicas_follow(*, figures: Mapping[int, int], now: datetime) -> int:
+    """Give services that follow their metric what it says, by the figures that were read just now. Returns how many are given another number.
+
+    More at once; fewer when it has said fewer for the whole cool-down, and then the most of what it has said in that time.
+    """
+    if not figures:
+        return 0
+    news, changed = News(), 0
+    with transaction.atomic():
+        steps = Steps(now=now)
+        jobs = jobs_locked(figures)
+        rules = list(ReplicaRule.objects.filter(job__among=sorted(jobs)).order_by("pk"))
+        for rule in rules:
+            job = jobs[rule.job_id]
+            replicas = None if job.state in ENDED else _followed(rule, job, figures[rule.job_id], steps.now)
+            if replicas is not None:
+                said = f"Follows its metric, which says {figures[rule.job_id]:,}."
+                changed += scale_take(steps, job, rule.role, replicas, actor=steps.actor, reason=said, by_metric=True)
+        objects_update(rules, ("read_at", "figure", "low_since", "low_most"))
+        if changed:
+            steps.write(news)
+            news.publish()
+            lease_want()
+    return changed
+
+
+def _followed(rule: ReplicaRule, job: Job, figure: int, now: datetime) -> int | None:
+    """What is to be wanted from now on; None: what is wanted stays."""
+    if rule.read_at is None or now - rule.read_at > LAPSE:
+        rule.low_since = rule.low_most = None  # nobody knows what it said meanwhile
+    rule.read_at, rule.figure = now, figure
+    role = next((one for one in roles_of(job.spec) if name_of(one) == rule.role and is_elastic(one)), None)
+    if role is None:
+        return None
+    least, most, step, wanted = least_of(role), most_of(role), int(role.get("step", 1)), wanted_of(role)
+    target = min(most, least - (least - max(least, figure)) // step * step)  # of a step that is begun, all
+    if target >= wanted:
+        rule.low_since = rule.low_most = None
+        return target if target > wanted else None
+    rule.low_since, rule.low_most = rule.low_since or now, max(rule.low_most or 0, target)
+    if now - rule.low_since < timedelta(seconds=rule.cooldown_seconds):
+        return None
+    target = rule.low_most
+    rule.low_since = rule.low_most = None
+    return target
 
 
 def scalings_settle(*, now: datetime) -> int:

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from dashboards.slo.models import ServiceLevel
 from gpufleet.client import DONE, REFUSED, USAGE
-from scheduler.models import Job, JobState, Scaling
+from scheduler.models import Job, JobState, ReplicaRule, Scaling
 from tests.builders import job, spec_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,3 +29,19 @@ def test_the_replicas_of_a_service_are_shown_and_set(run, personas):
     status, _, err = run("scale", served.public_id, "4", **lead)
     assert status == REFUSED and "From 1 to 5 in steps of 2: 3 or 5." in err
     assert run("scale", served.public_id, "--reason", "x")[0] == USAGE
+
+
+def test_it_follows_its_metric_and_stops(run, personas):
+    spec = spec_of({"roles": [{"name": "server", "min": 1, "max": 5, "gpus": 1}]})
+    served = job("serve", on=personas.nodes["acme/research/nlp"], state=JobState.QUEUED, job_class="inference", spec=spec, gpus_milli=1000)
+    lead = {"who": "team_lead", "scopes": ("read", "submit")}
+
+    assert run("scale", served.public_id, "--follow", **lead)[0] == REFUSED
+    ServiceLevel.objects.create(job=served, title="p99 latency", latency="l", wanted="w", objective_ms=250)
+    status, out, _ = run("scale", served.public_id, "--follow", "--cooldown", "10m", **lead)
+    assert status == DONE and "Follows its metric since" in out and ReplicaRule.objects.get().cooldown_seconds == 600
+    assert run("scale", served.public_id, "3", **lead)[0] == REFUSED
+    status, out, _ = run("scale", served.public_id, "3", "--no-follow", **lead)
+    assert status == DONE and "3 wanted" in out and "Follows" not in out
+    for words in (["--follow", "3"], ["--cooldown", "10m"], ["--no-follow", "--dry-run"]):
+        assert run("scale", served.public_id, *words, **lead)[0] == USAGE
