@@ -6,7 +6,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0026_scalings")]
+    dependencies = [("scheduler", "0028_scalings")]
     operations = [
         migrations.CreateModel(
             "ReplicaRule",
