@@ -53,19 +53,23 @@ def plan(arguments: Sequence[str]) -> int:
 def simulate(arguments: Sequence[str]) -> int:
     """Play a scenario forward in time and say what became of its jobs."""
     from scheduler.simulation.policies import POLICIES
+    from scheduler.sweeps.command import price
+    from scheduler.sweeps.policies import SHARED
 
+    meanings = {name: meaning for name, (_, meaning) in POLICIES.items()} | SHARED
     parser = argparse.ArgumentParser(prog="gpufleet simulate", description=simulate.__doc__)
     parser.add_argument("scenario", nargs="?", default="-", help="a scenario file; - reads standard input")
     parser.add_argument("--until", metavar="LENGTH", help="stop after so long: 14d, 6h, 30m or seconds")
-    parser.add_argument("--policy", default="tree", choices=sorted(POLICIES))
+    parser.add_argument("--policy", default="tree", choices=sorted(meanings))
     parser.add_argument("--policies", action="store_true", help="list the policies and stop")
+    parser.add_argument("--price", type=price, action="append", default=[], metavar="TYPE=RATE", help="a GPU hour of a type, for cost; else 1")
     parser.add_argument("--seed", type=whole(0), default=0, help="draws service times for jobs that state none")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--per-job", action="store_true", help="a row for every job as well")
     options = parser.parse_args(arguments)
     if options.policies:
-        for name, (_, meaning) in sorted(POLICIES.items()):
-            print(f"{name:8} {meaning}")
+        for name, meaning in sorted(meanings.items()):
+            print(f"{name:17} {meaning}")
         return 0
     try:
         length = None if options.until is None else length_of(options.until)
@@ -81,24 +85,28 @@ def simulate(arguments: Sequence[str]) -> int:
         for fault in error.faults:
             print(fault, file=sys.stderr)
         return BAD_INPUT
-    result = _play(scenario, options.policy, options.seed, length, options.per_job)
+    result = _play(scenario, options.policy, options.seed, length, options.per_job, dict(options.price))
     print(spell(result) if options.json else _told(result))
     return 0
 
 
-def _play(scenario: Scenario, policy: str, seed: int, length_ms: int | None, per_job: bool) -> dict[str, Any]:
+def _play(scenario: Scenario, policy: str, seed: int, length_ms: int | None, per_job: bool, prices: dict[str, float]) -> dict[str, Any]:
     from scheduler.simulation.policies import POLICIES
     from scheduler.simulation.result import summary
     from scheduler.simulation.workload import works_drawn
     from scheduler.simulation.world import World
+    from scheduler.sweeps.policies import SHARED
+    from scheduler.sweeps.sharing.rounds import BLIND, rounds_of
 
+    shares = rounds_of(policy.removesuffix(BLIND), aware=not policy.endswith(BLIND), prices=prices) if policy in SHARED else None
     scenario = replace(scenario, settings=replace(scenario.settings, forecast="none"))
-    world = World(scenario, POLICIES[policy][0], works_drawn(scenario, seed))
+    world = World(scenario, shares or POLICIES[policy][0], works_drawn(scenario, seed))
     gc.freeze()  # all of it stays until the end: the collector need not go through it again and again, and seldom finds anything
     gc.set_threshold(200_000, 20, 20)
     began = time.perf_counter()
     world.run(None if length_ms is None else scenario.now + length_ms)
-    return summary(world, policy=policy, seed=seed, wall_s=time.perf_counter() - began, per_job=per_job)
+    told = summary(world, policy=policy, seed=seed, wall_s=time.perf_counter() - began, per_job=per_job)
+    return told | ({"allocations": shares.chain.told()} if shares is not None else {})
 
 
 def length_of(text: str) -> int:
@@ -136,6 +144,11 @@ def _told(result: dict[str, Any]) -> str:
         f"  makespan {result['makespan_s']:.0f} s, utilization {result['utilization']:.1%}, allocation {result['allocation']:.1%}",
         f"  {result['preemptions']} preemptions, {result['moves']} moves, {result['lost_work_gpu_s']:.0f} GPU-seconds lost",
     ]
+    if shares := result.get("allocations"):
+        from scheduler.sweeps.telling import allocations_told
+
+        failed = {f"{one['solver']}: {one['reason']}": one["times"] for one in shares["failed"]}
+        lines.append(f"  allocations solved: {allocations_told(shares['solved'], failed)}")
     if result["saturated"]:
         lines.append("  The queue kept growing: the fleet is saturated, and times would grow with a longer run.")
     if "per_job" in result:

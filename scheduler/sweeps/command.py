@@ -16,7 +16,7 @@ from scheduler.scenarios.reading import load
 from .points import Axis, Interval, Point, SweepError, interval_of, points_of, round_ms
 from .policies import BASELINES, POLICIES
 from .running import Folder, folder_of, run, write_whole
-from .telling import Row, knee_of, knee_text, rows_of, table
+from .telling import Row, costs_told, knee_of, knee_text, rows_of, solvers_told, table
 
 FAILED, STOPPED = 1, 130
 T = TypeVar("T")
@@ -39,7 +39,10 @@ def main(arguments: Sequence[str]) -> int:
             raise SweepError("$.nodes: a sweep needs a node")
         round_ms(scenario)
         interval = interval_of(scenario, options.warm_up, options.until)
-        folder = folder_of(options.out or Path(_default_folder(options.scenario)), document, axis, interval)
+        prices = dict(options.price)
+        if strange := sorted(prices.keys() - {node.gpu_type for node in scenario.nodes}):
+            raise SweepError(f"--price: the scenario has no GPU of the type {strange[0]}")
+        folder = folder_of(options.out or Path(_default_folder(options.scenario)), document, axis, interval, prices)
         points = points_of(list(dict.fromkeys([*options.policies, *BASELINES])), axis, options.nodes or options.load, options.seeds)
         return _sweep(folder, scenario, interval, points, options)
     except ScenarioError as error:
@@ -80,6 +83,10 @@ def _sweep(folder: Folder, scenario: Scenario, interval: Interval, points: list[
     print(f"\nMeasured from {interval.warm_up / 3_600_000:.1f} h to {interval.end / 3_600_000:.1f} h of {interval.until / 3_600_000:.1f} h.")
     found = knees(rows, axis)
     print("Knee:", *(f"  {line}" for line in found), sep="\n")
+    if spent := costs_told(results):
+        print("Cost of the GPUs that jobs held:", *(f"  {line}" for line in spent), sep="\n")
+    if shared := solvers_told(results):
+        print("Allocations solved:", *(f"  {line}" for line in shared), sep="\n")
     from .page import page  # plotly takes half a second to import
 
     title = "Standard input" if options.scenario == "-" else Path(options.scenario).name
@@ -100,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     axis.add_argument("--nodes", type=_numbers(_nodes), metavar="LIST", help="numbers of nodes: 8,12,16")
     axis.add_argument("--list-policies", action="store_true", help="list the policies and stop")
     parser.add_argument("--policies", type=_list(_policy), default=["stated"], metavar="LIST", help="fifo and type-blind are always compared")
+    parser.add_argument("--price", type=price, action="append", default=[], metavar="TYPE=RATE", help="a GPU hour of a type, for cost; else 1")
     parser.add_argument("--seeds", type=whole(1, 1000), default=3, metavar="N", help="draws of jobs for each point")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results; a sweep that is in it goes on")
     parser.add_argument("--workers", type=whole(1, 1024), default=os.cpu_count() or 1, metavar="N", help="points played at a time")
@@ -149,6 +157,14 @@ def _policy(text: str) -> str:
     if text not in POLICIES:
         raise argparse.ArgumentTypeError(f"there is no policy {text!r}; there are {', '.join(POLICIES)}")
     return text
+
+
+def price(text: str) -> tuple[str, float]:
+    name, _, rate = text.rpartition("=")
+    number = _number(rate)
+    if not name or number < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a price; write TYPE=2.48")
+    return name, number
 
 
 def _seconds(text: str) -> float:

@@ -11,6 +11,7 @@ from scheduler.simulation.world import Policy, World, milli_of
 
 from .points import Interval, Point, scenario_of
 from .policies import POLICIES
+from .sharing.rounds import Rounds
 
 CHECKED_EVERY = 64  # plans
 NEVER_STARTED = 0.05  # of the jobs that were submitted while it was measured
@@ -94,15 +95,22 @@ class Measured(World):
         super()._plan()
 
 
-def measured(scenario: Scenario, point: Point, interval: Interval, on: Callable[[], None] = lambda: None) -> dict[str, Any]:
+def measured(
+    scenario: Scenario, point: Point, interval: Interval, on: Callable[[], None] = lambda: None, *, prices: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """The state of a point that was played to its end, and its figures."""
     played = scenario_of(scenario, point, interval)
     variant = POLICIES[point.policy][0](played)
+    if isinstance(variant.policy, Rounds):
+        variant.policy.prices = prices or {}
     works = works_drawn(played, point.seed)
     world = Measured(variant.scenario, interval, works=works, policy=variant.policy, kinds=variant.kinds, on=on)
     world.play(played.now + interval.until)
     figures = _figures(world)
-    return {"state": "saturated" if _falls_behind(world, interval, figures["jobs"]) else "completed", "figures": figures}
+    if prices:
+        figures["cost"] = round(sum(held * prices.get(name, 1.0) for name, held in world.held_by_type.items()) / 3_600_000_000, 2)
+    shared = {"allocations": variant.policy.chain.told()} if isinstance(variant.policy, Rounds) else {}
+    return {"state": "saturated" if _falls_behind(world, interval, figures["jobs"]) else "completed", "figures": figures, **shared}
 
 
 def _falls_behind(world: Measured, interval: Interval, jobs: Mapping[str, int]) -> bool:

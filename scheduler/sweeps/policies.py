@@ -8,6 +8,9 @@ from scheduler.simulation.policies import POLICIES as SIMULATED
 from scheduler.simulation.progress import drawn
 from scheduler.simulation.world import Policy
 
+from .sharing.objectives import OBJECTIVES
+from .sharing.rounds import BLIND, rounds_of
+
 MILLION = 1_000_000
 
 
@@ -40,6 +43,14 @@ def _fifo(scenario: Scenario) -> Variant:
     return Variant(scenario, SIMULATED["fifo"][0])
 
 
+def _fifo_blind(scenario: Scenario) -> Variant:
+    return replace(type_blind(scenario), policy=SIMULATED["fifo"][0])
+
+
+def _shared(name: str) -> Callable[[Scenario], Variant]:
+    return lambda scenario: Variant(scenario, rounds_of(name.removesuffix(BLIND), aware=not name.endswith(BLIND)))
+
+
 def type_blind(scenario: Scenario) -> Variant:
     """The scheduler sees one speed on every type on which a job runs, and no order of types; jobs run at their true speeds.
 
@@ -65,6 +76,11 @@ def _in(order: list[str], stated: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(one for one in order if not stated or one in stated) or stated
 
 
+SHARED = {
+    f"{name}{'' if aware else BLIND}": f"time shares: {meaning}{'' if aware else '; it knows no speeds'}"
+    for name, (_, meaning) in OBJECTIVES.items()
+    for aware in (True, False)
+}
 # Every policy changes one thing of the scenario, so that what differs is due to it.
 POLICIES: dict[str, tuple[Callable[[Scenario], Variant], str]] = {
     "stated": (Variant, "the settings as the scenario states them"),
@@ -76,5 +92,7 @@ POLICIES: dict[str, tuple[Callable[[Scenario], Variant], str]] = {
     "fgd": (_placing("fgd"), "placement by fragmentation"),
     "no-backfill": (_without("backfill"), "without the pass backfill"),
     "no-preemption": (_without("reclaim", "preempt"), "without the passes reclaim and preempt"),
+    "fifo-blind": (_fifo_blind, "fifo that knows no job's speed by GPU type and no order of types"),
+    **{name: (_shared(name), meaning) for name, meaning in SHARED.items()},
 }
 BASELINES = ("fifo", "type-blind")

@@ -9,8 +9,8 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from hashlib import blake2b
 from multiprocessing import get_all_start_methods, get_context
@@ -36,6 +36,7 @@ class Folder:
 
     path: Path
     key: str
+    prices: Mapping[str, float] = field(default_factory=dict)  # of a GPU hour by type, for policies that go by money
 
     def of(self, point: Point) -> Path:
         return self.path / "points" / f"{point.name}.json"
@@ -55,9 +56,10 @@ class Folder:
         write_whole(self.of(point), orjson.dumps({"sweep": self.key, **asdict(point), **result}, option=orjson.OPT_INDENT_2))
 
 
-def folder_of(path: Path, scenario: bytes, axis: Axis, interval: Interval) -> Folder:
+def folder_of(path: Path, scenario: bytes, axis: Axis, interval: Interval, prices: Mapping[str, float] | None = None) -> Folder:
     """The folder, made where there is none. One with another sweep in it is refused: its points were measured otherwise."""
-    key = blake2b(repr((FORMAT, axis, asdict(interval))).encode() + scenario, digest_size=12).hexdigest()
+    terms: tuple[Any, ...] = (FORMAT, axis, asdict(interval), *([sorted(prices.items())] if prices else []))
+    key = blake2b(repr(terms).encode() + scenario, digest_size=12).hexdigest()
     about = path / "sweep.json"
     (path / "points").mkdir(parents=True, exist_ok=True)
     try:
@@ -65,12 +67,12 @@ def folder_of(path: Path, scenario: bytes, axis: Axis, interval: Interval) -> Fo
     except FileNotFoundError:
         said = {"format": FORMAT, "sweep": key, "axis": axis, "warm_up_s": interval.warm_up / 1000, "until_s": interval.until / 1000}
         write_whole(about, orjson.dumps(said, option=orjson.OPT_INDENT_2))
-        return Folder(path, key)
+        return Folder(path, key, prices or {})
     except orjson.JSONDecodeError:
         known = None
     if not isinstance(known, dict) or known.get("sweep") != key:
         raise SweepError(f"--out: {path} holds a sweep of another scenario, interval or axis; choose another folder")
-    return Folder(path, key)
+    return Folder(path, key, prices or {})
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -85,7 +87,7 @@ def play(folder: Folder, scenario: Scenario, interval: Interval, point: Point, o
 
     began = time.perf_counter()
     try:
-        result = measured(scenario, point, interval, on)
+        result = measured(scenario, point, interval, on, prices=folder.prices)
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         result = {"state": "failed", "error": f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"}

@@ -1,5 +1,6 @@
 """What a sweep says: one row for each policy and load, over its seeds, and where each policy has its knee."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -170,3 +171,31 @@ def _percent(of: Spread | None) -> str:
 
 def _number(of: Spread | None) -> str:
     return "-" if of is None else f"{of.mean:.1f}".removesuffix(".0")
+
+
+def costs_told(results: Results) -> list[str]:
+    """Of each policy and value, the mean over its seeds, where prices were given."""
+    spent: dict[tuple[str, float], list[float]] = {}
+    for point, result in results.items():
+        if (money := result.get("figures", {}).get("cost")) is not None:
+            spent.setdefault((point.policy, point.value), []).append(money)
+    return [f"{policy} at {value:g}: {sum(money) / len(money):,.2f}" for (policy, value), money in sorted(spent.items())]
+
+
+def solvers_told(results: Results) -> list[str]:
+    """Of each policy of time shares: who solved how many of its programs, and why others did not."""
+    solved: dict[str, Counter[str]] = {}
+    failed: dict[str, Counter[str]] = {}
+    for point, result in results.items():
+        if (told := result.get("allocations")) is not None:
+            solved.setdefault(point.policy, Counter()).update(told["solved"])
+            by_reason = {f"{one['solver']}: {one['reason']}": one["times"] for one in told["failed"]}
+            failed.setdefault(point.policy, Counter()).update(by_reason)
+    return [f"{policy}: {allocations_told(solved[policy], failed[policy])}" for policy in solved]
+
+
+def allocations_told(solved: Mapping[str, int], failed: Mapping[str, int]) -> str:
+    """`600 by HiGHS simplex, 3 by closed form (HiGHS simplex: time limit reached, 3)`."""
+    by = ", ".join(f"{count} by {name}" for name, count in sorted(solved.items())) or "none"
+    why = "; ".join(f"{reason}, {count}" for reason, count in sorted(failed.items()))
+    return f"{by} ({why})" if why else by
