@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
 import orjson
 
+from gpufleet.core.times import millis
 from scheduler.engine.model.values import QUEUED, Job, Kind, Placing, Role, Scenario
 from scheduler.scenarios.faults import ScenarioError
 from scheduler.scenarios.reading import load
@@ -28,6 +30,7 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_JOBS = 50_000
 MOST_NODES = 10_000
 FAULTS_TOLD = 5
+FIRST, LAST = 0, millis(datetime(3000, 1, 1, tzinfo=UTC))
 
 Faults = dict[str, list[str]]
 
@@ -79,7 +82,11 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
         if len(jobs) > MOST_JOBS:
             raise TraceRefused({"limit": [f"It has {len(jobs):,} jobs; at most {MOST_JOBS:,} are kept. Enter how many."]})
     document = orjson.dumps(raw)
+    if b"\\u0000" in document:  # no column of text holds it
+        raise TraceRefused({"files": ["Contains an invalid character (U+0000)."]})
     scenario = _loaded(document)
+    if not FIRST <= scenario.now < LAST:
+        raise TraceRefused({"files": ["It begins outside the years 1970 to 2999."]})
     if not scenario.jobs:
         raise TraceRefused({"files": ["It has no jobs."]})
     if len(scenario.nodes) > MOST_NODES:

@@ -75,6 +75,7 @@ def test_rows_of_a_public_trace_that_cannot_be_replayed_are_counted():
         ("scenario", json.dumps(made.scenario(jobs=0)), "files", "It has no jobs"),
         ("scenario", json.dumps(made.scenario() | {"jobs": {"a": 1}}), "files", "jobs"),
         ("scenario", json.dumps(made.scenario() | {"jobs": [1, "x", None]}), "files", "jobs"),
+        ("scenario", json.dumps(made.scenario() | {"now": "9999-12-31T23:00:00Z"}), "files", "It begins outside"),
         ("openb", "sn\n", "files", "No list of pods"),
         ("openb", made.openb()[1], "nodes", "Nodes are either those of a list"),
         ("openb", made.openb()[1] + '"' + "x" * 300_000, "nodes", "the field Nodes"),
@@ -92,6 +93,13 @@ def test_what_is_no_trace_is_refused_in_words(kind: str, text: str, field: str, 
     told = refused.value.faults
     assert any(words in one for texts in told.values() for one in texts), told
     assert set(told) <= {"files", "nodes", "limit"}
+
+
+def test_no_name_that_no_column_holds_is_kept():
+    rows = made.scenario()
+    rows["quotas"][0]["name"] = rows["jobs"][0]["quota"] = "a\0b"
+    with pytest.raises(TraceRefused, match="U\\+0000"):
+        read(json.dumps(rows))
 
 
 def test_what_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch):

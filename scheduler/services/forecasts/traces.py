@@ -34,7 +34,8 @@ def trace_add(
         raise ValidationError({"title": ["Title is required."]})
     if kind not in KINDS:
         raise ValidationError({"kind": [f"Choose one of {', '.join(KINDS)}."]})
-    found = _read(kind, [File(file.name[:LONGEST_NAME], file.text.removeprefix("\ufeff")) for file in files], shapes, limit)
+    files = [File(file.name[:LONGEST_NAME], file.text.removeprefix("\ufeff")) for file in files]
+    found = _read(kind, files, shapes, limit)
     scenario = found.scenario
     with transaction.atomic():
         if Trace.objects.count() >= MOST_TRACES:
