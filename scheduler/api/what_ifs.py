@@ -135,7 +135,7 @@ class WhatIfOut(Schema):
     queue: str | None = Field(description="Path of the quota node for queues of the trace that have none of their name.")
     from_hour: int = Field(description="Hour of the trace at which it begins.")
     first_hours: int | None = Field(description="So many hours from there on were wanted; null: all.")
-    minutes: int
+    minutes: int = Field(description="How long it may take.")
     change: str | None
     policy: dict[str, str | bool | int | float]
     nodes: list[NodesChangedOut]
