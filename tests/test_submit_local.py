@@ -124,3 +124,37 @@ def test_two_ranks_are_submitted_put_out_by_a_higher_class_saved_resumed_and_acc
     assert told_by_file == (2, 3e14)
     # Among them: ledger, timeline and placements at every instant.
     assert "no findings" in manage.run("doctor").stdout
+
+
+# Serves until a signal ends it. One that ends with 0 says that it has finished.
+SERVE = "import time; print('serves', flush=True); time.sleep(600)"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_service_is_given_more_replicas_and_fewer(console: Any, tmp_path: Path, in_place: bool) -> None:
+    """In place where its processes stand that; else it is started anew with the new number of workers."""
+    _, _, person = console
+    role = {"name": "server", "min": 1, "max": 3, "desired": 1, "gpus": 1}
+    launch = {"command": [sys.executable, "-c", SERVE], "in_place": in_place}
+    wish = {"name": "serve", "quota": "lab/team", "class": "inference", "grace_s": 5, "roles": [role], "launch": launch}
+    (tmp_path / "serve.json").write_text(json.dumps(wish))
+    job = str(json.loads(person.says("submit", str(tmp_path / "serve.json"), "--json"))["jobs"][0]["id"])
+    person.until(job, "running")
+
+    def placed(count: int) -> None:
+        ask = "SELECT COUNT(*) FROM placement p JOIN job j ON j.id = p.job_id WHERE j.public_id = ? AND p.until IS NULL"
+        with closing(sqlite3.connect(f"file:{person.database}?mode=ro", uri=True)) as looking:
+            wait_until(lambda: looking.execute(ask, [job]).fetchone()[0] == count, seconds=90, what=f"{count} replicas have their place")
+        person.until(job, "running")
+
+    person.says("scale", job, "3")
+    placed(3)
+    person.says("scale", job, "1")
+    placed(1)
+
+    told, runs = json.loads(person.says("scale", job, "--json")), person.show(job)["attempts"]
+    assert [(one["before"], one["after"], one["end"]) for one in told["scalings"]] == [(3, 1, "released"), (1, 3, "placed")]
+    assert told["scalings"][1]["within_bound"] and len(runs) == (1 if in_place else 3)
+    person.says("cancel", job)
+    person.until(job, "cancelled")
