@@ -20,6 +20,7 @@ from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write, past_begin
 from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
+from gpufleet.demo.speeds import speeds_seed
 from gpufleet.demo.sweeping import sweep_seed
 from gpufleet.demo.wasting import wasting_seed
 from quotas.models import CardState, NodeKind, QuotaNode, QuotaShare, RateCard, RateClass, RateLine, Role, RoleBinding
@@ -61,6 +62,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         links_seed(hardware, seed=seed, now=now)
         by_name = {person.username: person for person in people}
         schedules_seed(people=by_name, now=now)
+        speeds_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
         members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
