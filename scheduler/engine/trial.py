@@ -110,7 +110,7 @@ class Ground:
         cycle = settled(replace(self.scenario, jobs=jobs), self.kept)
         try:
             check(cycle)
-            work = next(work for work in reversed(cycle.cluster.works) if work.job is job)
+            work = next(work for work in reversed(cycle.cluster.works) if work.job.name == job.name)
             return self._told(cycle, work, dated)
         finally:
             self.kept.keep(cycle)

@@ -184,3 +184,13 @@ def test_a_date_is_the_same_from_whichever_copy_of_the_look_ahead_it_is_found(mo
             copies = max(copies, len(other._line.copies))
     assert dated > 20
     assert 2 < copies <= most + 1
+
+
+def test_a_job_in_place_of_one_that_is_equal_to_it_is_found_among_many() -> None:
+    """Long lists of jobs are compared by what they say: the state may go on with the one that it knows."""
+    many = [job(f"job-{number:03d}", gpus=8) for number in range(300)]
+    scenario = parse(scene([node("n1")], [quota("q", 8)], many))
+    ground = Ground(scenario)
+    waits = scenario.jobs[200]
+
+    assert ground.trial(replace(waits), instead_of=waits.name) == ground.trial(waits, instead_of=waits.name)
