@@ -245,17 +245,24 @@ def _followed(rule: ReplicaRule, job: Job, figure: int, now: datetime) -> int | 
     role = next((one for one in roles_of(job.spec) if name_of(one) == rule.role and is_elastic(one)), None)
     if role is None:
         return None
-    least, most, step, wanted = least_of(role), most_of(role), int(role.get("step", 1)), wanted_of(role)
-    target = min(most, least - (least - max(least, figure)) // step * step)  # of a step that is begun, all
+    wanted, target = wanted_of(role), _nearest(role, figure)
     if target >= wanted:
         rule.low_since = rule.low_most = None
         return target if target > wanted else None
-    rule.low_since, rule.low_most = rule.low_since or now, max(rule.low_most or 0, target)
+    if rule.low_since is None or _nearest(role, rule.low_most or 0) >= wanted:  # of another range it was fewer
+        rule.low_since, rule.low_most = now, figure
+    rule.low_most = max(rule.low_most or 0, figure)
     if now - rule.low_since < timedelta(seconds=rule.cooldown_seconds):
         return None
-    target = rule.low_most
+    target = _nearest(role, rule.low_most)
     rule.low_since = rule.low_most = None
     return target
+
+
+def _nearest(role: Mapping[str, Any], figure: int) -> int:
+    """What a figure comes to within the range of the role; of a step that is begun, all."""
+    least, step = least_of(role), int(role.get("step", 1))
+    return min(most_of(role), least - (least - max(least, figure)) // step * step)
 
 
 def scalings_settle(*, now: datetime) -> int:

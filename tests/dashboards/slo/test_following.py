@@ -170,3 +170,22 @@ def test_nothing_is_done_for_one_that_has_ended(personas: Personas, level: Servi
     follow(personas, level)
     Job.objects.filter(pk=level.job_id).update(state="completed", ended_at=NOON)
     assert replicas_follow(figures={level.job_id: 4}, now=NOON) == 0 and wanted(level) == 2
+
+
+def test_what_it_said_under_another_range_never_goes_beyond_the_present_one(personas: Personas, level: ServiceLevel) -> None:
+    """Fewer means fewer, in whole steps of the range that holds when the cool-down is over."""
+    role = {"name": "worker", "min": 1, "max": 10, "gpus": 1, "desired": 9}
+    Job.objects.filter(pk=level.job_id).update(spec={"roles": [role]})
+    follow(personas, level, cooldown_seconds=30)
+
+    def said(figure: int, seconds: int) -> int | None:
+        replicas_follow(figures={level.job_id: figure}, now=NOON + timedelta(seconds=seconds))
+        return wanted(level)
+
+    assert said(7, 15) == 9
+    Job.objects.filter(pk=level.job_id).update(spec={"roles": [role | {"max": 4, "desired": 4}]})
+    assert [said(2, 30), said(2, 45), said(2, 60)] == [4, 4, 2], "seven is four of four: it has been lower since the second reading"
+    Job.objects.filter(pk=level.job_id).update(spec={"roles": [role | {"max": 9, "desired": 9, "step": 2}]})
+    assert said(6, 75) == 9
+    Job.objects.filter(pk=level.job_id).update(spec={"roles": [role | {"min": 2, "max": 10, "desired": 10, "step": 4}]})
+    assert [said(3, 90), said(3, 105)] == [10, 6]
