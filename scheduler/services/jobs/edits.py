@@ -25,6 +25,7 @@ from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.marks import labels_renew
 from scheduler.services.jobs.repeats import Submitted, submission_once
 from scheduler.services.jobs.revisions import unchanged_or_stale
+from scheduler.services.jobs.scaling import ranges_take
 from scheduler.services.jobs.steering import reason_given
 from scheduler.services.jobs.submission import submissions_check
 from scheduler.services.loop.lease import lease_want
@@ -57,6 +58,9 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
             _tell_limit(steps, fresh)
         if documents := {column: value for column, value in after.items() if column in ("spec", "labels")}:
             Job.objects.filter(pk=fresh.pk).update(**documents)
+        if "spec" in documents:
+            fresh.spec = documents["spec"]
+            ranges_take(steps, fresh, before["spec"], actor=access.actor, reason=change.reason.strip())
         if "labels" in documents:
             fresh.labels = documents["labels"]
             labels_renew(fresh)

@@ -125,7 +125,6 @@ def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor
     before = wanted_of(chosen)
     if chosen.get("desired") == replicas:
         return False
-    stood = standing_of([job.pk])[job.pk][role]
     said = f"{before} → {plural(replicas, 'replica')} wanted"
     cause = f"{said}. {reason}" if reason else f"{said}."
     spec = _with_desired(job.spec, role, replicas)
@@ -133,15 +132,40 @@ def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor
     steps.record(job, "job.scale", {role: chosen.get("desired")}, {role: replicas}, reason or said)
     Job.objects.filter(pk=job.pk).update(spec=spec)
     job.spec = spec
-    Scaling.objects.filter(job=job, role=role, over_at__isnull=True).update(over_at=steps.now, end=ScalingEnd.OVERTAKEN)
-    scaling = Scaling(job=job, role=role, at=steps.now, before=before, after=replicas, stood=stood, by_metric=by_metric, reason=reason)
-    scaling.actor_name = actor.name
-    if job.state not in HOLDING:
-        scaling.over_at, scaling.end = steps.now, ScalingEnd.NOT_RUNNING
-    elif replicas == stood:
-        scaling.over_at, scaling.end = steps.now, ScalingEnd.PLACED if replicas > before else ScalingEnd.RELEASED
-    scaling.save()
+    facts = {"before": before, "after": replicas, "by_metric": by_metric, "actor_name": actor.name, "reason": reason}
+    _scaling_begin(Scaling(job=job, role=role, at=steps.now, **facts))
     return True
+
+
+def _scaling_begin(scaling: Scaling) -> None:
+    """Written down in the place of one that is still awaited."""
+    _overtake(scaling.job, scaling.role, scaling.at)
+    scaling.stood = standing_of([scaling.job_id])[scaling.job_id][scaling.role]
+    if scaling.job.state not in HOLDING:
+        scaling.over_at, scaling.end = scaling.at, ScalingEnd.NOT_RUNNING
+    elif scaling.after == scaling.stood:
+        scaling.over_at, scaling.end = scaling.at, ScalingEnd.PLACED if scaling.after > scaling.before else ScalingEnd.RELEASED
+    scaling.save()
+
+
+def _overtake(job: Job, role: str, at: datetime) -> None:
+    Scaling.objects.filter(job=job, role=role, over_at__isnull=True).update(over_at=at, end=ScalingEnd.OVERTAKEN)
+
+
+def ranges_take(steps: Steps, job: Job, before: Mapping[str, Any], *, actor: Actor, reason: str) -> None:
+    """The job has other ranges than `before`: what they leave wanted takes the place of what is awaited. In the caller's transaction."""
+    was = {name_of(role): role for role in roles_of(before)}
+    for role in roles_of(job.spec):
+        name = name_of(role)
+        wanted, now_wanted = was[name].get("desired"), role.get("desired")
+        if wanted is not None and now_wanted is None:
+            _overtake(job, name, steps.now)
+        elif wanted != now_wanted:
+            facts = {"before": wanted, "after": now_wanted, "actor_name": actor.name, "reason": reason}
+            _scaling_begin(Scaling(job=job, role=name, at=steps.now, **facts))
+    rule = ReplicaRule.objects.filter(job=job).first()
+    if rule is not None and not any(is_elastic(role) for role in roles_of(job.spec) if name_of(role) == rule.role):
+        _rule_end(steps, job, "Its role has no range any more.")
 
 
 # Following a metric

@@ -7,8 +7,10 @@ import pytest
 
 from gpufleet.core.audit import Actor
 from quotas.permissions import Access
-from scheduler.models import Job, JobState, Order, Placement, Scaling, ScalingEnd
+from scheduler.jobs.reading import change_read
+from scheduler.models import Job, JobState, Order, Placement, ReplicaRule, Scaling, ScalingEnd
 from scheduler.selectors.scaling import replicas_told, scale_ups_late
+from scheduler.services.jobs.edits import job_edit
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.scaling import job_scale
 from scheduler.services.loop.runs import workers_left
@@ -132,3 +134,28 @@ def test_a_batch_gang_of_the_same_shape_is_left_alone_by_it(access: Access) -> N
     loop.tick()
     loop.after(seconds=5).tick()
     assert (indices(served), state(batch)) == ([0], JobState.RUNNING)
+
+
+def test_another_range_overtakes_what_it_no_longer_allows(access: Access) -> None:
+    """Nothing waits, late for ever, for replicas that are no longer wanted."""
+    builders.node(gpus=1)
+    served, loop = service(desired=1), Loop()
+    loop.tick()
+    loop.up(served)
+    scale(access, served, 4, loop.after(seconds=1))
+
+    def edited(least: int, most: int) -> list[tuple[int, int, str]]:
+        change = change_read({"workers": {"server": {"min": least, "max": most}}, "reason": "Smaller."})
+        job_edit(access=access, job=Job.objects.get(pk=served.pk), change=change, now=loop.after(seconds=1).now)
+        return [(row.before, row.after, row.end) for row in Scaling.objects.order_by("pk")]
+
+    assert edited(1, 5) == [(1, 4, "")], "it is as many as before"
+    assert edited(1, 3) == [(1, 4, "overtaken"), (4, 3, "")]
+    row = Scaling.objects.latest("pk")
+    assert (row.stood, row.reason, row.actor_name) == (1, "Smaller.", access.actor.name)
+    ReplicaRule.objects.create(job=served, role="server", cooldown_seconds=60, actor_name="Ada")
+    assert edited(1, 1) == [(1, 4, "overtaken"), (4, 3, "overtaken")]
+    assert not scale_ups_late(loop.now + timedelta(hours=1))
+    # Without a range nobody could stop it; with one again it would set the number unasked.
+    assert not ReplicaRule.objects.exists()
+    assert served.events.latest("id").cause.startswith("It no longer follows its metric.")
