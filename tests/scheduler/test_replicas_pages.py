@@ -6,6 +6,7 @@ import pytest
 
 from gpufleet.core.times import now
 from scheduler.models import Job, JobState, Scaling
+from scheduler.services.forecasts.fitting import GROUNDS
 from tests.builders import attempt, job, node, placement, spec_of
 
 pytestmark = pytest.mark.django_db
@@ -62,3 +63,36 @@ def test_what_is_refused_says_so_at_the_field_and_keeps_what_was_typed(personas,
     Job.objects.filter(pk=served.pk).update(job_class="batch")
     shown(personas, address, status=404)
     assert not Scaling.objects.exists()
+
+
+SHARED = {"roles": [{"name": "router", "min": 1, "gpu_share": 0.5}, ROLE | {"max": 8}], "sharing": "mps"}
+OF_GONE_LEVEL = {"roles": [ROLE | {"max": 8}], "topology": {"required": "row"}}
+
+
+@pytest.mark.parametrize(("spec", "said"), [(SHARED, "GPU"), (OF_GONE_LEVEL, "")])
+def test_the_page_stands_whatever_its_role_would_be_alone(personas, served, spec, said):
+    """The other role alone is of parts, for which its sharing is stated; or a level of the fleet has gone since it began."""
+    Job.objects.filter(pk=served.pk).update(spec=spec_of(spec))
+    GROUNDS.forget()
+    GROUNDS.read(now())
+    assert "of 8 wanted" in shown(personas, f"/jobs/{served.public_id}/")
+    waits = personas.client("submitter").get(f"/api/v1/jobs/{served.public_id}/replicas").json()["waits"]
+    assert said in waits and bool(said) == bool(waits)
+
+
+def test_replicas_that_come_by_twos_wait_for_room_for_two(personas, served):
+    Job.objects.filter(pk=served.pk).update(spec=spec_of({"roles": [ROLE | {"min": 2, "step": 2, "gpus": 1}]}))
+    node("one", gpus=1)
+    GROUNDS.forget()
+    GROUNDS.read(now())
+    waits = personas.client("submitter").get(f"/api/v1/jobs/{served.public_id}/replicas").json()["waits"]
+    assert waits and "are free for it" not in waits and "are idle for it" not in waits, waits
+
+
+def test_room_elsewhere_is_none_where_all_workers_stand_in_one_domain(personas, served):
+    Job.objects.filter(pk=served.pk).update(spec=spec_of({"roles": [ROLE], "topology": {"required": "node"}}))
+    node("elsewhere", gpus=8)
+    GROUNDS.forget()
+    GROUNDS.read(now())
+    waits = personas.client("submitter").get(f"/api/v1/jobs/{served.public_id}/replicas").json()["waits"]
+    assert waits == "It needs idle GPUs beside its other workers, in the same node."

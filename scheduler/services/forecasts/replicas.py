@@ -4,14 +4,20 @@ from datetime import datetime
 
 from scheduler.engine.model.values import QUEUED
 from scheduler.engine.model.values import Job as Planned
-from scheduler.jobs.stored import name_of, roles_of
+from scheduler.jobs.stored import PARTS, role_named
 from scheduler.models import HOLDING, Job
 from scheduler.selectors.loop import pause_now
 from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side
 
 ONLY_IDLE = "No GPUs are idle for it. Replicas above the minimum take idle GPUs and the surplus of elastic jobs only."
 SOON = "GPUs are free for it. It is placed once no waiting job needs them for its minimum."
+BESIDE = "It needs idle GPUs beside its other workers, in the same"
 NOT_RUNNING = "The job does not run yet."
+TRIED = ("gpus", *PARTS, "devices", "gpu_types", "cpus", "host_memory_gb", "topology", "name")
+
+
+class _Unread(Exception):
+    """The engine cannot be shown it, as a level of the fleet that it names has gone, say."""
 
 
 def replica_awaited(job: Job, role: str, *, now: datetime) -> str:
@@ -22,21 +28,35 @@ def replica_awaited(job: Job, role: str, *, now: datetime) -> str:
         return PAUSED
     if not GROUNDS.at_hand(now):
         return ""
-    answer = GROUNDS.trial(lambda side: _one_more(job, role, side), now, dated=False)
+    try:
+        answer = GROUNDS.trial(lambda side: _one_more(job, role, side), now, dated=False)
+    except _Unread:
+        return ""
     if answer is None:
         return ""
     found, _ = answer
     if found.stands:
+        if level := _level_of(job, role):
+            return f"{BESIDE} {level}."
         return ONLY_IDLE if found.others or found.after else SOON
     return found.reasons[0].detail if found.reasons else ""
 
 
+def _level_of(job: Job, role: str) -> str:
+    """The level of the fleet in one domain of which all its workers stand; empty: anywhere. Of one more alone a trial does not know that."""
+    stated = (one.get("topology") or {} for one in (role_named(job.spec, role), job.spec))
+    return next((str(placing["required"]) for placing in stated if placing.get("required")), "")
+
+
 def _one_more(job: Job, role: str, side: Side) -> Planned:
-    spec = dict(job.spec)
-    kept = ("gpus", "mig", "gpu_memory_gb", "gpu_share", "devices", "gpu_types", "cpus", "host_memory_gb", "topology", "name")
-    spec["roles"] = [{key: one[key] for key in kept if key in one} | {"min": 1} for one in roles_of(job.spec) if name_of(one) == role]
+    """As many workers as a step has: fewer are not added."""
+    one, spec = role_named(job.spec, role), dict(job.spec)
+    spec["roles"] = [{key: one[key] for key in TRIED if key in one} | {"min": int(one.get("step", 1))}]
+    if not any(one.get(part) for part in PARTS):
+        spec.pop("sharing", None)  # which was said of another role
     asks = side.snapshots.kinds.asks(spec, job.job_class, job.priority, job.preemptible)
-    assert not isinstance(asks, str), asks
+    if isinstance(asks, str):
+        raise _Unread(asks)
     side.kinds += 1
     assert side.ground is not None
     return Planned(
