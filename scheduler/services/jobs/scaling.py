@@ -295,20 +295,24 @@ def scalings_settle(*, now: datetime) -> int:
         rows = list(
             Scaling.objects.select_for_update(of=("self",)).filter(pk__among=SCALED(), over_at__isnull=True).select_related("job").order_by("pk")
         )
-        news = News()
+        news, settled = News(), 0
         for one in rows:
-            one.over_at, one.end = _over(one, now)
+            if not (over := _over(one, now)):
+                continue
+            one.over_at, one.end = over
             one.save(update_fields=["over_at", "end"])
             news.add("jobs", one.job_id)
+            settled += 1
         news.publish()
-    return len(rows)
+    return settled
 
 
-def _over(one: Scaling, now: datetime) -> tuple[datetime, str]:
+def _over(one: Scaling, now: datetime) -> tuple[datetime, str] | None:
+    """When and how it has come to its end; None: a replica that had its place was lost just now."""
     if one.job.ended_at is not None:
         return max(one.at, one.job.ended_at), ScalingEnd.ENDED
     if one.after <= one.stood:
         return max(one.at, now), ScalingEnd.RELEASED
     held = Placement.objects.filter(job=one.job_id, role=one.role, until__isnull=True, leaving_since__isnull=True)
     since = dict(held.order_by("-since").values_list("worker", "since"))
-    return max(one.at, sorted(since.values())[one.after - 1]), ScalingEnd.PLACED
+    return (max(one.at, sorted(since.values())[one.after - 1]), ScalingEnd.PLACED) if len(since) >= one.after else None

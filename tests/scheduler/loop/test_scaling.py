@@ -10,6 +10,7 @@ from quotas.permissions import Access
 from scheduler.jobs.reading import change_read
 from scheduler.models import Job, JobState, Order, Placement, ReplicaRule, Scaling, ScalingEnd
 from scheduler.selectors.scaling import replicas_told, scale_ups_late
+from scheduler.services.jobs import scaling
 from scheduler.services.jobs.edits import job_edit
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.scaling import job_scale
@@ -159,3 +160,19 @@ def test_another_range_overtakes_what_it_no_longer_allows(access: Access) -> Non
     # Without a range nobody could stop it; with one again it would set the number unasked.
     assert not ReplicaRule.objects.exists()
     assert served.events.latest("id").cause.startswith("It no longer follows its metric.")
+
+
+def test_a_replica_that_is_lost_just_as_its_scale_up_is_settled_leaves_it_open(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process tells of losses meanwhile."""
+    builders.node(gpus=2)
+    served, loop = service(desired=1), Loop()
+    loop.tick()
+    loop.up(served)
+    scale(access, served, 2, loop.after(seconds=1))
+    loop.tick()
+    found = list(scaling.SCALED())
+    assert found
+    Placement.objects.filter(job=served, worker=1).update(until=loop.now)
+    monkeypatch.setattr(scaling, "SCALED", lambda: found)
+    assert scaling.scalings_settle(now=loop.now) == 0
+    assert Scaling.objects.get().over_at is None
