@@ -12,6 +12,8 @@ from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_
 from scheduler.models import ENDED, Job, JobClass, Placement, ReplicaRule, Scaling, ScalingEnd
 
 SHOWN = 10
+# A metric that was not read for so long says nothing of the time between: the cool-down begins anew with the next reading.
+LAPSE = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,9 @@ class ScalingTold:
 
 @dataclass(frozen=True, slots=True)
 class ReplicasTold:
-    """`scalings` are the newest, the latest first. `rule`: of a service that follows its metric."""
+    """As of `now`. `scalings` are the newest, the latest first. `rule`: of a service that follows its metric."""
 
+    now: datetime
     roles: tuple[RoleReplicas, ...]
     scalings: tuple[ScalingTold, ...]
     bound: int
@@ -71,9 +74,11 @@ class ReplicasTold:
 
     @property
     def fewer_from(self) -> datetime | None:
-        """When it is given fewer, if its metric goes on to want fewer."""
+        """When it is given fewer, if its metric goes on to be read and to want fewer."""
         rule = self.rule
-        return None if rule is None or rule.low_since is None else rule.low_since + timedelta(seconds=rule.cooldown_seconds)
+        if rule is None or rule.low_since is None or rule.read_at is None or self.now - rule.read_at > LAPSE:
+            return None
+        return rule.low_since + timedelta(seconds=rule.cooldown_seconds)
 
     @property
     def waiting(self) -> ScalingTold | None:
@@ -111,7 +116,8 @@ def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
     )
     rows = Scaling.objects.filter(job=job).order_by("-at", "-pk")[:SHOWN]
     bound = bound_seconds()
-    return ReplicasTold(roles, tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows), bound, ReplicaRule.objects.filter(job=job).first())
+    told = tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows)
+    return ReplicasTold(now, roles, told, bound, ReplicaRule.objects.filter(job=job).first())
 
 
 def _seconds(one: Scaling, now: datetime) -> float | None:

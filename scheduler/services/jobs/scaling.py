@@ -5,7 +5,7 @@ keeps to: growing step by step, each replica admitted by itself, and giving back
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,10 +21,10 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access
-from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, replicas_fault, roles_of, wanted_of
+from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, replicas_fault, role_named, roles_of, wanted_of
 from scheduler.models import ENDED, HOLDING, Job, Placement, ReplicaRule, Scaling, ScalingEnd
 from scheduler.selectors.jobs import must_steer
-from scheduler.selectors.scaling import is_service, standing_of
+from scheduler.selectors.scaling import LAPSE, is_service, standing_of
 from scheduler.services.jobs.revisions import unchanged_or_stale
 from scheduler.services.jobs.steering import reason_given
 from scheduler.services.loop.lease import lease_want
@@ -33,8 +33,6 @@ from scheduler.services.loop.steps import Steps, jobs_locked
 MOST = 1000
 # Seconds for which a metric has to want fewer replicas before there are fewer, unless somebody says otherwise.
 COOLDOWN, LONGEST_COOLDOWN = 300, 86_400
-# A metric that was not read for so long says nothing of the time between.
-LAPSE = timedelta(seconds=60)
 _HELD = Placement.objects.filter(job=OuterRef("job"), role=OuterRef("role"), until__isnull=True).order_by()
 
 
@@ -91,7 +89,8 @@ def job_scale(*, access: Access, job: Job, replicas: int, role: str = "", reason
         chosen = _checked(fresh, role, replicas)
         if ReplicaRule.objects.filter(job=fresh).exists():
             raise Conflict(f"{fresh.public_id} follows its metric. Stop that first to set its replicas by hand.")
-        if scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
+        if scaling := scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
+            scalings_begin([scaling])
             steps.write(news)
             news.publish()
             lease_want()
@@ -119,50 +118,55 @@ def _with_desired(spec: Mapping[str, Any], role: str, replicas: int) -> dict[str
     return {**spec, "roles": [{**one, "desired": replicas} if name_of(one) == role else one for one in roles_of(spec)]}
 
 
-def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor, reason: str, by_metric: bool = False) -> bool:
-    """In the caller's transaction, who has locked the job. Whether anything changed."""
-    chosen = next(one for one in roles_of(job.spec) if name_of(one) == role)
+def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor, reason: str, by_metric: bool = False) -> Scaling | None:
+    """What is to be begun, in the caller's transaction, who has locked the job. None: as many are wanted already."""
+    chosen = role_named(job.spec, role)
     before = wanted_of(chosen)
     if chosen.get("desired") == replicas:
-        return False
+        return None
     said = f"{before} → {plural(replicas, 'replica')} wanted"
     cause = f"{said}. {reason}" if reason else f"{said}."
-    spec = _with_desired(job.spec, role, replicas)
     steps.note(job, cause, detail={"replicas": replicas, "before": before, "role": role, "by_metric": by_metric})
     steps.record(job, "job.scale", {role: chosen.get("desired")}, {role: replicas}, reason or said)
-    Job.objects.filter(pk=job.pk).update(spec=spec)
-    job.spec = spec
-    facts = {"before": before, "after": replicas, "by_metric": by_metric, "actor_name": actor.name, "reason": reason}
-    _scaling_begin(Scaling(job=job, role=role, at=steps.now, **facts))
-    return True
+    job.spec = _with_desired(job.spec, role, replicas)
+    return Scaling(job=job, role=role, at=steps.now, before=before, after=replicas, by_metric=by_metric, actor_name=actor.name, reason=reason)
 
 
-def _scaling_begin(scaling: Scaling) -> None:
-    """Written down in the place of one that is still awaited."""
-    _overtake(scaling.job, scaling.role, scaling.at)
-    scaling.stood = standing_of([scaling.job_id])[scaling.job_id][scaling.role]
-    if scaling.job.state not in HOLDING:
-        scaling.over_at, scaling.end = scaling.at, ScalingEnd.NOT_RUNNING
-    elif scaling.after == scaling.stood:
-        scaling.over_at, scaling.end = scaling.at, ScalingEnd.PLACED if scaling.after > scaling.before else ScalingEnd.RELEASED
-    scaling.save()
+def scalings_begin(scalings: Sequence[Scaling]) -> None:
+    """Write them down, of as many roles, with the descriptions of their jobs. They take the place of what is still awaited there."""
+    if not scalings:
+        return
+    jobs = {one.job_id: one.job for one in scalings}
+    objects_update(list(jobs.values()), ("spec",))
+    roles = {(one.job_id, one.role): one.at for one in scalings}
+    awaited = list(Scaling.objects.filter(job__among=sorted(jobs), over_at__isnull=True))
+    _overtaken([one for one in awaited if (one.job_id, one.role) in roles], scalings[0].at)
+    stands: Mapping[int, Mapping[str, int]] = standing_of(jobs)
+    for one in scalings:
+        one.stood = stands[one.job_id][one.role]
+        if one.job.state not in HOLDING:
+            one.over_at, one.end = one.at, ScalingEnd.NOT_RUNNING
+        elif one.after == one.stood:
+            one.over_at, one.end = one.at, ScalingEnd.PLACED if one.after > one.before else ScalingEnd.RELEASED
+    Scaling.objects.bulk_create(scalings)
 
 
-def _overtake(job: Job, role: str, at: datetime) -> None:
-    Scaling.objects.filter(job=job, role=role, over_at__isnull=True).update(over_at=at, end=ScalingEnd.OVERTAKEN)
+def _overtaken(awaited: Sequence[Scaling], at: datetime) -> None:
+    for one in awaited:
+        one.over_at, one.end = at, ScalingEnd.OVERTAKEN
+    objects_update(awaited, ("over_at", "end"))
 
 
 def ranges_take(steps: Steps, job: Job, before: Mapping[str, Any], *, actor: Actor, reason: str) -> None:
     """The job has other ranges than `before`: what they leave wanted takes the place of what is awaited. In the caller's transaction."""
-    was = {name_of(role): role for role in roles_of(before)}
+    others = []
     for role in roles_of(job.spec):
-        name = name_of(role)
-        wanted, now_wanted = was[name].get("desired"), role.get("desired")
-        if wanted is not None and now_wanted is None:
-            _overtake(job, name, steps.now)
-        elif wanted != now_wanted:
-            facts = {"before": wanted, "after": now_wanted, "actor_name": actor.name, "reason": reason}
-            _scaling_begin(Scaling(job=job, role=name, at=steps.now, **facts))
+        was, wanted, name = role_named(before, name_of(role)).get("desired"), role.get("desired"), name_of(role)
+        if wanted is None:
+            _overtaken(Scaling.objects.filter(job=job, role=name, over_at__isnull=True), steps.now)
+        elif wanted != was:
+            others.append(Scaling(job=job, role=name, at=steps.now, before=was, after=wanted, actor_name=actor.name, reason=reason))
+    scalings_begin(others)
     rule = ReplicaRule.objects.filter(job=job).first()
     if rule is not None and not any(is_elastic(role) for role in roles_of(job.spec) if name_of(role) == rule.role):
         _rule_end(steps, job, "Its role has no range any more.")
@@ -189,6 +193,7 @@ def replicas_follow_set(
         steps = Steps(now=now, actor=access.actor)
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
+        must_scale(fresh)
         if follows:
             name = name_of(service_role(fresh, role))
             if not 0 <= cooldown_seconds <= LONGEST_COOLDOWN:
@@ -242,7 +247,7 @@ def replicas_follow(*, figures: Mapping[int, int], now: datetime) -> int:
     """
     if not figures:
         return 0
-    news, changed = News(), 0
+    changed: list[Scaling] = []
     with transaction.atomic():
         steps = Steps(now=now)
         jobs = jobs_locked(figures)
@@ -250,15 +255,19 @@ def replicas_follow(*, figures: Mapping[int, int], now: datetime) -> int:
         for rule in rules:
             job = jobs[rule.job_id]
             replicas = None if job.state in ENDED else _followed(rule, job, figures[rule.job_id], steps.now)
-            if replicas is not None:
-                said = f"Follows its metric, which says {figures[rule.job_id]:,}."
-                changed += scale_take(steps, job, rule.role, replicas, actor=steps.actor, reason=said, by_metric=True)
+            if replicas is None:
+                continue
+            said = f"Follows its metric, which says {figures[rule.job_id]:,}."
+            if scaling := scale_take(steps, job, rule.role, replicas, actor=steps.actor, reason=said, by_metric=True):
+                changed.append(scaling)
         objects_update(rules, ("read_at", "figure", "low_since", "low_most"))
+        scalings_begin(changed)
         if changed:
+            news = News()
             steps.write(news)
             news.publish()
             lease_want()
-    return changed
+    return len(changed)
 
 
 def _followed(rule: ReplicaRule, job: Job, figure: int, now: datetime) -> int | None:

@@ -1,10 +1,12 @@
 """A service that follows its metric: more at once, fewer after the cool-down, and nothing by what was not read just now."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.causes import causes_of
@@ -13,6 +15,7 @@ from dashboards.slo.services import service_level_remove, service_level_set
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
 from scheduler.models import Job, JobEvent, Lease, ReplicaRule, Scaling
+from scheduler.selectors.scaling import replicas_told
 from scheduler.services.jobs.scaling import COOLDOWN, job_scale, replicas_follow, replicas_follow_set
 from tests.builders import NOON
 from tests.dashboards.slo.test_round import ROUND, Answers, run, service
@@ -189,3 +192,37 @@ def test_what_it_said_under_another_range_never_goes_beyond_the_present_one(pers
     assert said(6, 75) == 9
     Job.objects.filter(pk=level.job_id).update(spec={"roles": [role | {"min": 2, "max": 10, "desired": 10, "step": 4}]})
     assert [said(3, 90), said(3, 105)] == [10, 6]
+
+
+def test_what_is_not_read_any_more_foretells_no_release(personas: Personas, level: ServiceLevel) -> None:
+    follow(personas, level, cooldown_seconds=90)
+    replicas_follow(figures={level.job_id: 1}, now=NOON)
+
+    def foretold(seconds: int) -> datetime | None:
+        return replicas_told(level.job, now=NOON + timedelta(seconds=seconds)).fewer_from
+
+    assert foretold(60) == NOON + timedelta(seconds=90)
+    assert foretold(61) is None, "the cool-down begins anew with the next reading"
+
+
+def test_a_job_that_is_no_service_is_told_so_whatever_is_asked(personas: Personas, level: ServiceLevel) -> None:
+    client, address = personas.client("operator"), f"/api/v1/jobs/{level.job.public_id}/replicas"
+    Job.objects.filter(pk=level.job_id).update(job_class="batch")
+    for body in ({"replicas": 2}, {"follow": True}, {"follow": False}):
+        assert client.put(address, body, content_type="application/json").status_code == 409
+
+
+def test_a_round_asks_as_much_of_many_services_that_are_given_more_as_of_some(personas: Personas, level: ServiceLevel) -> None:
+    many = [level.job_id, *(service(f"chat-{number}", of=personas.nodes[TEAM]).job_id for number in range(13))]
+    for one in many:
+        Job.objects.filter(pk=one).update(spec={"roles": [{"name": "worker", "min": 1, "max": 8, "gpus": 1, "desired": 2}]})
+        replicas_follow_set(access=personas.access("operator"), job=Job.objects.get(pk=one), follows=True, now=NOON)
+
+    def queries(jobs: list[int], figure: int) -> int:
+        with CaptureQueriesContext(connection) as asked:
+            assert replicas_follow(figures=dict.fromkeys(jobs, figure), now=NOON) == len(jobs)
+        return len(asked)
+
+    queries(many, 3)
+    assert queries(many[:10], 4) == queries(many, 5)
+    assert Scaling.objects.filter(after=5, before__in=(3, 4), end="").count() == len(many)
