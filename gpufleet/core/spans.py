@@ -5,6 +5,7 @@ scheduler find nothing to do. Sending happens in a thread, in batches; a collect
 """
 
 import atexit
+import logging
 import os
 import socket
 import threading
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 Value = str | int | float | bool
 TIMEOUT = 3.0  # seconds that the collector has for an answer
 LAST = 2.0  # seconds that the end of a process waits for it
+SAID_EVERY = 60.0  # seconds, that none can be sent
 MOST_UNSENT = 512  # spans, of some 50 ticks; all of them are one batch
+log = logging.getLogger(__name__)
+_said = float("-inf")
 _inside: "ContextVar[Span | None]" = ContextVar("span", default=None)
 
 
@@ -51,10 +55,13 @@ def traced(name: str, **attributes: Value) -> Iterator[Span]:
     if not settings.TRACES_URL:
         yield Span(name, attributes, 0)
         return
-    with _noted(name, attributes) as mine:
-        yield mine
-    if mine.told:
-        _send(mine)
+    mine = None
+    try:
+        with _noted(name, attributes) as mine:
+            yield mine
+    finally:
+        if mine is not None and mine.told:
+            _send_safely(mine)
 
 
 @contextmanager
@@ -81,6 +88,17 @@ def _noted(name: str, attributes: Mapping[str, Value]) -> Iterator[Span]:
     finally:
         _inside.reset(token)
         mine.ended = time.time_ns()
+
+
+def _send_safely(outermost: Span) -> None:
+    """What keeps it from being sent, such as settings of the packages, is said now and then, and ends nothing that was traced."""
+    global _said
+    try:
+        _send(outermost)
+    except Exception as fault:
+        if time.monotonic() - _said >= SAID_EVERY:
+            _said = time.monotonic()
+            log.warning("a trace is not sent: %s: %s", type(fault).__name__, fault)
 
 
 def _send(outermost: Span) -> None:
@@ -110,13 +128,20 @@ def _provider(process: int, url: str) -> "TracerProvider":
     source = Resource.create({"service.name": "gpufleet", "service.instance.id": f"{socket.gethostname()}:{process}"})
     provider = TracerProvider(resource=source, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(Exporter(endpoint=url, timeout=TIMEOUT), max_queue_size=MOST_UNSENT))
-    last = threading.Thread(target=provider.shutdown, daemon=True)
-    atexit.register(_send_last, last)
+    ends = threading.Event()
+    last = threading.Thread(target=_shut_down, args=(provider, ends), daemon=True)
+    last.start()  # from Python 3.12 on none can be started any more as the process ends
+    atexit.register(_send_last, last, ends)
     return provider
 
 
-def _send_last(sending: threading.Thread) -> None:
-    sending.start()
+def _shut_down(provider: "TracerProvider", ends: threading.Event) -> None:
+    ends.wait()
+    provider.shutdown()
+
+
+def _send_last(sending: threading.Thread, ends: threading.Event) -> None:
+    ends.set()
     sending.join(LAST)
 
 

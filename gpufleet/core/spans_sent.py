@@ -8,7 +8,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-SAID_EVERY = 60.0  # seconds
+from gpufleet.core.spans import SAID_EVERY
+
 log = logging.getLogger(__name__)
 
 

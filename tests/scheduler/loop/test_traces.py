@@ -2,7 +2,8 @@
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -131,3 +132,50 @@ def test_nothing_is_noted_without_a_collector(settings) -> None:
     with spans.traced("tick") as outermost, spans.span("part"):
         pass
     assert outermost.within == []
+
+
+def test_one_that_ends_with_a_fault_is_sent_too(collector, monkeypatch) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("no such row")
+
+    builders.node(gpus=8)
+    monkeypatch.setattr("scheduler.services.loop.tick.timers_run", broken)
+    with pytest.raises(RuntimeError):
+        Loop().tick()
+
+    failed = {one.name: one.status.message for one in collector.spans if one.status.code == Status.STATUS_CODE_ERROR}
+    assert failed == dict.fromkeys(("timers", "tick"), "RuntimeError: no such row")
+
+
+def test_what_keeps_spans_from_being_sent_keeps_no_tick_from_its_end(collector, monkeypatch, caplog) -> None:
+    """As settings of the packages may, `OTEL_BSP_MAX_EXPORT_BATCH_SIZE` for one."""
+
+    def broken(*_: object) -> None:
+        raise ValueError("no such sampler")
+
+    monkeypatch.setattr(spans, "_provider", broken)
+    builders.node(gpus=8)
+    submit(gpus=4)
+    loop = Loop()
+    for decided in (1, 0):
+        assert loop.tick(force=True).decided == decided
+    (said,) = (one.getMessage() for one in caplog.records if one.name == "gpufleet.core.spans")
+    assert said == "a trace is not sent: ValueError: no such sampler"
+
+
+def test_the_last_spans_are_sent_as_the_process_ends_which_begins_no_thread(collector, monkeypatch) -> None:
+    """From Python 3.12 on it cannot."""
+    at_exit: list[Callable[[], object]] = []
+    monkeypatch.setattr(spans.atexit, "register", lambda call, *facts: at_exit.append(partial(call, *facts)))
+    with spans.traced("last"):
+        pass
+    start = threading.Thread.start
+
+    def refused(one: threading.Thread) -> None:
+        assert threading.current_thread() is not threading.main_thread(), "can't start new thread at interpreter shutdown"
+        start(one)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for call in at_exit:
+        call()
+    assert [one.name for request in collector.requests for one in request.resource_spans[0].scope_spans[0].spans] == ["last"]
