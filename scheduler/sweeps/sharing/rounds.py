@@ -90,7 +90,7 @@ class Rounds:
         asks = [self._ask(job, capacity, now) for job in jobs.values()]
         self.shares = shares_of(self.objective, asks, capacity, self.prices, self.chain, aware=self.aware)
         self._among = frozenset(jobs)
-        able = [ask for ask in asks if any(ask.speeds.values())]
+        able = [ask for ask in asks if ask.gpus > 0 and any(ask.speeds.values())]
         self._equal = speeds_at(able, equal(able, capacity))
 
     def _speed(self, kind: Kind, gpu_type: str) -> float:
@@ -109,13 +109,14 @@ class Rounds:
         for name in movable:
             room[here[name]] += _gpus(jobs[name].kind)
         asking = [name for name, job in jobs.items() if name in movable or (not job.run.workers and job.run.state == QUEUED.state)]
+        # Without GPUs there is nothing to share: it runs, whatever the objective, wherever the engine finds room.
+        chosen = {name: here.get(name, next(iter(room), "")) for name in asking if not _gpus(jobs[name].kind)}
         lags: list[Lag] = []
         for name in asking:
             for gpu_type, share in self.shares.get(name, {}).items():
                 stays = self.round_ms / 2 if here.get(name) == gpu_type else 0.0
                 if share > 0:
                     lags.append((-self._behind[name].get(gpu_type, 0.0) - stays, jobs[name].submitted, name, gpu_type))
-        chosen: dict[str, str] = {}
         for _, _, name, gpu_type in sorted(lags):
             self._take(jobs[name], gpu_type, room, chosen)
         for name in sorted(asking, key=lambda one: (jobs[one].submitted, one)) if self.fills else ():

@@ -188,6 +188,21 @@ def test_a_job_without_checkpoints_keeps_its_gpus():
     assert all(life.ended is not None for life in world.lives.values())
 
 
+@pytest.mark.parametrize("name", SHARED)
+def test_jobs_without_gpus_run_beside_those_that_share(name):
+    """Where there were no others, nothing was divided by nothing; and `cost`, which fills no GPU, never let them start."""
+    rows = contended(jobs=2)
+    rows["nodes"] = [one | {"cpus": 4} for one in rows["nodes"]]
+    roles = [{"name": "worker", "gpus": 0, "cpus": 1}]
+    rows["jobs"] += [job(f"c{place}", submitted=7200 * place, work_s=600) | {"roles": roles} for place in range(3)]
+    scenario = parse(rows)
+    world = World(scenario, rounds_of(name.removesuffix(BLIND), aware=not name.endswith(BLIND)), works_drawn(scenario, 0))
+    world.run()
+
+    assert all(life.ended is not None for life in world.lives.values())
+    assert [world.lives[f"c{place}"].ended for place in range(3)] == [scenario.now + 1000 * (7200 * place + 600) for place in range(3)]
+
+
 def test_leaving_takes_as_long_as_saving_does():
     scenario = parse(contended(checkpoint={"interval_s": 60, "save_s": 20, "restore_s": 40}, grace_s=60))
     world = World(scenario, rounds_of("max-min", aware=True), works_drawn(scenario, 0))
