@@ -1,5 +1,6 @@
 """Traces of the what-if lab over HTTP: added from the text of files, listed, and removed."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from gpufleet.core.times import now
 from gpufleet.web import access_of
 from scheduler.api.lists import listed, parameters_of
 from scheduler.models import Trace
-from scheduler.selectors.traces import trace_for, traces_listed
+from scheduler.selectors.traces import queues_seen, trace_for, traces_listed
 from scheduler.services.forecasts.traces import trace_add, trace_remove
 from scheduler.services.forecasts.what_ifs import must_ask
 from scheduler.traces.rows import File, Shape
@@ -59,7 +60,7 @@ class TraceOut(Schema):
     kind: str = Field(description="The format of its files.")
     files: list[str] = Field(description="The names of its files.")
     jobs: int = Field(description="How many jobs.")
-    queues: list[str] = Field(description="The queues that its jobs are in.")
+    queues: list[str] = Field(description="The queues that its jobs are in, as far as the caller sees them.")
     nodes: int = Field(description="How many nodes its own fleet has.")
     gpus: int = Field(description="How many GPUs these have.")
     hours: int = Field(description="Until its last job would have ended, had none waited.")
@@ -76,7 +77,9 @@ class TracesOut(Schema):
 
 @router.get("/traces", response=TracesOut, url_name="traces", openapi_extra=parameters_of(TRACES), summary="Traces for what-ifs")
 def trace_list(request: HttpRequest) -> HttpResponse:
-    return listed(request, TRACES, traces_listed(access_of(request)), _facts)
+    access = access_of(request)
+    seen = queues_seen(access)
+    return listed(request, TRACES, traces_listed(access), lambda found: _facts(found, seen))
 
 
 @router.post("/traces", response={201: TraceOut}, url_name="traces", summary="Add a trace")
@@ -87,12 +90,13 @@ def trace_make(request: HttpRequest, body: TraceIn) -> Status[dict[str, Any]]:
     files = [File(file.name, file.text) for file in body.files]
     shapes = [Shape(one.nodes, one.gpus, one.gpu_type or None, one.cpus) for one in body.nodes]
     made = trace_add(access=access, title=body.title, kind=body.kind, files=files, shapes=shapes, limit=body.limit, now=now())
-    return Status(201, _facts(made))
+    return Status(201, _facts(made, queues_seen(access)))
 
 
 @router.get("/traces/{public_id}", response=TraceOut, url_name="trace", summary="A trace")
 def trace_get(request: HttpRequest, public_id: str) -> dict[str, Any]:
-    return _facts(trace_for(access_of(request), public_id))
+    access = access_of(request)
+    return _facts(trace_for(access, public_id), queues_seen(access))
 
 
 @router.delete("/traces/{public_id}", response={204: None}, url_name="trace", summary="Remove a trace")
@@ -103,8 +107,8 @@ def trace_delete(request: HttpRequest, public_id: str) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-def _facts(found: Trace) -> dict[str, Any]:
-    same = ("title", "kind", "files", "jobs", "queues", "nodes", "gpus", "hours", "created_at")
+def _facts(found: Trace, seen: Callable[[str], bool]) -> dict[str, Any]:
+    same = ("title", "kind", "files", "jobs", "nodes", "gpus", "hours", "created_at")
     facts = {name: getattr(found, name) for name in same}
     by = found.created_by.username if found.created_by is not None else None
-    return {"id": found.public_id, **facts, "left_out": found.rows_left_out, "created_by": by}
+    return {"id": found.public_id, **facts, "queues": list(filter(seen, found.queues)), "left_out": found.rows_left_out, "created_by": by}

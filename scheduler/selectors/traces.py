@@ -1,21 +1,31 @@
-"""Which traces there are."""
+"""Which traces there are, and which of their queues a reader knows."""
+
+from collections.abc import Callable
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 
 from quotas.models import QuotaNode
-from quotas.permissions import Access, Can
+from quotas.permissions import Access, Can, is_within
 from scheduler.models import Trace
 
 
 def traces_listed(access: Access) -> QuerySet[Trace]:
-    """Without their documents. Of a trace sums alone are shown, as of what-ifs."""
+    """Without their documents. Sums are shown to all, as of what-ifs; queues to those who may know them (`queues_seen`)."""
     access.must_somewhere(Can.SEE)
     return Trace.objects.defer("document", "fleet").select_related("created_by")
 
 
 def trace_for(access: Access, public_id: str) -> Trace:
     return get_object_or_404(traces_listed(access), public_id=public_id)
+
+
+def queues_seen(access: Access) -> Callable[[str], bool]:
+    """Whether the reader may know a queue. Those of this fleet's own past are quota nodes, of another fleet all may."""
+    if access.can_everywhere(Can.SEE):
+        return lambda queue: True
+    top = QuotaNode.objects.filter(parent=None).values_list("path", flat=True).first()
+    return lambda queue: access.can(Can.SEE, queue) or top is None or not is_within(queue, top)
 
 
 def node_paths(access: Access) -> list[str]:

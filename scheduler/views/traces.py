@@ -12,7 +12,7 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.imports.documents import Unreadable, decoded
-from scheduler.selectors.traces import trace_for, traces_listed
+from scheduler.selectors.traces import queues_seen, trace_for, traces_listed
 from scheduler.services.forecasts.traces import trace_add, trace_remove
 from scheduler.services.forecasts.what_ifs import may_ask, must_ask
 from scheduler.traces.rows import File
@@ -71,7 +71,9 @@ def _texts(uploads: list[Any]) -> list[File]:
 def trace_page(request: HttpRequest, public_id: str) -> HttpResponse:
     access = access_of(request)
     found = trace_for(access, public_id)
-    return render(request, "scheduler/trace.html", {"found": found, "format": KINDS.get(found.kind, found.kind), "may_ask": may_ask(access)})
+    queues = list(filter(queues_seen(access), found.queues))
+    context = {"found": found, "queues": queues, "format": KINDS.get(found.kind, found.kind), "may_ask": may_ask(access)}
+    return render(request, "scheduler/trace.html", context)
 
 
 @require_POST

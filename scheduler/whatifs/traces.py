@@ -15,7 +15,8 @@ from scheduler.scenarios.faults import ScenarioError
 from scheduler.scenarios.reading import load
 from scheduler.simulation.span import HOUR, THERE
 from scheduler.simulation.workload import works_drawn
-from scheduler.traces.rows import File, Imported, Shape, TraceFault
+from scheduler.traces.philly import MACHINE
+from scheduler.traces.rows import File, Imported, Shape, TraceFault, header_of
 from scheduler.whatifs.wanted import MOST_TRACE_HOURS
 
 KINDS: Mapping[str, str] = {
@@ -29,6 +30,9 @@ MOST_FILES = 8
 MOST_BYTES = 16 * 1024 * 1024
 MOST_JOBS = 50_000
 MOST_NODES = 10_000
+# Of tables, before they are read: a file of so many bytes may have a million short ones, which took a minute and 2 GB of a web request.
+MOST_ROWS = 200_000
+LINE_ENDS = "\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # and a carriage return that is alone
 FAULTS_TOLD = 5
 FIRST, LAST = 0, millis(datetime(3000, 1, 1, tzinfo=UTC))
 
@@ -69,18 +73,24 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
     if kind == "scenario":
         raw = _scenario_raw(files, shapes)
     else:
+        if (rows := sum(rows_of(kind, file) for file in files)) > MOST_ROWS:
+            raise TraceRefused({"files": [f"The files have {rows:,} rows; at most {MOST_ROWS:,} are read. {AT_A_TERMINAL}"]})
         found = _imported(kind, files, shapes)
         left_out = found.left_out
+        _must_be_few(found.nodes, "nodes" if shapes else "files")
         if not found.jobs:
             reasons = "".join(f" {count:,} left out: {why}." for why, count in left_out.most_common())
             raise TraceRefused({"files": [f"No row can be replayed.{reasons}"]})
+        if limit is None:
+            _must_be_few_jobs(found.jobs)
         raw = found.scenario(limit)
+    if isinstance(raw.get("nodes"), list):
+        _must_be_few(raw["nodes"], "nodes" if shapes else "files")
     jobs = raw.get("jobs")
     if isinstance(jobs, list):
         if limit is not None and kind == "scenario":
             raw["jobs"] = jobs = _first(jobs, limit)
-        if len(jobs) > MOST_JOBS:
-            raise TraceRefused({"limit": [f"It has {len(jobs):,} jobs; at most {MOST_JOBS:,} are kept. Enter how many."]})
+        _must_be_few_jobs(jobs)
     document = orjson.dumps(raw)
     if b"\\u0000" in document:  # no column of text holds it
         raise TraceRefused({"files": ["Contains an invalid character (U+0000)."]})
@@ -89,13 +99,30 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
         raise TraceRefused({"files": ["It begins outside the years 1970 to 2999."]})
     if not scenario.jobs:
         raise TraceRefused({"files": ["It has no jobs."]})
-    if len(scenario.nodes) > MOST_NODES:
-        raise TraceRefused({"nodes" if shapes else "files": [f"It has {len(scenario.nodes):,} nodes; at most {MOST_NODES:,} are replayed."]})
     fleet = orjson.dumps({**raw, "jobs": [], "reservations": [], "demand": []})
     return TraceRead(scenario, document, fleet, left_out.most_common())
 
 
-TOO_LARGE = f"The files are larger than {MOST_BYTES >> 20} MiB. Convert the first jobs with gpufleet trace and add that scenario."
+AT_A_TERMINAL = "Convert the first jobs with gpufleet trace and add that scenario."
+TOO_LARGE = f"The files are larger than {MOST_BYTES >> 20} MiB. {AT_A_TERMINAL}"
+
+
+def rows_of(kind: str, file: File) -> int:
+    """How many rows a table may have. What is read as JSON has its rows anyhow: 0."""
+    text = file.text
+    if text.lstrip().startswith("{") if kind == "gavel" else kind == "philly" and MACHINE not in header_of(file):
+        return 0
+    return sum(map(text.count, LINE_ENDS)) + text.count("\r") - text.count("\r\n")
+
+
+def _must_be_few(nodes: Sequence[object], field: str) -> None:
+    if len(nodes) > MOST_NODES:
+        raise TraceRefused({field: [f"It has {len(nodes):,} nodes; at most {MOST_NODES:,} are replayed."]})
+
+
+def _must_be_few_jobs(jobs: Sequence[object]) -> None:
+    if len(jobs) > MOST_JOBS:
+        raise TraceRefused({"limit": [f"It has {len(jobs):,} jobs; at most {MOST_JOBS:,} are kept. Enter how many."]})
 
 
 def _scenario_raw(files: Sequence[File], shapes: Sequence[Shape]) -> dict[str, Any]:

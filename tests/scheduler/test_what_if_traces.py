@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
-from quotas.models import QuotaShare
+from quotas.models import QuotaNode, QuotaShare
 from quotas.services.changes import Wanted as Drafted
 from quotas.services.changes import change_draft
 from scheduler.models import QuotaReplay, Trace
@@ -24,7 +24,7 @@ from scheduler.services.forecasts.what_ifs import replay_teams, what_if_ask
 from scheduler.simulation.span import Cost
 from scheduler.traces.rows import File, Shape, shape_of
 from scheduler.whatifs.telling import measures
-from scheduler.whatifs.traces import Fitted, TraceRefused, coming, places_of, trace_read, works_of
+from scheduler.whatifs.traces import Fitted, TraceRefused, coming, places_of, rows_of, trace_read, works_of
 from scheduler.whatifs.wanted import NodeKind, Wanted
 from tests import builders
 from tests import traces as made
@@ -116,6 +116,30 @@ def test_what_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(TraceRefused) as refused:
         read(kind="openb", shapes=[Shape(9_999, 8), Shape(2, 8)])
     assert list(refused.value.faults) == ["nodes"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x1e", "\u2028"])
+def test_so_many_short_rows_are_refused_before_they_are_read(end: str):
+    """A million of them are within 16 MiB, and took a minute and 2 GB of a web request."""
+    table, row = '{"v100": {"(\'A3C\', 1)": {"null": 4.2}}}', "A3C\t\t\t\t\t9\t1\t\t-1\t0"
+    files = [File("t.json", table), File("g.trace", f"{row}{end}" * 200_001)]
+
+    with pytest.raises(TraceRefused) as refused:
+        trace_read("gavel", files, limit=1)
+    assert refused.value.faults == {"files": [refused.value.faults["files"][0]]}
+    assert "200,001 rows" in refused.value.faults["files"][0] and "gpufleet trace" in refused.value.faults["files"][0]
+    assert rows_of("gavel", files[0]) == rows_of("philly", File("log", '[\n{"jobid":\n1}\n]')) == 0, "JSON has its rows anyhow"
+    assert rows_of("philly", File("list", "[a,machineId\n\n")) == rows_of("openb", File("list", "[a\n\n")) == 2, "a table all the same"
+
+
+def test_too_many_nodes_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch):
+    """Each was read as a node of the engine first, which takes most of the time."""
+    monkeypatch.setattr("scheduler.whatifs.traces.load", lambda document: pytest.fail("it was read"))
+    machines = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{number},1,1,1,x\n" for number in range(10_001))
+
+    with pytest.raises(TraceRefused, match="10,001 nodes; at most 10,000") as refused:
+        trace_read("openb", [File("nodes.csv", machines), File("pods.csv", made.openb()[1])])
+    assert [*refused.value.faults] == ["files"]
 
 
 def test_a_value_that_is_longer_than_any_is_refused_with_its_line():
@@ -259,6 +283,33 @@ def test_a_trace_is_replayed_on_this_fleet_under_a_draft_of_its_quotas(personas:
     assert by["finished"].before > by["finished"].after, "a limit of 4 GPUs lets one of them run at a time"
     assert [team.path for team in replay_teams(personas.access("superuser"), found)] == [leaf.path]
     assert replay_teams(personas.access("stranger"), found) == []
+
+
+def test_teams_of_the_own_past_are_shown_to_those_who_see_them(personas: Personas):
+    """`gpufleet trace own` names queues by their quota node; on its own fleet these are rows of the result."""
+    ours, others = "acme/research/nlp", "acme/product/search"
+    rows = made.scenario()
+    rows["quotas"] = [{"name": "acme"}, *({"name": path, "parent": "acme"} for path in (ours, others))]
+    for place, row in enumerate(rows["jobs"]):
+        row["quota"] = (ours, others)[place % 2]
+    files = [File("own.json", json.dumps(rows))]
+    trace = trace_add(access=personas.access("operator"), title="Own", kind="scenario", files=files, now=NOON)
+    found = play(personas, trace, {"policy": {"order": "fifo"}}, who="operator")
+
+    assert found.state == "done"
+    for who, paths in (("operator", [others, ours]), ("viewer", [ours]), ("quota_admin", [ours])):
+        client = personas.client(who)
+        assert sorted(one.path for one in replay_teams(personas.access(who), found)) == paths, who
+        assert client.get(f"/api/v1/traces/{trace.public_id}").json()["queues"] == paths, who
+        assert client.get("/api/v1/traces").json()["items"][0]["queues"] == paths, who
+        for address in (f"/what-if/{found.public_id}/", f"/what-if/traces/{trace.public_id}/", f"/api/v1/what-ifs/{found.public_id}"):
+            assert ("product" in client.get(address).content.decode()) == (others in paths), (who, address)
+        chart = b"".join(client.get(f"/what-if/{found.public_id}/charts/teams", {"format": "csv"})).decode()
+        assert ("search" in chart) == (others in paths), who
+    QuotaNode.objects.filter(path=others).update(path="acme/product/found", name="found")
+    with pytest.raises(ValidationError) as refused:
+        play(personas, trace, {"here": True, "policy": {"order": "fifo"}}, who="quota_admin")
+    assert refused.value.message_dict == {"queue": ["Choose a quota node for queues that have none of their name."]}
 
 
 def test_so_many_hours_of_a_trace_are_replayed_as_are_wanted(personas: Personas):

@@ -20,6 +20,7 @@ from quotas.permissions import Access, Can
 from scheduler.engine.model.values import Settings
 from scheduler.loop.policy import TOP, policy, ruled
 from scheduler.models import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState, Trace
+from scheduler.selectors.traces import queues_seen
 from scheduler.snapshots.fleet import fleet_asked, fleet_view
 from scheduler.whatifs.telling import TeamWait, changes_told
 from scheduler.whatifs.traces import places_of
@@ -107,7 +108,9 @@ def _queue_faults(access: Access, wanted: Wanted, change: QuotaChange | None, tr
         if wanted.queue and not (wanted.queue in paths and access.can(Can.SEE, wanted.queue)):
             faults["queue"] = [f"There is no quota node {wanted.queue}."]
         elif without := sorted(set(trace.queues) - places_of(trace.queues, paths, wanted.queue).keys()):
-            faults["queue"] = [f"Choose a quota node for queues that have none of their name: {some(without)}."]
+            seen = queues_seen(access)
+            named = some([name for name in without if seen(name)])
+            faults["queue"] = [f"Choose a quota node for queues that have none of their name{named and f': {named}'}."]
     return faults
 
 
@@ -199,7 +202,8 @@ def what_if_tell(replay: QuotaReplay) -> None:
 def replay_teams(access: Access, replay: QuotaReplay) -> list[TeamWeek]:
     """By team where one is above, as far as the reader may see it, or by queue of a trace; those whose wait changes most come first."""
     if replay.on_own_fleet:
-        return _by_change([_team_week(str(key), figures) for key, *figures in replay.rows])
+        seen = queues_seen(access)
+        return _by_change([_team_week(str(key), figures) for key, *figures in replay.rows if seen(str(key))])
     nodes = {key: (path, kind) for key, path, kind in QuotaNode.objects.values_list("pk", "path", "kind")}
     teams = {path for path, kind in nodes.values() if kind == NodeKind.TEAM}
     sums: dict[str, list[int]] = defaultdict(lambda: [0] * 7)
