@@ -91,7 +91,7 @@ def _job(place: int, gpus: int, steps: float, speed: Mapping[str, float], types:
         "quota": NAME,
         "roles": [role(workers, gpus=each)],
         "throughput": {name: round(speed.get(name, 0) / fastest, 6) for name in types},
-        # Its simulator counts no time for leaving a GPU and coming back, and loses no work.
+        # Our assumption, as the trace names no costs: leaving a GPU and coming back takes no time and loses no work.
         "checkpoint": {"interval_s": 360, "save_s": 0, "restore_s": 0},
         "work_s": round(max(1.0, steps / fastest), 3),
     }
