@@ -158,9 +158,10 @@ def _contradicts(stated: float, measured: Measured) -> bool:
 def adopted(stated: Mapping[str, float], measured: Mapping[str, Measured]) -> tuple[dict[str, float], dict[str, int]]:
     """What is stated once the measured speeds are adopted, and on how many runs each of those rests.
 
-    Types that are not measured keep their relation to the rest. Empty where fewer than two types have runs enough.
+    Types that are not measured keep their relation to the rest, and one that is never to be used stays so. Empty where fewer than two types have
+    runs enough.
     """
-    enough = {name: one for name, one in anchored(stated, measured)[0].items() if one.is_enough}
+    enough = {name: one for name, one in anchored(stated, measured)[0].items() if one.is_enough and stated.get(name) != 0}
     if len(enough) < 2:
         return {}, {}
     speeds = {**stated, **{name: max(LEAST_SPEED, float(f"{one.speed:.3g}")) for name, one in enough.items()}}

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Q, Sum
+from django.db.models import Count, F, Max, Min, Q, Sum, Window
+from django.db.models.functions import RowNumber
 
 from quotas.permissions import Access, Can
 from scheduler.jobs.template_rules import Template
@@ -15,7 +16,7 @@ from scheduler.models import Attempt, GpuType, JobClass, Placement, TemplateSpee
 from scheduler.selectors.templates import may_edit_templates
 
 LOOKED_BACK = timedelta(days=90)
-MOST_RUNS = 5000  # the newest, of all templates that are asked for
+MOST_RUNS = 1000  # the newest of each template
 SHORTEST = timedelta(minutes=1)  # of shorter runs most is start and end
 
 
@@ -127,9 +128,9 @@ def _runs(access: Access, keys: Collection[str], now: datetime) -> dict[str, lis
         job__job_class=JobClass.BATCH,
         ended_at__gt=now - LOOKED_BACK,
         running_at__lte=F("ended_at") - SHORTEST,
-    ).order_by("-id")
+    ).annotate(place=Window(RowNumber(), partition_by=F("job__template"), order_by=F("id").desc()))
     columns = ("id", "job__template", "job__template_version", "job__estimate_seconds", "job__spec__work_s", "running_at", "ended_at")
-    rows = list(completed.values_list(*columns)[:MOST_RUNS])
+    rows = list(completed.filter(place__lte=MOST_RUNS).order_by("-id").values_list(*columns))
     stood = _stood([row[0] for row in rows])
     found: dict[str, list[Ran]] = defaultdict(list)
     for key, template, version, estimate, work, since, until in rows:

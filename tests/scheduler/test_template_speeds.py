@@ -87,6 +87,9 @@ def test_what_is_measured_stands_beside_what_is_stated_and_disagrees_where_it_is
     assert disagreeing({"A": 1}, measured) == {"B"}, "what is not stated counts as 1"
     assert disagreeing({}, measured) == set()
     assert adopted(stated | {"B": 0.5, "T": 0}, measured) == ({"A": 0.5, "B": 0.25, "C": 0.5, "H": 1, "T": 0}, {"A": 9, "B": 5})
+    fast = {"A": Measured(1, 1, 1, 9), "B": Measured(0.5, 0.5, 0.5, 9), "H": Measured(0.8, 0.8, 0.8, 9)}
+    assert adopted({"A": 1, "B": 0, "H": 0.5}, fast) == ({"A": 1, "B": 0, "H": 0.8}, {"A": 9, "H": 9}), "never is no figure that runs correct"
+    assert adopted({"A": 1, "B": 0}, {name: fast[name] for name in "AB"}) == ({}, {})
     assert adopted({}, {"A": Measured(1, 1, 1, 9), "C": Measured(0.2, 0.2, 0.2, 2)}) == ({}, {}), "one type is no relation"
 
 
@@ -145,6 +148,22 @@ def test_work_that_is_known_makes_jobs_of_unlike_length_comparable(personas):
         ran(A100, minutes=work / 60 * 4, work=work)
 
     assert {name: round(one.speed, 3) for name, one in known(personas).measured.items()} == {A100: 0.25, H100: 1}
+
+
+@pytest.mark.django_db
+def test_many_runs_of_one_template_hide_those_of_no_other(personas, monkeypatch):
+    """The matrix said that no completed run counts, and the page of the template showed them."""
+    monkeypatch.setattr("scheduler.selectors.template_speeds.MOST_RUNS", 6)
+    for _ in range(3):
+        ran(H100), ran(A100, minutes=120)
+    for _ in range(7):
+        ran(H100, template="notebook")
+    templates = [SHIPPED_BY_REF["fine-tune"], SHIPPED_BY_REF["notebook"]]
+
+    rows = speeds_of(personas.access("operator"), templates, now=NOON + timedelta(days=1))
+
+    assert [one.counted for one in rows] == [6, 6]
+    assert set(rows[0].adoptable) == {A100, H100}
 
 
 @pytest.mark.django_db
