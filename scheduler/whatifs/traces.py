@@ -17,7 +17,7 @@ from scheduler.simulation.span import HOUR, THERE
 from scheduler.simulation.workload import works_drawn
 from scheduler.traces.philly import MACHINE
 from scheduler.traces.rows import File, Imported, Shape, TraceFault, header_of
-from scheduler.whatifs.wanted import MOST_TRACE_HOURS
+from scheduler.whatifs.wanted import MOST_KINDS, MOST_TRACE_HOURS, nodes_there
 
 KINDS: Mapping[str, str] = {
     "scenario": "gpufleet scenario",
@@ -99,6 +99,8 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
         raise TraceRefused({"files": ["It begins outside the years 1970 to 2999."]})
     if not scenario.jobs:
         raise TraceRefused({"files": ["It has no jobs."]})
+    if (kinds := len(nodes_there(scenario.nodes))) > MOST_KINDS:  # each is a field of a form
+        raise TraceRefused({"nodes" if shapes else "files": [f"It has {kinds:,} kinds of nodes; at most {MOST_KINDS} are replayed."]})
     fleet = orjson.dumps({**raw, "jobs": [], "reservations": [], "demand": []})
     return TraceRead(scenario, document, fleet, left_out.most_common())
 

@@ -142,6 +142,17 @@ def test_too_many_nodes_are_refused_before_they_are_made(monkeypatch: pytest.Mon
     assert [*refused.value.faults] == ["files"]
 
 
+def test_a_fleet_of_too_many_kinds_of_nodes_is_refused():
+    """Each kind is a field of a new what-if: with 9,000 the page took 10 s, and no browser could send it."""
+    rows = made.scenario(nodes=101)
+    for place, row in enumerate(rows["nodes"]):
+        row["gpu_type"] = f"t{place}"
+    del rows["jobs"][0]["roles"][0]["gpu_types"]
+
+    with pytest.raises(TraceRefused, match="101 kinds of nodes; at most 100"):
+        read(json.dumps(rows | {"jobs": rows["jobs"][:1]}))
+
+
 def test_a_value_that_is_longer_than_any_is_refused_with_its_line():
     with pytest.raises(TraceRefused) as refused:
         trace_read("openb", [File("pods.csv", made.openb()[1] + '"' + "x" * 300_000)], [Shape(1, 8)])
