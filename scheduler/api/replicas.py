@@ -128,7 +128,7 @@ def job_replicas_put(request: HttpRequest, public_id: str, body: ReplicasIn) -> 
     """Replicas are added one by one as they find room, above its minimum without putting others out; the highest are released first.
 
     What is wanted already changes nothing. With `follow` its metric says how many from now on: more at once, fewer after the cool-down; a number by
-    hand is refused meanwhile (409). 409 for a job that is no service or has ended.
+    hand of that role is refused meanwhile (409). 409 for a job that is no service or has ended.
     """
     access = access_of(request)
     job, moment, revision = job_for(access, public_id), now(), revision_wanted(request)
@@ -164,7 +164,8 @@ def job_replicas_put(request: HttpRequest, public_id: str, body: ReplicasIn) -> 
     summary="Preview another number of replicas",
 )
 def job_replicas_look(request: HttpRequest, public_id: str, body: ReplicasAsked) -> HttpResponse:
-    """What `PUT` with the same body would do now, to the service and to others, and what it costs. Nothing is written."""
+    """What `PUT` with the same body would do now, to the service and to others, and what it costs; of a role that follows its metric, with
+    `follow: false`. Nothing is written."""
     access = access_of(request)
     found = job_scale_preview(access=access, job=job_for(access, public_id), replicas=body.replicas, role=body.role, now=now())
     return answered(change_foreseen(found))

@@ -18,7 +18,8 @@ LAPSE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class RoleReplicas:
-    """`placed`: how many have their place and do not leave it. `stated`: whether somebody said how many are wanted, or it is as many as find room."""
+    """`placed`: how many have their place and do not leave it. `stated`: whether somebody said how many are wanted, or it is as many as find room.
+    `follows`: whether its metric says how many."""
 
     role: str
     placed: int
@@ -27,6 +28,7 @@ class RoleReplicas:
     most: int
     step: int
     stated: bool
+    follows: bool
 
     @property
     def missing(self) -> int:
@@ -109,15 +111,25 @@ def bound_seconds() -> int:
 def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
     """In three queries."""
     stands: Mapping[str, int] = standing_of([job.pk])[job.pk]
+    rule = ReplicaRule.objects.filter(job=job).first()
     roles = tuple(
-        RoleReplicas(name, stands.get(name, 0), wanted_of(one), least_of(one), most_of(one), int(one.get("step", 1)), one.get("desired") is not None)
+        RoleReplicas(
+            role=name,
+            placed=stands.get(name, 0),
+            wanted=wanted_of(one),
+            least=least_of(one),
+            most=most_of(one),
+            step=int(one.get("step", 1)),
+            stated=one.get("desired") is not None,
+            follows=rule is not None and rule.role == name,
+        )
         for one in roles_of(job.spec)
         if is_elastic(one) and (name := name_of(one))
     )
     rows = Scaling.objects.filter(job=job).order_by("-at", "-pk")[:SHOWN]
     bound = bound_seconds()
     told = tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows)
-    return ReplicasTold(now, roles, told, bound, ReplicaRule.objects.filter(job=job).first())
+    return ReplicasTold(now, roles, told, bound, rule)
 
 
 def _seconds(one: Scaling, now: datetime) -> float | None:

@@ -78,9 +78,11 @@ def _applied(request: HttpRequest, access: Access, job: Job, typed: Mapping[str,
         return redirect("job", job.public_id)
     replicas = _number(typed["replicas"], "replicas", MOST_WORKERS)
     with transaction.atomic():
-        fresh = replicas_follow_set(job=job, follows=False, revision=revision, **asked)
+        fresh = job
+        if before.follows:
+            fresh = replicas_follow_set(job=job, follows=False, revision=revision, **asked)
         stopped = fresh.revision != job.revision
-        scaled = job_scale(job=fresh, replicas=replicas, revision=fresh.revision, **asked)
+        scaled = job_scale(job=fresh, replicas=replicas, revision=fresh.revision if stopped else revision, **asked)
     undoes = "undo" in request.POST
     back = {"replicas": str(before.wanted), "role": before.role, "reason": "Undo of a change.", "undo": "yes", "revision": str(scaled.revision)}
     undo = None if undoes or stopped or scaled.revision == job.revision else Undo(reverse("job_replicas", args=[job.public_id]), back)
@@ -97,8 +99,9 @@ def _number(text: str, name: str, most: int) -> int:
 
 
 def _chosen(job: Job, typed: Mapping[str, str]) -> RoleReplicas:
+    """The role that was chosen, else the one that follows the metric, else the first."""
     roles = replicas_told(job, now=now()).roles
-    return next((one for one in roles if one.role == typed.get("role")), roles[0])
+    return next((one for one in roles if one.role == typed.get("role")), next((one for one in roles if one.follows), roles[0]))
 
 
 def _form(
@@ -118,7 +121,7 @@ def _form(
         "roles": found.roles,
         "rule": found.rule,
         "has_metric": level is not None and bool(level.wanted),
-        "follows": bool(typed["follow"]) if "follow" in typed else found.rule is not None,
+        "follows": bool(typed["follow"]) if "follow" in typed else role.follows,
         "cooldown": typed.get("cooldown_s") or (found.rule.cooldown_seconds if found.rule else COOLDOWN),
         "role": role,
         "typed": typed.get("replicas", str(role.wanted)),

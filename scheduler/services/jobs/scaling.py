@@ -87,7 +87,7 @@ def job_scale(*, access: Access, job: Job, replicas: int, role: str = "", reason
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
         chosen = _checked(fresh, role, replicas)
-        if ReplicaRule.objects.filter(job=fresh).exists():
+        if ReplicaRule.objects.filter(job=fresh, role=name_of(chosen)).exists():
             raise Conflict(f"{fresh.public_id} follows its metric. Stop that first to set its replicas by hand.")
         if scaling := scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
             scalings_begin([scaling])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -226,3 +227,20 @@ def test_a_round_asks_as_much_of_many_services_that_are_given_more_as_of_some(pe
     queries(many, 3)
     assert queries(many[:10], 4) == queries(many, 5)
     assert Scaling.objects.filter(after=5, before__in=(3, 4), end="").count() == len(many)
+
+
+def test_another_role_than_the_one_that_follows_is_set_by_hand(personas: Personas, level: ServiceLevel) -> None:
+    roles = [{"name": name, "min": 1, "max": 4, "gpus": 1, "desired": 2} for name in ("router", "worker")]
+    Job.objects.filter(pk=level.job_id).update(spec={"roles": roles})
+    follow(personas, level, role="worker")
+    client, address = personas.client("operator"), f"/api/v1/jobs/{level.job.public_id}/replicas"
+    put = partial(client.put, address, content_type="application/json")
+    assert put({"replicas": 3, "role": "router"}).status_code == 200
+    assert put({"replicas": 3, "role": "worker"}).status_code == 409
+    page = f"/jobs/{level.job.public_id}/replicas/"
+    shown = client.get(page).content.decode()
+    assert '<option value="worker" selected>' in shown and '<option value="yes" selected>' in shown
+    sent = {"role": "router", "replicas": "4", "follow": "", "revision": str(Job.objects.get(pk=level.job_id).revision)}
+    assert client.post(page, sent).status_code == 302
+    assert ReplicaRule.objects.get().role == "worker" and "Worker follows its metric" in client.get(f"/jobs/{level.job.public_id}/").content.decode()
+    assert [role["desired"] for role in Job.objects.get(pk=level.job_id).spec["roles"]] == [4, 2]
