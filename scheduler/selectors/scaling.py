@@ -148,6 +148,6 @@ def standing_of(jobs: Collection[int]) -> dict[int, Counter[str]]:
 
 
 def scale_ups_late(now: datetime) -> QuerySet[Scaling]:
-    """Those that wait for longer than the bound, the longest first."""
+    """Those that wait for longer than the bound, the longest first; of a job that is held back nobody awaits them."""
     late = Scaling.objects.filter(over_at__isnull=True, after__gt=F("stood"), at__lt=now - timedelta(seconds=bound_seconds()))
-    return late.exclude(job__state__in=ENDED).order_by("at", "pk")
+    return late.exclude(job__state__in=ENDED).filter(job__held_at__isnull=True).order_by("at", "pk")

@@ -466,3 +466,8 @@ def test_a_budget_that_it_would_use_up_is_told_before_it_is_submitted(two_nodes)
     assert held.verdict == "held"
     assert f"The budget Month of {PATH} is used up: 120% of 50 GPU-hours." in held.waits_for[0]
     assert not Job.objects.exists()
+
+
+def test_a_service_starts_on_as_many_gpus_as_are_wanted_of_it(two_nodes: Any) -> None:
+    wish = {"name": "serve", "class": "inference", "gpus": None, "roles": [{"name": "server", "min": 1, "max": 8, "desired": 2, "gpus": 1}]}
+    assert fit(two_nodes.access("submitter"), **wish).wanted_milli == 2000

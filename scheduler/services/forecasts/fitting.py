@@ -34,7 +34,7 @@ from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
-from scheduler.jobs.stored import most_of, roles_of, takes_gpus, types_of
+from scheduler.jobs.stored import roles_of, takes_gpus, types_of, wanted_of
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
@@ -120,7 +120,7 @@ class Fit:
     speeds_of: str  # the template that gave it these speeds, as it states none; and their number
     speeds_number: int
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
-    wanted_milli: int  # whole GPUs that an elastic job asks for at most; it may start on fewer
+    wanted_milli: int  # whole GPUs that an elastic job wants; it may start on fewer
 
     @property
     def all_milli(self) -> int:
@@ -506,7 +506,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         speeds_of=checked.template.ref if checked.template and checked.speeds else "",
         speeds_number=checked.speeds or 0,
         without_images=clusters_without_images() if said.launch.image is not None else (),
-        wanted_milli=sum(1000 * (role.get("gpus") or 0) * most_of(role) for role in roles_of(said.spec)),
+        wanted_milli=sum(1000 * (role.get("gpus") or 0) * wanted_of(role) for role in roles_of(said.spec)),
     )
 
 

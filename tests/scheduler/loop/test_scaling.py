@@ -176,3 +176,15 @@ def test_a_replica_that_is_lost_just_as_its_scale_up_is_settled_leaves_it_open(a
     monkeypatch.setattr(scaling, "SCALED", lambda: found)
     assert scaling.scalings_settle(now=loop.now) == 0
     assert Scaling.objects.get().over_at is None
+
+
+def test_one_that_was_put_out_and_is_held_back_is_not_late(access: Access) -> None:
+    builders.node(gpus=1)
+    served, loop = service(desired=1), Loop()
+    loop.tick()
+    loop.up(served)
+    scale(access, served, 2, loop.after(seconds=1))
+    later = loop.now + timedelta(hours=1)
+    assert [row.job for row in scale_ups_late(later)] == [served]
+    Job.objects.filter(pk=served.pk).update(state=JobState.PREEMPTED, held_at=loop.now)
+    assert not scale_ups_late(later)
