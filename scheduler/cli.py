@@ -85,7 +85,11 @@ def simulate(arguments: Sequence[str]) -> int:
         for fault in error.faults:
             print(fault, file=sys.stderr)
         return BAD_INPUT
-    result = _play(scenario, options.policy, options.seed, length, options.per_job, dict(options.price))
+    prices = dict(options.price)
+    if strange := sorted(prices.keys() - {node.gpu_type for node in scenario.nodes}):
+        print(f"--price: the scenario has no GPU of the type {strange[0]}", file=sys.stderr)
+        return BAD_INPUT
+    result = _play(scenario, options.policy, options.seed, length, options.per_job, prices)
     print(spell(result) if options.json else _told(result))
     return 0
 

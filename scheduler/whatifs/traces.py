@@ -30,6 +30,7 @@ MOST_FILES = 8
 MOST_BYTES = 16 * 1024 * 1024
 MOST_JOBS = 50_000
 MOST_NODES = 10_000
+MOST_QUEUES = 5_000  # each is a row of a result
 # Of tables, before they are read: a file of so many bytes may have a million short ones, which took a minute and 2 GB of a web request.
 MOST_ROWS = 200_000
 LINE_ENDS = "\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"  # and a carriage return that is alone
@@ -101,6 +102,8 @@ def trace_read(kind: str, files: Sequence[File], shapes: Sequence[Shape] = (), l
         raise TraceRefused({"files": ["It has no jobs."]})
     if (kinds := len(nodes_there(scenario.nodes))) > MOST_KINDS:  # each is a field of a form
         raise TraceRefused({"nodes" if shapes else "files": [f"It has {kinds:,} kinds of nodes; at most {MOST_KINDS} are replayed."]})
+    if (queues := len({job.quota for job in scenario.jobs})) > MOST_QUEUES:
+        raise TraceRefused({"files": [f"Its jobs are in {queues:,} queues; at most {MOST_QUEUES:,} are shown."]})
     fleet = orjson.dumps({**raw, "jobs": [], "reservations": [], "demand": []})
     return TraceRead(scenario, document, fleet, left_out.most_common())
 

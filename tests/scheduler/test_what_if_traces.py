@@ -107,6 +107,8 @@ def test_what_is_too_large_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
         ("MOST_BYTES", "files", "gpufleet trace"),
         ("MOST_JOBS", "limit", "Enter how many"),
         ("MOST_NODES", "files", "nodes"),
+        ("MOST_KINDS", "files", "kinds"),
+        ("MOST_QUEUES", "files", "2 queues"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(f"scheduler.whatifs.traces.{limit}", 0)

@@ -232,3 +232,7 @@ def test_a_simulation_tells_who_solved_its_allocations(tmp_path, capsys, monkeyp
 
     assert main() == 0
     assert "allocations solved: " in capsys.readouterr().out
+
+    monkeypatch.setattr("sys.argv", ["gpufleet", "simulate", str(path), "--policy", "cost", "--price", "h100=2.5"])
+    assert main() == 2
+    assert "--price: the scenario has no GPU of the type h100" in capsys.readouterr().err, "it would cost 1 otherwise, unsaid"
