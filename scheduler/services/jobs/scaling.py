@@ -161,10 +161,12 @@ def ranges_take(steps: Steps, job: Job, before: Mapping[str, Any], *, actor: Act
     """The job has other ranges than `before`: what they leave wanted takes the place of what is awaited. In the caller's transaction."""
     others = []
     for role in roles_of(job.spec):
-        was, wanted, name = role_named(before, name_of(role)).get("desired"), role.get("desired"), name_of(role)
+        name, wanted = name_of(role), role.get("desired")
+        before_role = role_named(before, name)
         if wanted is None:
-            _overtaken(Scaling.objects.filter(job=job, role=name, over_at__isnull=True), steps.now)
-        elif wanted != was:
+            _overtaken(list(Scaling.objects.filter(job=job, role=name, over_at__isnull=True)), steps.now)
+        elif wanted != before_role.get("desired"):
+            was = wanted_of(before_role)
             others.append(Scaling(job=job, role=name, at=steps.now, before=was, after=wanted, actor_name=actor.name, reason=reason))
     scalings_begin(others)
     rule = ReplicaRule.objects.filter(job=job).first()
