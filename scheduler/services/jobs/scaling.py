@@ -5,7 +5,7 @@ keeps to: growing step by step, each replica admitted by itself, and giving back
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -139,7 +139,7 @@ def scalings_begin(scalings: Sequence[Scaling]) -> None:
     jobs = {one.job_id: one.job for one in scalings}
     objects_update(list(jobs.values()), ("spec",))
     roles = {(one.job_id, one.role): one.at for one in scalings}
-    awaited = list(Scaling.objects.filter(job__among=sorted(jobs), over_at__isnull=True))
+    awaited = _awaited(jobs)
     _overtaken([one for one in awaited if (one.job_id, one.role) in roles], scalings[0].at)
     stands: Mapping[int, Mapping[str, int]] = standing_of(jobs)
     for one in scalings:
@@ -149,6 +149,11 @@ def scalings_begin(scalings: Sequence[Scaling]) -> None:
         elif one.after == one.stood:
             one.over_at, one.end = one.at, ScalingEnd.PLACED if one.after > one.before else ScalingEnd.RELEASED
     Scaling.objects.bulk_create(scalings)
+
+
+def _awaited(jobs: Iterable[int]) -> list[Scaling]:
+    """Held until the end of the transaction: the timers end what has come to its end meanwhile, and nothing is overtaken then."""
+    return list(Scaling.objects.select_for_update().filter(job__among=sorted(jobs), over_at__isnull=True).order_by("pk"))
 
 
 def _overtaken(awaited: Sequence[Scaling], at: datetime) -> None:
@@ -164,7 +169,7 @@ def ranges_take(steps: Steps, job: Job, before: Mapping[str, Any], *, actor: Act
         name, wanted = name_of(role), role.get("desired")
         before_role = role_named(before, name)
         if wanted is None:
-            _overtaken(list(Scaling.objects.filter(job=job, role=name, over_at__isnull=True)), steps.now)
+            _overtaken([one for one in _awaited([job.pk]) if one.role == name], steps.now)
         elif wanted != before_role.get("desired"):
             was = wanted_of(before_role)
             others.append(Scaling(job=job, role=name, at=steps.now, before=was, after=wanted, actor_name=actor.name, reason=reason))
