@@ -1,6 +1,7 @@
 """Sends spans to a collector, and says now and then that it takes none. Imported where there is one only: the packages behind it take a second."""
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 
@@ -22,5 +23,6 @@ class Exporter(OTLPSpanExporter):
         result = super().export(spans)
         if result is not SpanExportResult.SUCCESS and time.monotonic() - self._said >= SAID_EVERY:
             self._said = time.monotonic()
-            log.warning("the collector of traces at %s takes no spans: %d are lost", self._endpoint, len(spans))
+            where = re.sub("(?<=://)[^/]*@", "", self._endpoint)  # without a password
+            log.warning("the collector of traces at %s takes no spans: %d are lost", where, len(spans))
         return result

@@ -116,7 +116,7 @@ def test_one_that_fails_says_why(collector, monkeypatch) -> None:
 def test_a_collector_that_is_gone_is_said_once_and_ticks_go_on(settings, caplog) -> None:
     gone = Collector()
     gone.server.server_close()
-    settings.TRACES_URL = gone.url
+    settings.TRACES_URL = gone.url.replace("://", "://fleet:secret@")
     builders.node(gpus=8)
     submit(gpus=4)
     loop = Loop()
