@@ -76,17 +76,20 @@ def _applied(request: HttpRequest, access: Access, job: Job, typed: Mapping[str,
         replicas_follow_set(job=job, follows=True, cooldown_seconds=cooldown, revision=revision, **asked)
         messages.success(request, f"{job.name} follows its metric from now on.")
         return redirect("job", job.public_id)
-    replicas = _number(typed["replicas"], "replicas", MOST_WORKERS)
+    undoes = "undo" in request.POST
+    # What was not stated before is not stated again.
+    replicas = None if undoes and not typed["replicas"] else _number(typed["replicas"], "replicas", MOST_WORKERS)
     with transaction.atomic():
         fresh = job
         if before.follows:
             fresh = replicas_follow_set(job=job, follows=False, revision=revision, **asked)
         stopped = fresh.revision != job.revision
         scaled = job_scale(job=fresh, replicas=replicas, revision=fresh.revision if stopped else revision, **asked)
-    undoes = "undo" in request.POST
-    back = {"replicas": str(before.wanted), "role": before.role, "reason": "Undo of a change.", "undo": "yes", "revision": str(scaled.revision)}
+    stated = str(before.wanted) if before.stated else ""
+    back = {"replicas": stated, "role": before.role, "reason": "Undo of a change.", "undo": "yes", "revision": str(scaled.revision)}
     undo = None if undoes or stopped or scaled.revision == job.revision else Undo(reverse("job_replicas", args=[job.public_id]), back)
-    text = f"{'Undone: ' if undoes else ''}{job.name}: {replicas} of {before.least} to {before.most} replicas are wanted."
+    count = before.most if replicas is None else replicas
+    text = f"{'Undone: ' if undoes else ''}{job.name}: {count} of {before.least} to {before.most} replicas are wanted."
     done_with_undo(request, text, undo)
     return redirect("job", job.public_id)
 

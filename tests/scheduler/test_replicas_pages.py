@@ -50,6 +50,11 @@ def test_a_number_is_previewed_applied_and_taken_back(personas, served):
     assert Job.objects.get(pk=served.pk).spec["roles"][0]["desired"] == 3
     page = client.get(f"/jobs/{served.public_id}/").content.decode()
     assert "3 of 1 to 4 replicas are wanted." in page and 'name="undo"' in page
+    back = dict(re.findall(r'<input type="hidden" name="(replicas|role|revision|undo)" value="([^"]*)"', page))
+    assert client.post(address, back).status_code == 302
+    assert Job.objects.get(pk=served.pk).spec["roles"] == [ROLE], "as many as find room, also in another range"
+    assert [(row.before, row.after) for row in Scaling.objects.order_by("pk")] == [(4, 3), (3, 4)]
+    assert client.post(address, {"replicas": "", "revision": str(Job.objects.get(pk=served.pk).revision)}).status_code == 422
 
 
 def test_what_is_refused_says_so_at_the_field_and_keeps_what_was_typed(personas, served):

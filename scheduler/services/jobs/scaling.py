@@ -78,15 +78,15 @@ def service_role(job: Job, role: str = "") -> Mapping[str, Any]:
     return elastic[names.index(role) if role else 0]
 
 
-def job_scale(*, access: Access, job: Job, replicas: int, role: str = "", reason: str = "", now: datetime, revision: int | None = None) -> Job:
-    """Say how many replicas are wanted. What is wanted already changes nothing."""
+def job_scale(*, access: Access, job: Job, replicas: int | None, role: str = "", reason: str = "", now: datetime, revision: int | None = None) -> Job:
+    """Say how many replicas are wanted; None, as an Undo may: as many as find room. What is wanted already changes nothing."""
     must_steer(access, job)
     cause, news = reason_given(reason, ""), News()
     with transaction.atomic():
         steps = Steps(now=now, actor=access.actor)
         fresh = jobs_locked([job.pk])[job.pk]
         unchanged_or_stale(fresh, revision)
-        chosen = _checked(fresh, role, replicas)
+        chosen = service_role(fresh, role) if replicas is None else _checked(fresh, role, replicas)
         if ReplicaRule.objects.filter(job=fresh, role=name_of(chosen)).exists():
             raise Conflict(f"{fresh.public_id} follows its metric. Stop that first to set its replicas by hand.")
         if scaling := scale_take(steps, fresh, name_of(chosen), replicas, actor=access.actor, reason=cause):
@@ -114,22 +114,28 @@ def _checked(job: Job, role: str, replicas: int) -> Mapping[str, Any]:
     return chosen
 
 
-def _with_desired(spec: Mapping[str, Any], role: str, replicas: int) -> dict[str, Any]:
-    return {**spec, "roles": [{**one, "desired": replicas} if name_of(one) == role else one for one in roles_of(spec)]}
+def _with_desired(spec: Mapping[str, Any], role: str, replicas: int | None) -> dict[str, Any]:
+    roles = [dict(one) for one in roles_of(spec)]
+    for one in roles:
+        if name_of(one) == role:
+            one.pop("desired", None)
+            one |= {} if replicas is None else {"desired": replicas}
+    return {**spec, "roles": roles}
 
 
-def scale_take(steps: Steps, job: Job, role: str, replicas: int, *, actor: Actor, reason: str, by_metric: bool = False) -> Scaling | None:
+def scale_take(steps: Steps, job: Job, role: str, replicas: int | None, *, actor: Actor, reason: str, by_metric: bool = False) -> Scaling | None:
     """What is to be begun, in the caller's transaction, who has locked the job. None: as many are wanted already."""
     chosen = role_named(job.spec, role)
     before = wanted_of(chosen)
     if chosen.get("desired") == replicas:
         return None
-    said = f"{before} → {plural(replicas, 'replica')} wanted"
+    after = most_of(chosen) if replicas is None else replicas
+    said = f"{before} → {plural(after, 'replica')} wanted"
     cause = f"{said}. {reason}" if reason else f"{said}."
-    steps.note(job, cause, detail={"replicas": replicas, "before": before, "role": role, "by_metric": by_metric})
+    steps.note(job, cause, detail={"replicas": after, "before": before, "role": role, "by_metric": by_metric})
     steps.record(job, "job.scale", {role: chosen.get("desired")}, {role: replicas}, reason or said)
     job.spec = _with_desired(job.spec, role, replicas)
-    return Scaling(job=job, role=role, at=steps.now, before=before, after=replicas, by_metric=by_metric, actor_name=actor.name, reason=reason)
+    return Scaling(job=job, role=role, at=steps.now, before=before, after=after, by_metric=by_metric, actor_name=actor.name, reason=reason)
 
 
 def scalings_begin(scalings: Sequence[Scaling]) -> None:
