@@ -13,6 +13,7 @@ from gpufleet.core.times import millis
 from scheduler.engine.model.values import QUEUED, Job, Kind, Placing, Role, Scenario
 from scheduler.scenarios.faults import ScenarioError
 from scheduler.scenarios.reading import load
+from scheduler.simulation.progress import MILLION, gang_rate
 from scheduler.simulation.span import HOUR, THERE
 from scheduler.simulation.workload import works_drawn
 from scheduler.traces.philly import MACHINE
@@ -177,8 +178,24 @@ def hours_of(scenario: Scenario) -> int:
 
 
 def works_of(scenario: Scenario) -> dict[str, int]:
-    """Milliseconds at speed 1.0, by job: what it states, or what `gpufleet simulate` draws for it."""
-    return works_drawn(scenario, 0) | {job.name: job.work_ms for job in scenario.jobs if job.work_ms is not None}
+    """Milliseconds at speed 1.0 that are left as it begins, by job: of what it states, or of what `gpufleet simulate` draws for it."""
+    works = works_drawn(scenario, 0) | {job.name: job.work_ms for job in scenario.jobs if job.work_ms is not None}
+    types = {node.name: node.gpu_type for node in scenario.nodes}
+    for job in scenario.jobs:
+        if job.run.state == "running":
+            done = _done(job, types, scenario.now)
+            while job.work_ms is None and works[job.name] <= done:  # it has outlived what was drawn, as in a simulation
+                works[job.name] *= 2
+            works[job.name] = max(0, works[job.name] - done)
+    return works
+
+
+def _done(job: Job, types: Mapping[str, str], now: int) -> int:
+    """What a job that runs has done by now, where it stands."""
+    started = job.run.started if job.run.started is not None else job.run.since
+    speeds = [job.kind.speed(types[worker.node]) for worker in job.run.workers]
+    rate = gang_rate(speeds, sum(role.least for role in job.kind.roles))
+    return 0 if started is None else max(0, now - started) * rate // MILLION
 
 
 @dataclass(frozen=True, slots=True)

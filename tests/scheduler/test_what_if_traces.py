@@ -22,6 +22,8 @@ from scheduler.services.forecasts.replays import replay_run
 from scheduler.services.forecasts.traces import trace_add, trace_present, trace_remove, trace_scenario
 from scheduler.services.forecasts.what_ifs import replay_teams, what_if_ask
 from scheduler.simulation.span import Cost
+from scheduler.simulation.workload import works_drawn
+from scheduler.simulation.world import World
 from scheduler.traces.rows import File, Shape, shape_of
 from scheduler.whatifs.telling import measures
 from scheduler.whatifs.traces import Fitted, TraceRefused, coming, places_of, rows_of, trace_read, works_of
@@ -195,6 +197,27 @@ def test_what_runs_as_a_scenario_begins_comes_first():
 
     assert [one.after for one in coming(found, 0, 9)] == [2, 1_800_000]
     assert works_of(found)["job-1"] > 0, "it is drawn, as gpufleet simulate draws it"
+
+
+def test_what_has_run_before_a_scenario_begins_has_the_rest_of_its_work():
+    """As in `gpufleet simulate`: a scenario of a moment had each job that ran begin anew."""
+    rows = made.scenario(jobs=3, work_s=5400)
+    for place, since in ((0, 3600), (1, 86_400), (2, 7200)):
+        workers = [{"role": "worker", "index": 0, "node": "n0", "gpus": [2 * place, 2 * place + 1]}]
+        rows["jobs"][place] |= {"submitted": -since, "state": "running", "started": -since, "workers": workers}
+        rows["jobs"][place]["roles"][0]["gpus"] = 2
+    rows["jobs"][0]["throughput"] = {made.TYPE: 0.5}
+    del rows["jobs"][1]["work_s"]
+    found = parse(rows)
+
+    left = {one.job.name: one.work for one in coming(found, 0, 9)}
+    assert left["job-0"] == 3_600_000, "an hour at half the speed"
+    assert left["job-1"] > 0, "it has outlived what was drawn"
+    assert "job-2" not in left, "it should have ended"
+    assert {one.job.name: one.work for one in coming(found, 1, 9) if one.job.name == "job-0"} == {}
+    lives = World(found, works=works_drawn(found, 0))
+    lives.run()
+    assert [lives.lives[name].ended - found.now for name in ("job-0", "job-1")] == [2 * left["job-0"], left["job-1"]]
 
 
 def test_hours_in_the_middle_begin_with_what_would_run_then():
