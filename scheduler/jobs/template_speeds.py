@@ -70,7 +70,7 @@ def speeds_faults(speeds: Mapping[str, object], types: Collection[str]) -> dict[
         if name not in types:
             found[name] = [f"The fleet knows no {name}; it knows {', '.join(sorted(types)) or 'none yet'}."]
         elif isinstance(speed, bool) or not isinstance(speed, int | float) or not isfinite(speed) or not 0 <= speed <= FASTEST:
-            found[name] = [f"A number from 0 to {FASTEST:,.0f} is wanted."]
+            found[name] = [f"Enter a number from 0 to {FASTEST:,.0f}."]
     if speeds and not found and not any(speeds.values()):
         found[""] = ["At least one type needs a speed above 0: jobs could run nowhere."]
     return found

@@ -79,7 +79,7 @@ def _read(typed: dict[str, str]) -> dict[str, float]:
         try:
             speeds[name] = float(text)
         except ValueError:
-            faults[f"speeds.{name}"] = ["A number is wanted, such as 0.45."]
+            faults[f"speeds.{name}"] = ["Enter a number, such as 0.45."]
     if faults:
         raise ValidationError(faults)
     return speeds

@@ -13,7 +13,7 @@ from gpufleet.core.models import User
 from gpufleet.core.times import now
 from quotas.permissions import access_for_user
 from scheduler.backends.registry import backend_for
-from scheduler.models import Job, JobEvent, JobState, Order, PlanRecord
+from scheduler.models import Gpu, Job, JobEvent, JobState, Order, PlanRecord
 from scheduler.services.jobs.jobs import job_create, job_hold, job_transition
 from scheduler.services.jobs.steering import scheduler_pause, scheduler_resume
 from scheduler.services.jobs.submission import submission_create
@@ -375,6 +375,27 @@ def test_axe_finds_nothing_on_jobs_in_any_state(visit, jobs):
         found += visitor.axe()
 
     assert [*visitor.watch.faults, *found] == []
+
+
+@pytest.mark.parametrize("options", [{"theme": "light"}, {"theme": "dark", "viewport": {"width": 390, "height": 844}}], ids=["desk", "phone"])
+def test_the_replicas_of_a_service_are_set_after_a_look(visit, jobs, options):
+    spec = builders.spec_of({"roles": [{"name": "server", "min": 1, "max": 4, "gpus": 1}]})
+    served = builders.job("serve", on=jobs[0].quota, state=JobState.RUNNING, job_class="inference", spec=spec, gpus_milli=1000)
+    builders.placement(served, Gpu.objects.order_by("id")[1], role="server")
+    visitor = visit(f"/jobs/{served.public_id}/", **options)
+    page, found = visitor.page, visitor.axe()
+
+    page.get_by_role("link", name="Set replicas").click()
+    page.get_by_label("Replicas wanted").fill("5")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_label("Replicas wanted")).to_have_attribute("aria-invalid", "true")
+    found += visitor.axe()
+    page.get_by_label("Replicas wanted").fill("2")
+    expect(page.get_by_text("Replicas wanted 4 → 2")).to_be_visible()
+    found += visitor.axe()
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator('[data-part="replicas"]')).to_contain_text("of 2 wanted")
+    assert found == []
 
 
 def test_the_log_grows_on_the_page_and_stays_text(visit, live_console, jobs):

@@ -355,7 +355,7 @@ def test_speeds_are_stated_on_a_page_and_faults_told_at_their_fields(personas, m
 
     refused = client.post(address, {f"speed.{A100}": "half", f"speed.{H100}": "1", "seen": "0"})
     assert refused.status_code == 422
-    assert "A number is wanted" in refused.content.decode() and 'value="half"' in refused.content.decode()
+    assert "Enter a number" in refused.content.decode() and 'value="half"' in refused.content.decode()
     assert client.post(address, {f"speed.{A100}": "0.9", f"speed.{H100}": "2", "seen": "0", "reason": "Known"}).status_code == 302
     assert TemplateSpeeds.objects.get().speeds == {A100: 0.45, H100: 1}
     assert client.post(address, {f"speed.{A100}": "1", "seen": "0"}).status_code == 409
