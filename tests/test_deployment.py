@@ -110,9 +110,8 @@ def test_redis_as_composed_answers_nobody_without_its_password(tmp_path, redis_s
     shell, flag, command = COMPOSE["services"]["redis"]["command"]
     port = free_port()
     env = {"PATH": os.environ["PATH"], "REDIS_PASSWORD": "only-for-tests"}
-    program = Program(
-        [shell, flag, f"{command.replace('$$', '$')} --port {port} --bind 127.0.0.1"], log=tmp_path / "redis.log", env=env, cwd=tmp_path
-    )
+    command = command.replace("$$", "$").replace("redis-server -", f"redis-server - --port {port} --bind 127.0.0.1", 1)
+    program = Program([shell, flag, command], log=tmp_path / "redis.log", env=env, cwd=tmp_path)
     try:
         program.wait_for(lambda: accepts(port), what="Redis to answer")
         with pytest.raises(redis.AuthenticationError), redis.Redis(port=port) as nobody:
@@ -121,3 +120,4 @@ def test_redis_as_composed_answers_nobody_without_its_password(tmp_path, redis_s
             assert ours.ping()
     finally:
         program.stop()
+    assert not accepts(port), "what is told to stop is Redis, not a shell before it"
