@@ -12,6 +12,7 @@ from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
 from quotas.permissions import Access
 from scheduler.api.lists import answered
+from scheduler.api.templates import TemplatesQuery
 from scheduler.jobs.template_rules import Template
 from scheduler.models import TemplateSpeeds
 from scheduler.selectors.template_speeds import SpeedsOf, speeds_of, stated_all
@@ -56,11 +57,6 @@ class MatrixOut(Schema):
     next: str | None
 
 
-class MatrixQuery(Schema):
-    size: int | None = Field(None, ge=1, le=1000, description="Rows of a page; left out: all at once.")
-    after: str = Field("", max_length=2000, description="The `next` of the page before.")
-
-
 class StatedOut(Schema):
     number: int
     at: datetime
@@ -85,7 +81,7 @@ class SpeedsIn(Taken):
 
 
 @router.get("/templates/throughput", response=MatrixOut, url_name="throughputs", summary="Speeds of templates by GPU type")
-def throughputs(request: HttpRequest, asked: Query[MatrixQuery]) -> HttpResponse:
+def throughputs(request: HttpRequest, asked: Query[TemplatesQuery]) -> HttpResponse:
     """In the order of the templates. Measured from completed runs that the caller may see."""
     access = access_of(request)
     access.must_somewhere(Can.SEE)

@@ -22,7 +22,7 @@ from scheduler.presenters.bulk import steer_told
 from scheduler.presenters.job_changes import revision_typed
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.selectors.jobs import job_for, must_steer
-from scheduler.selectors.scaling import RoleReplicas, is_service, replicas_told
+from scheduler.selectors.scaling import ReplicasTold, RoleReplicas, is_service, replicas_told
 from scheduler.services.jobs.edit_previews import job_scale_preview
 from scheduler.services.jobs.scaling import COOLDOWN, LONGEST_COOLDOWN, job_scale, replicas_follow_set
 from scheduler.services.jobs.steering import REASON_LENGTH
@@ -62,12 +62,13 @@ def _looked(access: Access, job: Job, typed: Mapping[str, str]) -> Preview:
         _number(typed["cooldown_s"], "cooldown_s", LONGEST_COOLDOWN)
         return Preview(sentences=["Its metric says how many replicas are wanted, within its range: more at once, fewer after the cool-down."])
     replicas = _number(typed["replicas"], "replicas", MOST_WORKERS)
-    detail = f"Replicas wanted {_chosen(job, typed).wanted} → {replicas}"
+    detail = f"Replicas wanted {_chosen(replicas_told(job, now=now()), typed).wanted} → {replicas}"
     return steer_told(job_scale_preview(access=access, job=job, replicas=replicas, role=typed["role"], detail=detail, now=now()))
 
 
 def _applied(request: HttpRequest, access: Access, job: Job, typed: Mapping[str, str]) -> HttpResponse:
-    before, moment = _chosen(job, typed), now()
+    moment = now()
+    before = _chosen(replicas_told(job, now=moment), typed)
     asked: dict[str, Any] = {"access": access, "role": typed["role"], "reason": typed["reason"], "now": moment}
     revision = revision_typed(typed["revision"])
     if typed["follow"]:
@@ -101,9 +102,9 @@ def _number(text: str, name: str, most: int) -> int:
     return int(text)
 
 
-def _chosen(job: Job, typed: Mapping[str, str]) -> RoleReplicas:
+def _chosen(found: ReplicasTold, typed: Mapping[str, str]) -> RoleReplicas:
     """The role that was chosen, else the one that follows the metric, else the first."""
-    roles = replicas_told(job, now=now()).roles
+    roles = found.roles
     return next((one for one in roles if one.role == typed.get("role")), next((one for one in roles if one.follows), roles[0]))
 
 
@@ -116,7 +117,8 @@ def _form(
     preview: Preview | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    role, found = _chosen(job, typed), replicas_told(job, now=now())
+    found = replicas_told(job, now=now())
+    role = _chosen(found, typed)
     level = level_of(job)
     told = [message for messages in (faults or {}).values() for message in messages]
     context = {

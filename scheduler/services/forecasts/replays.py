@@ -118,7 +118,7 @@ def _compared(replay: QuotaReplay, stretch: Cut, step: int, pair: Pair, codes: S
         return _end(replay, ReplayState.FAILED, now, fault=f"A simulation ended with status {next(filter(None, codes))}.")
     common = pair.compared
     if not common:
-        return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours, wanted_of(replay.asked).minutes))
+        return _end(replay, ReplayState.FAILED, now, fault=_too_little(stretch.hours, replay.minutes))
     last = [table[common] for table in pair.tables]
     rows = _rows(*({side.nodes_of[path]: row for path, row in one["table"].items()} for one, side in zip(last, stretch.parts, strict=True)))
     before, then = (_figures(one["figures"], course[:common]) for one, course in zip(last, pair.courses, strict=True))
