@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Count, Exists, F, OuterRef, Q, Subquery
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
 from gpufleet.core.audit import Actor
@@ -40,10 +40,10 @@ def _counted(workers: Any) -> Coalesce:
     return Coalesce(Subquery(workers.values("job").annotate(count=Count("worker", distinct=True)).values("count")), 0)
 
 
-# Asked in every tick, and nearly always there is none: a scaling that has come to what was wanted, or whose job has ended.
-SCALED: Prepared[int] = Prepared(
-    lambda: (
-        Scaling.objects.filter(over_at__isnull=True)
+def _scaled(rows: QuerySet[Scaling]) -> QuerySet[Scaling, int]:
+    """Those that have come to what was wanted, or whose job has ended."""
+    return (
+        rows.filter(over_at__isnull=True)
         .annotate(stand=_counted(_HELD.filter(leaving_since__isnull=True)), held=_counted(_HELD))
         .filter(
             Q(after__gt=F("stood"), stand__gte=F("after"))
@@ -51,9 +51,12 @@ SCALED: Prepared[int] = Prepared(
             | Exists(Job.objects.filter(pk=OuterRef("job"), ended_at__isnull=False))
         )
         .order_by("id")
-        .values_list("id", flat=True)[:MOST]
+        .values_list("id", flat=True)
     )
-)
+
+
+# Asked in every tick, and nearly always there is none.
+SCALED: Prepared[int] = Prepared(lambda: _scaled(Scaling.objects.all())[:MOST])
 
 
 def must_scale(job: Job) -> None:
@@ -159,12 +162,15 @@ def scalings_begin(scalings: Sequence[Scaling]) -> None:
 
 def _awaited(jobs: Iterable[int]) -> list[Scaling]:
     """Held until the end of the transaction: the timers end what has come to its end meanwhile, and nothing is overtaken then."""
-    return list(Scaling.objects.select_for_update().filter(job__among=sorted(jobs), over_at__isnull=True).order_by("pk"))
+    rows = Scaling.objects.select_for_update(of=("self",)).filter(job__among=sorted(jobs), over_at__isnull=True)
+    return list(rows.select_related("job").order_by("pk"))
 
 
 def _overtaken(awaited: Sequence[Scaling], at: datetime) -> None:
+    """They wait no longer. One that had come to what was wanted, which no tick has written down yet, has come to it all the same."""
+    scaled = set(_scaled(Scaling.objects.filter(pk__among=[one.pk for one in awaited]))) if awaited else ()
     for one in awaited:
-        one.over_at, one.end = at, ScalingEnd.OVERTAKEN
+        one.over_at, one.end = (_over(one, at) if one.pk in scaled else None) or (at, ScalingEnd.OVERTAKEN)
     objects_update(awaited, ("over_at", "end"))
 
 

@@ -122,6 +122,27 @@ def test_another_change_overtakes_one_that_waits_and_an_end_ends_it(access: Acce
     assert Scaling.objects.order_by("-pk")[0].end == ScalingEnd.ENDED
 
 
+def test_what_had_been_placed_as_it_was_changed_again_was_placed(access: Access) -> None:
+    """Its moment is that of the last replica, although no tick had written it down: who asks in that instant must not see it lost."""
+    builders.node(gpus=4)
+    served, loop = service(desired=1), Loop()
+    loop.tick()
+    loop.up(served)
+    scale(access, served, 3, loop.after(seconds=1))
+    loop.after(seconds=2).tick()
+    placed = loop.now
+    assert (indices(served), Scaling.objects.get().end) == ([0, 1, 2], "")
+    scale(access, served, 1, loop.after(seconds=4))
+    loop.tick()
+    workers_left(attempt=attempt_of(served), workers=[("server", 1), ("server", 2)], now=loop.after(seconds=1).now)
+    left = loop.now
+    scale(access, served, 2, loop.after(seconds=4))
+
+    rows = Scaling.objects.order_by("pk")
+    assert [(row.after, row.end) for row in rows] == [(3, "placed"), (1, "released"), (2, "")]
+    assert rows[0].over_at == placed and rows[1].over_at is not None and rows[1].over_at >= left
+
+
 def test_a_batch_gang_of_the_same_shape_is_left_alone_by_it(access: Access) -> None:
     """Replicas above the minimum put out nobody's minimum."""
     builders.node(gpus=4)
