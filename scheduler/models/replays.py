@@ -34,6 +34,7 @@ class QuotaReplay(models.Model):
     change_revision = models.PositiveIntegerField(default=0, help_text="Of the change when it was asked for.")
     trace = models.ForeignKey(Trace, null=True, blank=True, on_delete=models.SET_NULL, related_name="replays")
     asked = models.JSONField(default=dict, help_text="days, policy, nodes, return_nodes, and told in words; hours once it is known")
+    is_long = models.BooleanField(default=False, help_text="Whether it may take more than a minute.")
     state = models.CharField(max_length=10, choices=ReplayState.choices, default=ReplayState.WAITING)
     asked_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     asked_at = MomentField(default=now)
@@ -55,6 +56,7 @@ class QuotaReplay(models.Model):
             models.UniqueConstraint(
                 fields=["asked_by"], condition=Q(state__in=("waiting", "playing"), change__isnull=True), name="quota_replay_one_of_a_person"
             ),
+            models.UniqueConstraint(fields=["is_long"], condition=Q(state__in=("waiting", "playing"), is_long=True), name="quota_replay_one_long"),
         ]
 
     def __str__(self) -> str:

@@ -260,6 +260,21 @@ def test_no_more_are_kept_than_so_many(personas: Personas, monkeypatch: pytest.M
         add(personas)
 
 
+def test_a_process_reads_one_at_a_time(personas: Personas, client: Client):
+    """The second is told so at once; it does not wait behind the first with a connection in its hands."""
+    client.force_login(personas.users["superuser"])
+    upload = {"title": "Few", "kind": "scenario"}
+
+    def sent() -> Any:
+        return client.post(ADD, upload | {"files": SimpleUploadedFile("few.json", made.document().encode())})
+
+    with traces._reading:
+        refused = sent()
+    assert (refused.status_code, Trace.objects.count()) == (409, 0)
+    assert "Another trace is being read just now." in refused.content.decode()
+    assert (sent().status_code, Trace.objects.count()) == (302, 1)
+
+
 def test_a_file_that_breaks_its_reader_is_told_at_its_field(personas: Personas, monkeypatch: pytest.MonkeyPatch, caplog):
     def breaks(*_: Any) -> Any:
         raise KeyError("a column")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
 
@@ -214,6 +215,17 @@ def test_one_that_takes_longer_than_a_minute_runs_at_a_time_and_others_beside_it
     assert "Another what-if of more than a minute" in page.content.decode()
     assert client.post("/api/v1/what-ifs", {**asked, "minutes": 2}, content_type="application/json").status_code == 422
     assert client.post("/api/v1/what-ifs", {**asked, "minutes": 1}, content_type="application/json").status_code == 201
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_long_ones_in_one_instant_the_database_takes_one(world: Personas):
+    """Neither sees the other before both are written: what keeps them apart is no look at what goes on."""
+    QuotaReplay.objects.create(public_id="wi-a", is_long=True, asked_at=NOON)
+    with pytest.raises(IntegrityError):
+        QuotaReplay.objects.create(public_id="wi-b", is_long=True, asked_at=NOON)
+    QuotaReplay.objects.create(public_id="wi-c", is_long=False, asked_at=NOON)
+    QuotaReplay.objects.filter(public_id="wi-a").update(state="done", ended_at=NOON)
+    QuotaReplay.objects.create(public_id="wi-d", is_long=True, asked_at=NOON)
 
 
 def test_one_at_a_time_of_a_person_and_it_can_be_cancelled(world: Personas):

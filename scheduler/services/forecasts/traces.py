@@ -4,6 +4,7 @@ import logging
 import zlib
 from collections.abc import Sequence
 from datetime import datetime
+from threading import Lock
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -23,6 +24,8 @@ from scheduler.whatifs.wanted import NodesThere, nodes_there
 log = logging.getLogger(__name__)
 MOST_TRACES = 50
 LONGEST_NAME = 80
+# A large one keeps a processor busy for ten seconds and more: a process of the console reads one at a time.
+_reading = Lock()
 
 
 def trace_add(
@@ -62,6 +65,8 @@ def trace_add(
 
 
 def _read(kind: str, files: Sequence[File], shapes: Sequence[Shape], limit: int | None) -> TraceRead:
+    if not _reading.acquire(blocking=False):
+        raise Conflict("Another trace is being read just now. Add this one in a moment.")
     try:
         return trace_read(kind, files, shapes, limit)
     except TraceRefused as refused:
@@ -69,6 +74,8 @@ def _read(kind: str, files: Sequence[File], shapes: Sequence[Shape], limit: int 
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as fault:  # a file of another kind than the reader foresees
         log.exception("files could not be read as a trace of %s", kind)
         raise ValidationError({"files": [f"The files cannot be read as a trace of {KINDS[kind]} ({type(fault).__name__})."]}) from fault
+    finally:
+        _reading.release()
 
 
 def trace_remove(*, access: Access, trace: Trace) -> None:

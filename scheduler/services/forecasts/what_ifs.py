@@ -137,13 +137,12 @@ def _ask(
     try:
         with transaction.atomic():
             _lost_ended(now)
-            if wanted.minutes > 1 and QuotaReplay.objects.filter(state__in=GOING_ON, asked__minutes__gt=1).exists():
-                raise ValidationError({"minutes": [LONG_ONE]})
             made = QuotaReplay.objects.create(
                 public_id=public_id("wi"),
                 change=change,
                 change_revision=revision,
                 trace=trace,
+                is_long=wanted.minutes > 1,
                 asked=wanted.stored() | {"told": told} | ({"trace_title": trace.title} if trace is not None else {}),
                 asked_by=access.actor.user,
                 asked_at=now,
@@ -154,6 +153,8 @@ def _ask(
             what_if_tell(made)
             transaction.on_commit(lambda: begin(made.pk))
     except IntegrityError:
+        if wanted.minutes > 1 and QuotaReplay.objects.filter(state__in=GOING_ON, is_long=True).exists():
+            raise ValidationError({"minutes": [LONG_ONE]}) from None
         what = "Your last what-if" if change is None else f"A what-if of {change.public_id}"
         raise Conflict(f"{what} is still being simulated. Wait for it or cancel it.") from None
     return made
