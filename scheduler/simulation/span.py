@@ -174,11 +174,13 @@ class Span(World):
         return self._all.sum - held, self._queued - queued
 
     def figures(self) -> dict[str, Any]:
-        """Of the whole fleet. A job that has not started counts with its wait so far: none is left out."""
+        """Of the whole fleet. A job that has not started, or ended, counts with its time so far: none is left out."""
         self._all.change(0, self.now)
         waits: dict[str, list[int]] = {name: [] for name in CLASSES}
+        took = 0
         for name in self._began:
             life = self.lives[name]
+            took += (self.now if life.ended is None else life.ended) - life.job.submitted
             waits[CLASSES[life.job.kind.class_rank]].append((self.now if life.first_start is None else life.first_start) - life.job.submitted)
         lives = [life for life in self.lives.values() if life.arrived <= self.now]
         return {
@@ -191,6 +193,7 @@ class Span(World):
             "finished": sum(life.ended is not None and not life.failed for life in lives),
             "over_limit": sum(life.failed for life in lives),
             "waiting": self._waiting,
+            "completion": took // len(self._began) if self._began else None,
             "waits": {name: waits_told(found) for name, found in waits.items() if found} | {"all": waits_told([*chain(*waits.values())])},
         }
 

@@ -104,6 +104,7 @@ def measures(figures: Figures, hours: int) -> list[Measure]:
             found.append(Measure(f"wait_{key}_{part}", f"{word}, {name}", "seconds", values[0], values[1]))
     return [
         *found,
+        _measure("completion", "Mean completion time", "seconds", [_seconds(side.get("completion")) for side in both]),
         _measure("allocated", "Allocated share of GPUs", "percent", [_part(side["held"], side["capacity"] * hours * HOUR) for side in both]),
         _measure("gpu_hours", "GPU-hours allocated", "gpu_hours", [side["held"] / HOUR / 1000 for side in both]),
         _measure("gpus", "GPUs that serve", "count", [side["capacity"] / 1000 for side in both]),
@@ -154,6 +155,8 @@ def summary(found: Sequence[Measure], teams: Sequence[TeamWait], *, base: str = 
     more = int((finished.after or 0) - (finished.before or 0))
     jobs = f"{abs(more):,} {'more' if more > 0 else 'fewer'} {'job finishes' if abs(more) == 1 else 'jobs finish'}" if more else "As many jobs finish"
     told = [jobs, f"the allocated share of GPUs {allocated.verb}"]
+    if by["completion"].change:
+        told.append(f"the mean completion time {by['completion'].verb}")
     if by["preemptions"].change:
         told.append(f"the number of preemptions {by['preemptions'].verb}")
     sentences.append(f"{', '.join(told[:-1])} and {told[-1]}.")

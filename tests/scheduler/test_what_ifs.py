@@ -113,7 +113,7 @@ def test_waits_are_told_by_their_ranks_and_between_the_edges():
     assert (told["p50"], told["p95"], told["counts"]) == (59_999, HOUR * 30, [2, 1, 0, 0, 0, 0, 0, 0, 1])
 
 
-def _figures(order: str) -> dict[str, Any]:
+def _figures(order: str, hours: int = 12) -> dict[str, Any]:
     """A job fills half of the node for long; a wide one waits for it; a small and short one that comes last fits before the wide one."""
     jobs = [{"name": f"j{place}", "quota": "a", "roles": [{"name": "w", "gpus": gpus, "min": 1}]} for place, gpus in enumerate((4, 8, 4))]
     document = {
@@ -126,7 +126,7 @@ def _figures(order: str) -> dict[str, Any]:
     }
     scenario = parse(document)
     rows = [[place, scenario.now + (place + 1) * HOUR, work, work, work, "a"] for place, work in enumerate((4 * HOUR, HOUR, HOUR))]
-    told = list(played(scenario, rows, 12, lambda: True, policy=POLICIES[order][0]))
+    told = list(played(scenario, rows, hours, lambda: True, policy=POLICIES[order][0]))
     assert sum(held for one in told for held in one["course"][:1]) == told[-1]["figures"]["held"]
     return told[-1]["figures"]
 
@@ -137,6 +137,12 @@ def test_first_come_first_served_lets_nobody_pass():
     assert tree["finished"] == fifo["finished"] == 3 and tree["held"] == fifo["held"] == (16 + 8 + 4) * 1000 * HOUR
     assert tree["waits"]["batch"]["counts"] == [2, 0, 0, 0, 0, 1, 0, 0, 0], "the small one runs in the gap before the wide one"
     assert fifo["waits"]["batch"]["counts"] == [1, 0, 0, 0, 0, 2, 0, 0, 0]
+    assert (tree["completion"], fifo["completion"]) == (3 * HOUR, 4 * HOUR)
+
+
+def test_what_has_not_ended_counts_with_its_time_so_far():
+    """Left out, those that take longest would make the mean look short; at 0 even more so."""
+    assert (_figures("fifo", 4)["finished"], _figures("fifo", 4)["completion"]) == (0, (3 + 2 + 1) * HOUR // 3)
 
 
 # Played on the fleet
@@ -370,7 +376,7 @@ def test_a_list_and_a_form_ask_a_fixed_number_of_questions(world: Personas, clie
 
 
 def _measures(**after: float) -> list[Measure]:
-    names = {"wait_all_p50": 600.0, "wait_all_p95": 7200.0, "allocated": 0.8, "finished": 10.0, "preemptions": 2.0}
+    names = {"wait_all_p50": 600.0, "wait_all_p95": 7200.0, "allocated": 0.8, "finished": 10.0, "completion": 14400.0, "preemptions": 2.0}
     kinds: dict[str, Any] = {"allocated": "percent", "finished": "count", "preemptions": "count"}
     return [Measure(key, key, kinds.get(key, "seconds"), value, after.get(key, value)) for key, value in names.items()]
 
@@ -384,6 +390,8 @@ def test_the_summary_says_what_differs_first():
         "1 more job finishes, the allocated share of GPUs stays at 80.0% and the number of preemptions falls from 2 to 0.",
         "Team b gains most (mean queue time 2 h → 10 min); team c loses most (0 s → 1 min).",
     ]
+    shorter = summary(_measures(completion=10800.0), [])[-1].replace("\N{NO-BREAK SPACE}", " ")
+    assert shorter.endswith("stays at 80.0% and the mean completion time falls from 4 h to 3 h.")
     lost = summary(_measures(finished=9.0), [TeamWait("a/b", 0.0, 0.0), TeamWait("a/c", 0.0, 30.0)])
     assert lost[-1].replace("\N{NO-BREAK SPACE}", " ") == "Team c loses most (mean queue time 0 s → 30 s)."
 
