@@ -15,6 +15,7 @@ ROWS: tuple[tuple[str, str, str, float, float, int, str, list[str], int | None],
     ("Incident", "incidents", "*", 1, 1, 0, "warning", ["operator"], 120),
     ("Straggler", "stragglers", "*", 1, 1, 0, "warning", ["operator"], None),
     ("Service over its objective", "service_breaches", "*", 1, 1, 0, "warning", ["operator", "team_lead"], None),
+    ("Scale-up is late", "scale_ups_late", "*", 1, 1, 0, "warning", ["operator", "team_lead"], None),
     ("Telemetry is stale", "telemetry_age", "*", 60, 30, 0, "critical", ["operator"], 30),
     ("Scheduler is overdue", "scheduler_overdue", "", 1, 1, 0, "critical", ["operator"], 15),
 )

@@ -374,8 +374,8 @@ def test_an_alert_rule_counts_them_by_team(answers: Answers, personas: Personas)
 
     figures = figures_now(now=NOON, wanted=["service_breaches"])["service_breaches"]
     assert (figures[""], figures["acme/research/nlp"], figures["acme/research/vision"]) == (1, 1, 0)
-    (default,) = (row for row in default_rules() if row["figure"] == "service_breaches")
-    assert default["told"] == ["operator", "team_lead"]
+    defaults = [row for row in default_rules() if row["figure"] in ("service_breaches", "scale_ups_late")]
+    assert [row["told"] for row in defaults] == [["operator", "team_lead"]] * 2
     watched = rule(figure="service_breaches", threshold=1, clear_at=1)
     alert = Alert(rule=watched, subject="acme/research/nlp")
     assert [lead.address for lead in leads_of(personas.access("team_lead"), alert)] == [f"/jobs/{level.job.public_id}/"]
