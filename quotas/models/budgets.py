@@ -51,6 +51,7 @@ class Budget(models.Model):
     warned_at = MomentField(null=True, blank=True, help_text="In this period.")
     stopped_at = MomentField(null=True, blank=True, help_text="Since when it is used up, in this period.")
     excepted = models.BooleanField(default=False, help_text="An exception lets work start although it is used up.")
+    untold = models.CharField(max_length=8, blank=True, default="", help_text="What it has turned to, on which nobody has acted yet.")
     revision = models.PositiveIntegerField(default=1)
 
     class Meta:

@@ -146,7 +146,7 @@ class Turned:
 
 
 def budgets_turn(*, now: datetime) -> list[Turned]:
-    """Count what was used since the last turn. Returns what has changed."""
+    """Count what was used since the last turn. Returns what has changed, and what nobody has acted on yet."""
     keys = list(Budget.objects.filter(removed_at__isnull=True).order_by("pk").values_list("pk", flat=True))
     rates = price_book() if keys else None
     found = []
@@ -158,7 +158,7 @@ def budgets_turn(*, now: datetime) -> list[Turned]:
 
 
 def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> Turned | None:
-    """Bring one budget up to date."""
+    """Bring one budget up to date. What it has turned to is told until somebody has acted on it (`untold`): its process may end before."""
     rates = rates or price_book()
     with transaction.atomic():
         budget = Budget.objects.select_for_update(of=("self",)).select_related("quota").filter(pk=key, removed_at__isnull=True).first()
@@ -167,12 +167,13 @@ def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> 
         _count_days(budget, rates, now)
         (standing,) = standings([budget], rates, now)
         what = _thresholds(budget, standing, now)
-        budget.save(update_fields=["period_start", "counted_to", "warned_at", "stopped_at", "excepted"])
+        budget.untold = what or (budget.untold if _holds(budget.untold, standing.state) else "")
+        budget.save(update_fields=["period_start", "counted_to", "warned_at", "stopped_at", "excepted", "untold"])
         if what:
             facts = {"used": standing.used, "amount": budget.amount, "percent": standing.percent}
             _record(SYSTEM, f"budget.{what}", budget, after=facts)
             _tell(budget)
-    return Turned(standing, what) if what else None
+    return Turned(standing, budget.untold) if budget.untold else None
 
 
 def _count_and_tell(actor: Actor, budget: Budget, now: datetime) -> None:
@@ -230,6 +231,13 @@ def _thresholds(budget: Budget, standing: Standing, now: datetime) -> str:
     if was_stopped and state != "stopped":
         return "resumed"
     return "warned" if warns else ""
+
+
+def _holds(untold: str, state: str) -> bool:
+    """Whether what nobody has acted on is still so: usage may have been counted anew, or the amount raised."""
+    if untold == "warned":
+        return state not in ("within", "ended")
+    return (state == "stopped") == (untold == "stopped")
 
 
 def budget_facts(budget: Budget) -> dict[str, Any]:

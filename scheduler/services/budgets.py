@@ -54,7 +54,7 @@ def budget_seen(sender: object, *, turned: Turned, actor: Actor, now: datetime, 
 
 
 def budget_act(*, turned: Turned, actor: Actor = SYSTEM, now: datetime) -> None:
-    """`actor`, whose change of the budget brought it about, is not notified."""
+    """`actor`, whose change of the budget brought it about, is not notified. Of two at once one is undone: it has been acted on."""
     budget = turned.standing.budget
     news = News()
     with transaction.atomic():
@@ -66,6 +66,9 @@ def budget_act(*, turned: Turned, actor: Actor = SYSTEM, now: datetime) -> None:
         budget_acted.send(Budget, turned=turned, title=title, text=text, actor=actor, now=now)
         news.publish()
         lease_want()
+        # Last, behind the locks of jobs: what adds up the ledger again takes them in this order.
+        if not Budget.objects.filter(pk=budget.pk, untold=turned.what).update(untold=""):
+            transaction.set_rollback(True)
 
 
 def _wind_down(budget: Budget, now: datetime, news: News) -> None:

@@ -19,7 +19,7 @@ from quotas.selectors.budgets import period_at, standings, stops_now
 from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_change, budget_count, budget_create, budgets_turn, exception_end, exception_grant
 from scheduler.models import Job, JobState, Notice, Outlook
-from scheduler.services.budgets import budgets_step
+from scheduler.services.budgets import budget_act, budgets_step
 from scheduler.services.forecasts.outlooks import told_undue
 from tests import builders
 from tests.builders import NOON
@@ -121,6 +121,28 @@ def test_it_warns_once_then_stops_and_jobs_wait_with_the_reason() -> None:
         "Budget near its limit",
         "Budget used up",
     ]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_ends_between_count_and_notice_leaves_it_to_the_next() -> None:
+    fleet, found = busy(1.01)
+    lead = builders.person("lead", email="")
+    builders.role(lead, "team_lead", found.quota)
+    (turned,) = budgets_turn(now=fleet.now)  # and its process ends
+    assert not Notice.objects.exists()
+
+    assert budgets_step(now=fleet.now) == 1
+    assert [notice.user for notice in Notice.objects.all()] == [lead]
+    # One that had counted it, too, and comes to it later.
+    budget_act(turned=turned, now=fleet.now)
+    assert (Notice.objects.count(), budgets_step(now=fleet.now)) == (1, 0)
+
+
+@pytest.mark.parametrize(("untold", "amount", "told"), [("warned", 1_000_000, []), ("stopped", 1_000_000, []), ("resumed", 1, ["stopped"])])
+def test_what_is_no_longer_so_is_not_told_later(untold: str, amount: int, told: list[str]) -> None:
+    fleet, found = busy(1)
+    Budget.objects.filter(pk=found.pk).update(untold=untold, amount=amount)
+    assert [one.what for one in budgets_turn(now=fleet.now)] == told
 
 
 @pytest.mark.parametrize("way", ["a lower amount", "the end of its exception", "a new budget"])
