@@ -124,7 +124,9 @@ class Ground:
             charged = _charged(cycle, work, work.quota_type)
             return charged._replace(at=wait, stands=own.workers, after=own.after, others=others, backfilled=own.backfilled)
         charged = _charged(cycle, work, next(iter(work.types or work.form.types), 0))
-        waits = charged._replace(reasons=Blockers(cycle, foresees=True).of(work), never=work.order in cycle.waiting.static)
+        power = cycle.cluster.power
+        never = work.order in cycle.waiting.static or (power is not None and power.never(work) is not None)
+        waits = charged._replace(reasons=Blockers(cycle, foresees=True).of(work), never=never)
         if waits.never or not dated:
             return waits
         found = next((entry.date for entry in cycle.book.entries if entry.work is work), None) or self._line.date(cycle, work)
@@ -207,6 +209,7 @@ class Line:
             if place % self.copy_every == 0:
                 self.copies.append(ahead.copy())
             ahead.reserve(one.at, one.length, one.places)
+            ahead.foresee(one.at, one.stays, one.places)
         self.copies.append(ahead)
         self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
 
@@ -270,6 +273,7 @@ class Line:
         ahead = self.copies[nearest].copy()
         for one in self.dates[nearest * self.copy_every : count]:
             ahead.reserve(one.at, one.length, one.places)
+            ahead.foresee(one.at, one.stays, one.places)
         return ahead
 
 

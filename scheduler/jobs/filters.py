@@ -21,6 +21,7 @@ BLOCKERS = {
     "order": "Jobs ahead of it take the GPUs",
     "reservation": "Would delay a reservation",
     "window": "Kept for a window",
+    "power": "Power cap",
     "victims": "No preemptible work frees enough GPUs",
     "balance": "Would leave another team worse off",
     "worth": "Too much work would be lost",

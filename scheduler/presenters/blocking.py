@@ -222,6 +222,14 @@ def _window(reason: Reason, *_: Any) -> Sentence:
     return f"{reason['window']} must be over, or this job be sure to end before it begins, by a shorter limit", None
 
 
+def _power(reason: Reason, *_: Any) -> Sentence:
+    if reason.get("never"):
+        return "it never starts like this: fewer GPUs, a shorter limit, or a higher cap would help", None
+    if reason["needed_watts"] > reason["cap_watts"]:
+        return "the cap must end or be raised; fewer GPUs, or a limit that ends before it begins, would help", _moment(reason.get("end"))
+    return "running jobs of the pool must end, or the cap end or be raised; fewer GPUs, or a limit that ends before it begins, would help", None
+
+
 # Its turn, and what it waits for whatever the fleet has
 
 
@@ -296,6 +304,7 @@ _WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
     "topology": _topology,
     "reservation": _reservation,
     "window": _window,
+    "power": _power,
     "share": _share,
     "victims": _victims,
     "balance": _balance,

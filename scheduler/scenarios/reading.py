@@ -7,7 +7,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
-from scheduler.engine.model.values import CLASSES, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
+from scheduler.engine.model.values import CLASSES, NO_POWER, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
 
 from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, whole
 from .faults import Bad, Fault, ScenarioError
@@ -15,11 +15,12 @@ from .fields import Codec, Field, listed, optional, record, with_defaults_of
 from .jobs import JobReader, Row
 from .nodes import MOST_GPUS, read_nodes, read_topology
 from .places import Places
+from .power import power_codec
 from .quotas import read_quotas, window_codec
 from .written import Unusual, carefully, decoded, decoder
 
 FORMAT = "gpufleet-scenario/1"
-TOP_KEYS = ("format", "now", "settings", "topology", "nodes", "quotas", "reservations", "demand", "jobs")
+TOP_KEYS = ("format", "now", "settings", "topology", "nodes", "quotas", "reservations", "demand", "power", "jobs")
 
 
 _decoder = decoder(TOP_KEYS, "jobs", Row)
@@ -56,6 +57,7 @@ def _scenario(raw: dict[str, Any], *, swiftly: bool = False) -> Scenario:
     window = window_codec(now, topology, named_quotas, fleet)
     windows = bad.named(window.read, raw.get("reservations", []), "reservations", "reservation")
     demand = read_demand(raw.get("demand", []), topology, bad)
+    power = bad.take(power_codec(now, fleet).read, raw["power"], "power") if "power" in raw else NO_POWER
     reader = JobReader(now, topology.all_levels, quotas, named_quotas, Places(nodes, named(raw.get("nodes")), now))
     rows = raw.get("jobs", [])
     jobs = reader.read_all(rows) if swiftly else [job for _, job in bad.named(reader.read, rows, "jobs", "job").values()]
@@ -63,7 +65,7 @@ def _scenario(raw: dict[str, Any], *, swiftly: bool = False) -> Scenario:
         raise ScenarioError(bad.faults())
     in_order = sorted((one for _, one in windows.values()), key=attrgetter("start", "name"))
     jobs.sort(key=attrgetter("submitted", "name"))
-    return Scenario(now, settings, topology, nodes, quotas, tuple(in_order), demand, tuple(jobs))
+    return Scenario(now, settings, topology, nodes, quotas, tuple(in_order), demand, tuple(jobs), power or NO_POWER)
 
 
 def named(rows: Any) -> frozenset[str]:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from scheduler.engine.model.plan import Stand
-from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Scenario
+from scheduler.engine.model.values import NO_POWER, QUEUED, Job, Kind, Placed, Scenario
 
 from .checkers import spell_instant
 from .jobs import job_tables
 from .kinds import kind_codec
 from .nodes import TOPOLOGY, node_codec
+from .power import power_codec
 from .quotas import quota_codec, window_codec
 from .reading import FORMAT, SETTINGS, demand_codec
 
@@ -28,7 +29,8 @@ def spelt_rest(scenario: Scenario) -> dict[str, Any]:
     """What changes seldom: nodes, quotas and what belongs to them."""
     topology = scenario.topology
     node, quota, window, part = node_codec(topology, 0), quota_codec(0), window_codec(0, topology, (), None), demand_codec(topology)
-    return {
+    power = {"power": power_codec(0, None).write(scenario.power)} if scenario.power != NO_POWER else {}
+    return power | {
         "topology": TOPOLOGY.write(topology),
         "nodes": [node.write(one) for one in scenario.nodes],
         "quotas": [quota.write(one) for one in scenario.quotas],

@@ -230,6 +230,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "topology": {"level": "leaf", "domain": "north/s1/l1", "room": 1, "needed": 2, "each": 4},
     "reservation": {"holder": "j-9", "at": "2026-11-20T14:00:00Z"},
     "window": {"window": "class floor", "start": "2026-11-20T14:00:00Z", "kept": 4},
+    "power": {"pool": "a", "cap_watts": 9000, "left_watts": 400, "needed_watts": 5600, "start": "2026-11-20T14:00:00Z"},
     "victims": {"quota": OURS, "above": [THEIRS]},
     "balance": {"quota": OURS, "other": THEIRS},
     "shortage": {"guaranteed": 16, "healthy": 12},

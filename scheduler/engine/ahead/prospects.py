@@ -2,11 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.values import Preemptible
+from ..rules.power import Draw, Power, stays_of
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Seat
@@ -21,7 +24,38 @@ from .stays import NOWHERE, Held, Stays
 if TYPE_CHECKING:
     from ..state.planning import Cycle
 
+MOST_OPENINGS = 256  # of capped pools that are tried for one date
 MANY = 64  # jobs that changed from which a look-ahead is made anew
+
+
+class UnderCaps(NamedTuple):
+    """What power caps say of one job. Moments are counted in milliseconds from now."""
+
+    power: Power
+    asked: Mapping[str | None, int]  # milliwatts by pool
+    stays: int
+    others: Mapping[str | None, Sequence[Draw]]
+
+    def _opens(self, pool: str | None, moment: int) -> int | None:
+        return self.power.opens(pool, self.asked[pool], self.power.now + moment, self.stays, self.others.get(pool, ()))
+
+    def off(self, moment: int) -> int:
+        """The nodes of pools that are closed to it at a moment."""
+        return sum_of(self.power.nodes[pool] for pool in self.asked if self._opens(pool, moment) != self.power.now + moment)
+
+    def closes(self, nodes: Iterable[int], moment: int) -> bool:
+        """Whether one of these nodes is in such a pool."""
+        off = self.off(moment)
+        return bool(off) and any(off >> node & 1 for node in nodes)
+
+    def next_opening(self, moment: int) -> int | None:
+        """When the next of the pools that are closed at a moment lets it in."""
+        opening = [self._opens(pool, moment) for pool in self.asked]
+        return min([at - self.power.now for at in opening if at is not None and at > self.power.now + moment], default=None)
+
+
+def sum_of(masks: Iterable[int]) -> int:
+    return reduce(or_, masks, 0)
 
 
 class Prospects(ABC):
@@ -38,6 +72,10 @@ class Prospects(ABC):
     @abstractmethod
     def entries(self) -> list[Entry]:
         """What is kept, in order."""
+
+    @abstractmethod
+    def all_kept(self) -> list[Entry]:
+        """What is kept for those who wait."""
 
     @property
     def ahead(self) -> Lookahead:
@@ -190,7 +228,7 @@ class Prospects(ABC):
             cpus, memory = role.cpu_milli, role.host_memory_mib
             if all(rehearsal.host_suffices(count * cpus, count * memory, node, bound.at, length) for node, count in counts):
                 return bound
-        found = rehearsal.earliest(work, quota_type, bound.at, length, banned)
+        found = self._tried(ahead, rehearsal, work, quota_type, bound.at, length, banned)
         if found is None:
             return None
         at, seats = found
@@ -239,8 +277,59 @@ class Prospects(ABC):
         found = self.counted(ahead, work, quota_type, length, banned)
         return (found, banned) if found is not None and windows.lets(cluster, work, quota_type, milli, now + found.at) else None
 
+    def _tried(
+        self, ahead: Lookahead, rehearsal: Rehearsal, work: Work, quota_type: int, since: int, length: int, banned: int
+    ) -> tuple[int, tuple[Seat, ...]] | None:
+        """The first moment at which it finds a place, where the power caps let it."""
+        under = self._under_caps(ahead, work, quota_type)
+        if under is None:
+            return rehearsal.earliest(work, quota_type, since, length, banned)
+        for _ in range(MOST_OPENINGS):
+            found = rehearsal.earliest(work, quota_type, since, length, banned | under.off(since))
+            if found is not None and not under.closes([seat.node for seat in found[1]], found[0]):
+                return found
+            later = under.next_opening(since)
+            if found is not None and found[0] > since:
+                later = found[0] if later is None else min(later, found[0])
+            if later is None:
+                return None
+            since = later
+        return None
+
+    def _under_caps(self, ahead: Lookahead, work: Work, quota_type: int) -> "UnderCaps | None":
+        """What the power caps say of a job at each moment; None where there are none."""
+        power = self.cycle.cluster.power
+        if power is None:
+            return None
+        asked = power.asked(work, quota_type, work.missing_milli(quota_type))
+        now = self.cycle.now
+        kept = [(now + entry.at, stays_of(entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
+        return UnderCaps(power, {pool: more for pool, more in asked.items() if more}, stays_of(work), power.draws([*kept, *ahead.foreseen]))
+
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
-        """The soonest by whole GPUs, off some nodes and from a moment on: when the last of its roles could start, each looked at alone."""
+        """The soonest by whole GPUs, off some nodes and from a moment on, where the power caps let it."""
+        found = self._counted(ahead, work, quota_type, length, banned, since)
+        under = None if found is None else self._under_caps(ahead, work, quota_type)
+        if under is None:
+            return found
+        begun = ahead.now - self.cycle.now  # moments of a look-ahead count from there
+        for _ in range(MOST_OPENINGS):
+            if found is None or not under.closes([node for node, _ in found.places], begun + found.at):
+                return found
+            again = self._counted(ahead, work, quota_type, length, banned | under.off(begun + found.at), found.at)
+            if again is not None and again.at == found.at:
+                return again
+            later = under.next_opening(begun + found.at)
+            later = None if later is None else later - begun
+            if again is not None:
+                later = again.at if later is None else min(later, again.at)
+            if later is None:
+                return None
+            found = self._counted(ahead, work, quota_type, length, banned, later)
+        return None
+
+    def _counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int, since: int) -> Date | None:
+        """When the last of its roles could start, each looked at alone."""
         width = work.form.width
         level = self.cycle.grid.levels[width] if width >= 0 else None
         last = Date(0, [], ())

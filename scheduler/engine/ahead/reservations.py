@@ -167,7 +167,8 @@ class Book(Prospects):
         never = only_now and not self._entries and self.finds_no_room_ever(work, quota_type)
         found = None if never else self.earliest(self.ahead, work, quota_type)
         if only_now and (found is None or found.at):
-            self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
+            if self.cycle.cluster.power is None:  # under a cap who stays longer may find room where another one does not
+                self._full[work.form.shape, quota_type] = (len(self.cycle.cluster.journal), self.length(work))
             return None
         if found is None:
             self.per_type[quota_type] = self.per_type.get(quota_type, 0) + 1
@@ -194,6 +195,18 @@ class Book(Prospects):
             if not self._by_node[node]:
                 del self._by_node[node]
 
+    def ahead_of(self, work: Work, quota_type: int, milli: int) -> list[Entry]:
+        """What is kept that binds so much more of a job."""
+        entries = self.entries
+        if not entries:
+            return entries
+        own, inside = self._asked_at.get(work.order, len(entries)), self.cycle.tree.within_guarantee(work.charged_leaf, quota_type, milli)
+        return [entry for entry in entries if not _stands(entry) and entry.work is not work and _binds(self, entry, own, inside, work)]
+
+    def all_kept(self) -> list[Entry]:
+        """What is kept for those who wait."""
+        return [entry for entry in self._entries if not _stands(entry)]
+
     def lenders(self) -> list[Work]:
         """Who stands in a gap and would leave it on short notice."""
         journal = self.cycle.cluster.journal
@@ -210,6 +223,11 @@ class Book(Prospects):
         """Whether a job of its shape that would stay no longer found no room now, and nothing has come free since."""
         known = None if work.seats else self._full.get((work.form.shape, quota_type))
         return known is not None and known[0] == len(self.cycle.cluster.journal) and known[1] <= self.length(work)
+
+
+def _stands(entry: Entry) -> bool:
+    """Whether its holder has its place by now."""
+    return bool(entry.work.seats) and not entry.work.degraded
 
 
 def _is_counted(book: Book, work: Work) -> bool:

@@ -40,6 +40,7 @@ REASONS = {
     "topology": "No domain of the required level has enough free GPUs.",
     "reservation": "The job would delay a reservation ahead of it.",
     "window": "Capacity is kept for a window that starts before the job can end.",
+    "power": "A power cap would be exceeded while the job may run.",
     "share": "The job is above its fair share and may use only idle GPUs.",
     "victims": "No preemptible work would free enough GPUs.",
     "balance": "Reclaiming would leave the other team worse off than this one.",

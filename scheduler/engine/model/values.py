@@ -173,6 +173,25 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerCap:
+    """So many watts at most, drawn by the GPUs of a pool, or of the whole fleet, from one instant to another."""
+
+    pool: str | None
+    watts: int
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCaps:
+    gpu_watts: tuple[tuple[str, int], ...] = ()  # rated, by GPU type
+    caps: tuple[PowerCap, ...] = ()  # by (start, pool)
+
+
+NO_POWER = PowerCaps()
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """A part of the usual demand: its share in millionths and the gang it asks for."""
 
@@ -361,3 +380,4 @@ class Scenario:
     windows: tuple[Window, ...]  # by (start, name)
     demand: tuple[Demand, ...]
     jobs: tuple[Job, ...]  # by (submitted, name)
+    power: PowerCaps = NO_POWER

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..ahead.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..model.reasons import Reason, reason
 from ..place.seating import fit
-from ..rules.gates import open_leaf
+from ..rules.gates import kept_clear, open_leaf
 from ..search.evicting import delaying_none
 from ..state.fleet import Seat
 from ..state.form import Form
@@ -203,8 +203,8 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
     leaf, closed = open_leaf(cycle, work, quota_type, milli)
     if closed:
         return Look(REFUSED, closed[0])
-    if windows.upcoming:
-        refused, banned = windows.gate(cycle.cluster, work, quota_type, milli)
+    if windows.upcoming or cycle.cluster.power is not None:
+        refused, banned = kept_clear(cycle, work, quota_type, milli)
         if refused is not None:
             return Look(REFUSED, refused)
     kept = bool(book.entries)
@@ -218,7 +218,8 @@ def _look(cycle: Cycle, work: Work, quota_type: int) -> Look:
             return Look(REFUSED, held_back(book, work, quota_type, milli, crowded[0]))
         return Look(STARTED, None, seats, leaf, backfilled=True)
     if banned and fit_any(cycle, work, quota_type, 0) is not None:
-        return Look(REFUSED, windows.block_reason(cycle.cluster, work, quota_type, milli))
+        capped = None if cycle.cluster.power is None else cycle.cluster.power.reason(cycle, work, quota_type, milli)
+        return Look(REFUSED, capped or windows.block_reason(cycle.cluster, work, quota_type, milli))
     return Look(REFUSED if banned or work.evicted else NO_ROOM)
 
 

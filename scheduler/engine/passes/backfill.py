@@ -30,6 +30,8 @@ def keep(cycle: Cycle, work: Work, types: tuple[int, ...], *, heads: bool = Fals
     book = cycle.book
     if book.asks(work):
         return
+    if cycle.cluster.power is not None and cycle.cluster.power.never(work) is not None:
+        return
     hopeful = [quota_type for quota_type in types if book.room_for_more(quota_type) and _may_have_a_date(cycle, work, quota_type, heads=heads)]
     if not hopeful:
         return

@@ -11,7 +11,7 @@ from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
-from ..rules.gates import closed_gate
+from ..rules.gates import closed_gate, kept_clear
 from ..rules.times import overdue
 from ..search.clearable import Cost, Need, cost_of
 from ..search.evicting import Target, delaying_none, place_in, targets
@@ -196,8 +196,8 @@ def _carry_out(cycle: Cycle, work: Work, quota_type: int, target: Target, moved:
 def _all_placed(cycle: Cycle, work: Work, quota_type: int, milli: int, target: Target, moved: list[Work], why: Reason) -> bool:
     """Seat the job and then those who are moved, as far as it goes."""
     cluster = cycle.cluster
-    kept_clear, banned = cluster.windows.gate(cluster, work, quota_type, milli)
-    if kept_clear is not None:
+    refused, banned = kept_clear(cycle, work, quota_type, milli)
+    if refused is not None:
         return False
     leaves = [(one, one.charged_leaf, one.quota_type, one.missing_like_now(), one.why if one.fresh else why) for one in moved]
     for one in moved:
@@ -225,8 +225,8 @@ def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[
     """A place for a job that is moved, idle or freed by an earlier decision, in nobody's way: neither a window's nor that of a reservation."""
     cluster = cycle.cluster
     milli = one.form.wants_milli(wants, quota_type)
-    kept_clear, banned = cluster.windows.gate(cluster, one, quota_type, milli)
-    if kept_clear is not None:
+    refused, banned = kept_clear(cycle, one, quota_type, milli)
+    if refused is not None:
         return None
     for view in cycle.fleet.views():
         mark = cluster.mark()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from ..model.reasons import Reason, counted, reason
 from ..place.placement import Placer
 from ..place.seating import fit
-from ..rules.gates import closed_gate, limit_gate, open_leaf
+from ..rules.gates import closed_gate, kept_clear, limit_gate, open_leaf
 from ..rules.held_gates import held_gate
 from ..rules.legality import ANY_SIZE, Reclaim
 from ..rules.order import QueueOrder
@@ -140,8 +140,8 @@ class Growth:
         cycle, work, cluster = self.cycle, self.work, self.cycle.cluster
         if any(gate(cycle, work, self.leaf, self.quota_type, self.asked) is not None for gate in (closed_gate, held_gate)):
             return None
-        kept_clear, banned = cluster.windows.gate(cluster, work, self.quota_type, self.milli)
-        if kept_clear is not None:
+        refused, banned = kept_clear(cycle, work, self.quota_type, self.milli)
+        if refused is not None:
             return None
         for node in cycle.book.nodes:
             banned |= 1 << node  # a place kept for a minimum is not for anyone's surplus

@@ -52,7 +52,9 @@ class Test:
         self.cycle, self.choice, self.hopeful, self.inside = cycle, choice, hopeful, inside
         self.everyone = cycle.turn != FAIR
         windows = cycle.cluster.windows
-        self.by_job = bool(windows.lasting or windows.upcoming) or cycle.waiting.any_overdue()  # whether two jobs of one form may differ
+        self.by_job = (
+            bool(windows.lasting or windows.upcoming or cycle.cluster.power) or cycle.waiting.any_overdue()
+        )  # whether two jobs of one form may differ
         self._verdicts: dict[tuple[int, Form], bool] = {}  # of jobs without places, by leaf and form
         self._as_of = -1
 

@@ -35,6 +35,15 @@ def closed_gate(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: i
     )
 
 
+def kept_clear(cycle: "Cycle", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
+    """Why a start of so much more now would be in the way of a window, or over a power cap; and the nodes it must stay off."""
+    refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+    if refused is None and cycle.cluster.power is not None:
+        refused, off = cycle.cluster.power.gate(cycle, work, quota_type, milli)
+        banned |= off
+    return refused, banned
+
+
 def limit_gate(tree: Tree, leaf: int, quota_type: int, milli: int) -> Reason | None:
     """Why the path's limits refuse so much more, if they do: the first one."""
     return next(limits_refusing(tree, leaf, quota_type, milli), None) if tree.limited else None

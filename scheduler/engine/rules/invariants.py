@@ -122,6 +122,8 @@ def _check_changes(cluster: Cluster, first: First) -> None:
         raise InvariantBroken("the books of the quota tree do not add up")
     if tree.limited:
         _within_limits(tree, last.used, first.used)
+    if cluster.power is not None:
+        _under_caps(cluster)
 
 
 def _whole_gang(work: Work, grid: Grid) -> None:
@@ -182,6 +184,28 @@ def _shared(grid: Grid, where: tuple[int, int], last: First) -> None:
         raise InvariantBroken(f"{place} is shared out beyond the whole", name)
     if len({part.trust for part in parts}) > 1 and parts[0].mode == "mps":
         raise InvariantBroken(f"{place} is shared across domains of trust", name)
+
+
+def _under_caps(cluster: Cluster) -> None:
+    """No power cap is exceeded at any time by what may run then; what ran before may stay over it."""
+    now, nodes, scenario = cluster.now, cluster.grid.nodes, cluster.scenario
+    watts = dict(scenario.power.gpu_watts)
+    for cap in scenario.power.caps:
+        if cap.end is not None and cap.end <= now:
+            continue
+        at = max(now, cap.start)  # from then on less is drawn, as nobody comes later
+
+        def drawn(work: Work, seats: Sequence[Seat], since: int, at: int = at, pool: str | None = cap.pool) -> int:
+            limit = work.job.limit_ms
+            if at > now and limit is not None and since + limit <= at:
+                return 0
+            inside = (seat for seat in seats if pool in (None, dict(nodes[seat.node].labels).get("pool", "")))
+            return sum([seat.milli * watts[nodes[seat.node].gpu_type] for seat in inside])
+
+        then = sum([drawn(work, work.seats, work.here_since(now)) for work in cluster.works if work.seats])
+        before = [(work, now if (started := work.job.run.started) is None else started) for work in cluster.works if work.first_seats]
+        if then > max(1000 * cap.watts, sum([drawn(work, work.first_seats, since) for work, since in before])):
+            raise InvariantBroken(f"the power cap of {cap.pool or 'the fleet'} is exceeded")
 
 
 def _within_limits(tree: Tree, used: Sequence[list[int]], before: Sequence[list[int]]) -> None:

@@ -8,7 +8,7 @@ from ..model.reasons import Reason, reason
 from ..place.placement import Placer
 from ..place.seating import fit_one, is_alone
 from ..rules.claims import claims
-from ..rules.gates import open_leaf
+from ..rules.gates import kept_clear, open_leaf
 from ..rules.taken_back import TakenInVain
 from ..rules.times import backoff_until
 from ..state.fleet import Seat
@@ -242,7 +242,7 @@ def beside_others(
     leaf, closed = open_leaf(cycle, work, quota_type, milli, claim)
     if closed:
         return closed[-1]
-    refused, banned = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)
+    refused, banned = kept_clear(cycle, work, quota_type, milli)
     if refused is not None:
         return refused
     seats = place(banned)
@@ -347,7 +347,7 @@ def _take_least(
         return refused, others
     # What makes room in the block of a window to come, or where others have a place reserved, makes none for who has to stay off it.
     milli = work.missing_milli(quota_type)
-    off = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, milli)[1]
+    off = kept_clear(cycle, work, quota_type, milli)[1]
     is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
     kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
     for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():

@@ -16,6 +16,7 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.gradient import Gradient, demand_of
 from ..place.unbroken import Blocks
+from ..rules.power import power_of
 from .fleet import Seat, on_gpus
 from .kept import Kept
 from .tree import WINDOW_MARK
@@ -60,6 +61,7 @@ class Cluster:
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.lessons = Lessons()
+        self.power = power_of(self)
 
     @cached_property
     def gradient(self) -> Gradient | None:

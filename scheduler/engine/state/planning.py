@@ -143,7 +143,7 @@ class Cycle:
 
     def window_key(self, work: Work) -> tuple[object, ...]:
         """What the windows to come ask about a job beside its shape: where there are any, two jobs of one shape may differ."""
-        return (work.home, work.form, work.job.limit_ms) if self.cluster.windows.upcoming else ()
+        return (work.home, work.form, work.job.limit_ms) if self.cluster.windows.upcoming or self.cluster.power is not None else ()
 
     def remember(self, key: tuple[Any, ...], value: Any) -> Any:
         self._memo[key] = value

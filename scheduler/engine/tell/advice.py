@@ -46,7 +46,7 @@ class Advisor:
         """What tells jobs of one queue and kind apart when they would start."""
         cycle = self.cycle
         place = next((entry.place for entry in cycle.book.entries if entry.work is work), -1)
-        length = duration(cycle, work) if cycle.book.entries or cycle.cluster.windows.upcoming or work.form.fixed else 0
+        length = duration(cycle, work) if cycle.book.entries or cycle.cluster.windows.upcoming or cycle.cluster.power or work.form.fixed else 0
         return length, place, max(cycle.now, backoff_until(cycle, work))
 
     # What may be changed, the smallest first

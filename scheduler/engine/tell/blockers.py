@@ -12,6 +12,7 @@ from ..passes.consolidate import no_moves, used_up
 from ..passes.repartition import could_serve
 from ..rules.gates import guarantees_refusing, limits_refusing
 from ..rules.legality import Reclaim
+from ..rules.power import Power
 from ..rules.times import may_cause_evictions, overdue, protected_for
 from ..search.evicting import NOTHING
 from ..state.planning import Cycle
@@ -33,7 +34,7 @@ class Blockers:
         settings = cycle.settings
         moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
         self._used_up = used_up(moves) if moves else None
-        self._any_own = bool(cycle.cluster.windows.upcoming) or self._used_up is not None  # beside notes
+        self._any_own = bool(cycle.cluster.windows.upcoming or cycle.cluster.power) or self._used_up is not None  # beside notes
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
         self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
@@ -72,6 +73,8 @@ class Blockers:
             own = {code: found for code, found in own.items() if code not in SPLITTING}
         if cycle.cluster.windows.upcoming and "window" not in own:
             own |= self._window(work)
+        if cycle.cluster.power is not None:
+            own |= self._power(work, cycle.cluster.power)
         if self._used_up is not None and "moves" not in own and self._might_move(work, group):
             own["moves"] = self._used_up
         if ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):
@@ -102,6 +105,17 @@ class Blockers:
             refused, _ = cycle.cluster.windows.gate(cycle.cluster, work, quota_type, work.missing_milli(quota_type))
             if refused is not None:
                 return {"window": refused}
+        return {}
+
+    def _power(self, work: Work, power: Power) -> dict[str, Reason]:
+        """The cap that would keep it from a start now, also where there is no room for it anyway; or that keeps it from a start at any time."""
+        never = power.never(work)
+        if never is not None:
+            return {"power": never}
+        for quota_type in work.open_types:
+            refused, _ = power.gate(self.cycle, work, quota_type, work.missing_milli(quota_type))
+            if refused is not None:
+                return {"power": refused}
         return {}
 
     def _has_room(self, work: Work, group: Reasons) -> bool:

@@ -93,7 +93,7 @@ def _waiting(cycle: Cycle) -> tuple[Waiting, ...]:
     for work in anew:
         if (work.seats and not work.degraded) or work.state == "stopping":
             entries.pop(work, None)
-        elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale:
+        elif changed is not None or forecast.advises_all or work in own or work.seats or work.stale or cycle.cluster.power:
             entries[work] = _entry(cycle, forecast, blockers, work)
         else:
             if work.form is not form or work.home != home:  # neighbours are often alike

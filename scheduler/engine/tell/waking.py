@@ -23,6 +23,8 @@ def next_wake(cycle: Cycle, before: int | None = None) -> int | None:
     times += [at for work in _may_wake(cycle, touched) for at in wakes.times_of(cycle, work)]
     if cluster.scenario.windows:
         times += cluster.windows.times()
+    if cluster.power is not None:
+        times += cluster.power.times()
     times += [at + HOUR_MS for at in cycle.grid.repartitioned]
     if cycle.continues:
         times.append(now + NEXT_PLAN_MS)

@@ -8,6 +8,7 @@ from typing import Any
 from .legal_idle import idle_violations
 from .legal_order import order_violations
 from .legal_places import place_violations
+from .legal_power import cap_violations
 from .legal_rights import right_violations
 from .legal_times import time_violations
 from .legal_windows import window_violations, without_released
@@ -42,7 +43,9 @@ def check_plan(scenario: Json, plan: Json, plan_of: Callable[[Json], Json] | Non
         found += right_violations(scenario, plan)
         found += time_violations(world, plan, final)
         found += window_violations(world, plan, final)
-        found += idle_violations(world, plan, final, lambda more: plan_of is not None and _undone(after, more, plan_of))
+        found += cap_violations(scenario, world, final)
+        if not (scenario.get("power") or {}).get("caps"):  # else who waits may have to leave watts
+            found += idle_violations(world, plan, final, lambda more: plan_of is not None and _undone(after, more, plan_of))
         found += order_violations(scenario, plan)
     found += _waiting(world, plan, final)
     return found

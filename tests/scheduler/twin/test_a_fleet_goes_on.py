@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from .builders import job, node, quota
+from .builders import H100, job, node, quota
 from .laws import LAWS
 from .legal import check_plan
 from .planner import plan_of
@@ -28,8 +28,8 @@ class Fleet(RuleBasedStateMachine):
         self.told: Json = {}
         self.layouts: list[Json] = []  # decided, and waiting for somebody to leave
 
-    @initialize(spine=st.booleans(), split=st.booleans())
-    def begin(self, spine: bool, split: bool) -> None:
+    @initialize(spine=st.booleans(), split=st.booleans(), capped=st.sampled_from([None, None, 3000, 6000]))
+    def begin(self, spine: bool, split: bool, capped: int | None) -> None:
         nodes = [node(f"n{number}", 4, path={"leaf": f"l{number // 2}"} if spine else {}) for number in range(4)]
         if split:
             nodes[3]["mig"] = [{"gpu": 3, "instances": [{"profile": "3g.40gb", "start": 4}, {"profile": "1g.10gb", "start": 0}]}]
@@ -42,6 +42,8 @@ class Fleet(RuleBasedStateMachine):
             "quotas": [quota("a", 6), quota("b", 10), quota("b/c", 4, parent="b"), quota("b/d", 4, parent="b", weight=2)],
             "jobs": [],
         }
+        if capped:
+            self.world["power"] = {"gpu_watts": {H100: 700}, "caps": [{"watts": capped, "start": 0, "end": 600}, {"watts": 9000, "start": 300}]}
 
     @rule(
         leaf=st.sampled_from(LEAVES),
@@ -112,6 +114,8 @@ class Fleet(RuleBasedStateMachine):
             if one.get("limit_s") and one.get("state") == "running" and -one["started"] >= one["limit_s"]:
                 self.world["jobs"].remove(one)
             one["leaving"] = []
+        for cap in (self.world.get("power") or {}).get("caps") or []:
+            cap.update({key: cap[key] - seconds for key in ("start", "end") if key in cap})
         if any(other.get("state") == "stopping" for other in self.world["jobs"]):
             return
         for decision in self.layouts:

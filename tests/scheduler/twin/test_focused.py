@@ -5,6 +5,7 @@ import pytest
 from .focused import ahead_random, growth_random, lost_random, promised_random, split_random, step_random, thinned_random, window_random
 from .laws import LAWS
 from .planner import plan_of
+from .powered import powered_random
 
 fixed_seeds = pytest.mark.parametrize("seeds", [pytest.param(range(15), id="few"), pytest.param(range(15, 130), id="more", marks=pytest.mark.soak)])
 # Seeds beyond the fixed set that once broke a law.
@@ -42,6 +43,13 @@ def test_anything_with_workers_lost_keeps_every_law(law: str, seeds: range):
 def test_boards_that_are_split_anew_keep_every_law(law: str, seeds: range):
     for seed in [*seeds, *ONCE_FAILED_SPLIT]:
         assert LAWS[law](split_random(seed)) == [], f"split_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+@fixed_seeds
+def test_power_caps_keep_every_law(law: str, seeds: range):
+    for seed in seeds:
+        assert LAWS[law](powered_random(seed)) == [], f"powered_random({seed})"
 
 
 def test_the_scenarios_about_split_boards_evict_for_a_new_layout():

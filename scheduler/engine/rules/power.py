@@ -1,0 +1,316 @@
+"""Power caps of pools: what more may draw, and from when on.
+
+What stands draws the rated watts of its GPUs until its limit ends, or for ever where it has none; what a pool's caps allow is watts by time.
+More starts, grows or moves there only if all that stands, and what is kept for jobs ahead of it, stays below each cap for as long as it may
+run itself. All that a job asks for is held against each pool in which it gets a GPU. What leaves counts no more: nobody is evicted for a cap.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import accumulate, pairwise
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from ..model.reasons import Reason, reason
+from ..model.spelling import spell_instant
+from ..model.values import NO_POWER, PowerCap
+from ..state.tree import NEVER
+from ..state.work import Work
+
+if TYPE_CHECKING:
+    from ..state.cluster import Cluster
+    from ..state.planning import Cycle
+
+DAY_MS = 86_400_000
+Draw: TypeAlias = tuple[int, int, int]  # milliwatts, from an instant, to another
+Places: TypeAlias = Iterable[tuple[int, int]]  # (node, milli-GPU)
+
+
+class Stretch(NamedTuple):
+    """A time in which what is allowed and what is drawn of a pool does not change."""
+
+    start: int
+    end: int
+    cap: PowerCap
+    drawn: int  # in milliwatts
+
+    @property
+    def left(self) -> int:
+        return self.cap.watts * 1000 - self.drawn
+
+
+class Power:
+    """The capped pools of one plan, and who stands in them. It follows what the plan changes."""
+
+    def __init__(self, cluster: "Cluster") -> None:
+        scenario, grid = cluster.scenario, cluster.grid
+        self.cluster, self.grid = cluster, grid
+        self.now = scenario.now
+        self.horizon = scenario.now + scenario.settings.window_horizon_ms
+        self.caps: dict[str | None, list[PowerCap]] = {}  # by pool; None: the whole fleet
+        for cap in scenario.power.caps:
+            if cap.end is None or cap.end > self.now:
+                self.caps.setdefault(cap.pool, []).append(cap)
+        rated = dict(scenario.power.gpu_watts)
+        self.watts = [rated.get(node.gpu_type, 0) for node in grid.nodes]  # of a GPU, by node
+        self.nodes = {pool: reduce(or_, (1 << node for node, name in enumerate(grid.pool_of) if pool in (None, name)), 0) for pool in self.caps}
+        self._read = 0  # so much of the cluster's journal is known
+        self._sums: dict[str | None, tuple[list[int], list[int]]] = {}
+        self._drawn: dict[str | None, dict[int, int]] = {pool: {} for pool in self.caps}  # milliwatts by when those who draw them are gone
+        self._mine: dict[Work, list[tuple[str | None, int, int]]] = {}  # (pool, when it is gone, milliwatts)
+        self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
+        self._never: dict[tuple[object, ...], Reason | None] = {}
+        for work in cluster.works:
+            if work.seats:
+                self._count(work)
+
+    def times(self) -> Iterator[int]:
+        """When a cap begins or ends."""
+        for caps in self.caps.values():
+            for cap in caps:
+                yield cap.start
+                if cap.end is not None:
+                    yield cap.end
+
+    # What is drawn
+
+    def gone_by(self, work: Work) -> int:
+        """When it has left at the latest, by its limit; one that is over it is there as of now."""
+        return max(self.now + 1, self.cluster.windows.ends(work))
+
+    def pools_of(self, node: int) -> Iterator[str | None]:
+        if None in self.caps:
+            yield None
+        if self.grid.pool_of[node] in self.caps:
+            yield self.grid.pool_of[node]
+
+    def by_pool(self, places: Places) -> dict[str | None, int]:
+        """Milliwatts by capped pool."""
+        found: dict[str | None, int] = {}
+        for node, milli in places:
+            for pool in self.pools_of(node):
+                found[pool] = found.get(pool, 0) + milli * self.watts[node]
+        return found
+
+    def _count(self, work: Work) -> None:
+        until = self.gone_by(work)
+        mine = [(pool, until, drawn) for pool, drawn in self.by_pool((seat.node, seat.milli) for seat in work.seats).items() if drawn]
+        if mine:
+            self._mine[work] = mine
+        for pool, until, drawn in mine:
+            held = self._drawn[pool]
+            held[until] = held.get(until, 0) + drawn
+            self._sums.pop(pool, None)
+
+    def _follow(self) -> None:
+        journal = self.cluster.journal
+        if self._read == len(journal):
+            return
+        for work in dict.fromkeys(journal[self._read :]):
+            for pool, until, drawn in self._mine.pop(work, ()):
+                held = self._drawn[pool]
+                held[until] -= drawn
+                self._sums.pop(pool, None)
+                if not held[until]:
+                    del held[until]
+            if work.seats:
+                self._count(work)
+        self._read = len(journal)
+
+    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
+        ends, sums = self._known(pool)
+        return sums[bisect_right(ends, instant)] + sum([more for more, first, until in others if first <= instant < until])
+
+    def _known(self, pool: str | None) -> tuple[list[int], list[int]]:
+        """When those who draw are gone, in order, and what the others draw from each of these instants on, and before the first."""
+        self._follow()
+        known = self._sums.get(pool)
+        if known is None:
+            held = self._drawn[pool]
+            ends = sorted(held)
+            known = self._sums[pool] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
+        return known
+
+    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw]) -> Stretch | None:
+        lasting = [cap for cap in self.caps[pool] if cap.start <= start and (cap.end is None or start < cap.end)]
+        if not lasting:
+            return None
+        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others))
+
+    def course(self, pool: str | None, since: int, others: Sequence[Draw]) -> Iterator[Stretch]:
+        """What is allowed and drawn from an instant on, where a cap lasts."""
+        changes = {since, NEVER, *self._known(pool)[0]}
+        for cap in self.caps[pool]:
+            changes.update((cap.start, NEVER if cap.end is None else cap.end))
+        for _, start, end in others:
+            changes.update((start, end))
+        for start, end in pairwise(sorted(at for at in changes if since <= at <= NEVER)):
+            found = self._stretch(pool, start, end, others)
+            if found is not None:
+                yield found
+
+    # What more may draw
+
+    def asked(self, work: Work, quota_type: int, milli: int) -> dict[str | None, int]:
+        """The milliwatts of so much more by pool in which a job may get a GPU of a type, were all of it there."""
+        key = (work.form, quota_type, bool(work.seats))
+        if key not in self._asks:
+            most: dict[str | None, int] = {}
+            for place, role in enumerate(work.kind.roles):
+                if role.gpus or role.parted:
+                    flags = work.eligible(place, quota_type).flags
+                    for node in range(self.grid.size):
+                        for pool in self.pools_of(node) if flags[node] else ():
+                            most[pool] = max(most.get(pool, 0), self.watts[node])
+            self._asks[key] = most
+        return {pool: milli * watts for pool, watts in self._asks[key].items()}
+
+    def in_the_way(self, pool: str | None, needed: int, since: int, until: int, others: Sequence[Draw] = ()) -> Stretch | None:
+        """The first time at which a pool leaves less than what is needed from one instant to another: as a cap begins, or what is kept."""
+        changes = {since, *(cap.start for cap in self.caps[pool]), *(start for _, start, _ in others)}
+        stretches = (self._stretch(pool, at, at, others) for at in sorted(changes) if since <= at < until)
+        return next((one for one in stretches if one is not None and one.left < needed), None)
+
+    def opens(self, pool: str | None, needed: int, since: int, stays: int, others: Sequence[Draw] = ()) -> int | None:
+        """From when on a pool leaves what is needed for as long as a job stays; None: not as far as is planned."""
+        at = since
+        for one in self.course(pool, since, others):
+            if stays < NEVER and one.start >= at + stays:
+                break
+            if one.left < needed:
+                at = one.end
+        return at if at < NEVER and (at == since or at <= self.horizon) else None
+
+    def never(self, work: Work) -> Reason | None:
+        """Why a job that stands nowhere could start at no time that is planned, were nobody else there."""
+        if work.seats or not work.form.types:
+            return None
+        key = (work.form, work.job.limit_ms)
+        if key not in self._never:
+            self._never[key] = self._never_starts(work)
+        return self._never[key]
+
+    def _never_starts(self, work: Work) -> Reason | None:
+        self._follow()
+        real, self._sums = (self._drawn, self._sums), {}
+        found: Stretch | None = None
+        pool, needed = None, 0
+        try:
+            self._drawn = {pool: {} for pool in self.caps}
+            for quota_type in work.form.types:
+                asked = self.asked(work, quota_type, work.form.least_milli(quota_type))
+                stays = stays_of(work)
+                closed = {name for name, more in asked.items() if self.opens(name, more, self.now, stays) is None}
+                off = reduce(or_, (self.nodes[name] for name in closed), 0)
+                if not closed or not self._all_off(work, quota_type, off):
+                    return None
+                if found is None:
+                    pool = min(closed, key=lambda name: (name is not None, name or ""))
+                    needed = asked[pool]
+                    found = self.in_the_way(pool, needed, self.now, NEVER)
+        finally:
+            self._drawn, self._sums = real
+        if found is None:
+            return None
+        days = (self.horizon - self.now) // DAY_MS
+        planned = f"the next {days} days" if days > 1 else "the time that is planned"
+        needs = kilowatts(needed, up=True)
+        detail = f"{_told(pool, found.cap, self.now)} does not suffice; it needs {needs}, and could start at no time in {planned}"
+        return reason("power", detail, never=True, **_facts(pool, found, needed))
+
+    def _all_off(self, work: Work, quota_type: int, off: int) -> bool:
+        """Whether no node is left on which some worker of a job may stand, off some nodes."""
+        asked = [place for place, role in enumerate(work.kind.roles) if role.least and (role.gpus or role.parted)]
+        for place in asked:
+            flags = work.eligible(place, quota_type).flags
+            if all(off >> node & 1 for node in range(self.grid.size) if flags[node]):
+                return True
+        return False
+
+    def gate(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
+        """Why so much more of a job can't start now under the caps, or the nodes that it has to stay off."""
+        asked = {pool: more for pool, more in self.asked(work, quota_type, milli).items() if more} if milli else {}
+        if not asked:
+            return None, 0
+        until = self.gone_by(work) if work.seats else min(NEVER, self.now + stays_of(work))
+        kept = self._kept(cycle, work, quota_type, milli)
+        refused, off = None, 0
+        for pool in sorted(asked, key=lambda name: (name is not None, name or "")):
+            found = self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))
+            if found is not None:
+                off |= self.nodes[pool]
+                refused = refused or _refusal(pool, found, asked[pool], self.now, kept=any(found.start < end for _, _, end in kept.get(pool, ())))
+        if refused is not None and self._all_off(work, quota_type, off):
+            return refused, off
+        return None, off
+
+    def reason(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Reason | None:
+        """The same of the first pool that is closed to it, whether or not there are others."""
+        asked = self.asked(work, quota_type, milli)
+        until = self.gone_by(work) if work.seats else min(NEVER, self.now + stays_of(work))
+        kept = self._kept(cycle, work, quota_type, milli)
+        for pool in sorted(asked, key=lambda name: (name is not None, name or "")):
+            found = self.in_the_way(pool, asked[pool], self.now, until, kept.get(pool, ()))
+            if found is not None:
+                return _refusal(pool, found, asked[pool], self.now, kept=bool(kept.get(pool)))
+        return None
+
+    def _kept(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Mapping[str | None, list[Draw]]:
+        """What is kept for jobs ahead of it, by pool."""
+        return self.draws((self.now + entry.at, stays_of(entry.work), entry.places) for entry in cycle.book.ahead_of(work, quota_type, milli))
+
+    def draws(self, coming: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> dict[str | None, list[Draw]]:
+        """What those draw by pool who come at an instant, for how long, on so many GPUs of nodes."""
+        found: dict[str | None, list[Draw]] = {}
+        for at, stays, places in coming:
+            for pool, drawn in self.by_pool((node, 1000 * count) for node, count in places).items():
+                found.setdefault(pool, []).append((drawn, at, NEVER if stays >= NEVER else at + stays))
+        return found
+
+
+def stays_of(work: Work) -> int:
+    """How long a job may run in one place, by its limit."""
+    return NEVER if work.job.limit_ms is None else max(1, work.job.limit_ms)
+
+
+def power_of(cluster: "Cluster") -> Power | None:
+    """What the caps say; None where none lasts or is to come."""
+    scenario = cluster.scenario
+    if scenario.power is NO_POWER or not any(cap.end is None or cap.end > scenario.now for cap in scenario.power.caps):
+        return None
+    return Power(cluster)
+
+
+def kilowatts(milliwatts: int, *, up: bool = False) -> str:
+    """As people write power: in kW with one decimal; what is left is rounded down, what is needed up."""
+    tenths = -(-milliwatts // 100_000) if up else milliwatts // 100_000
+    return f"{tenths // 10:,}.{tenths % 10} kW".replace(".0 kW", " kW")
+
+
+def _told(pool: str | None, cap: PowerCap, now: int) -> str:
+    """A cap in words."""
+    whose = "the fleet's cap" if pool is None else f"the cap of pool {pool}"
+    if cap.start <= now:
+        when = f" until {spell_instant(cap.end)}" if cap.end is not None else ""
+    else:
+        when = f" from {spell_instant(cap.start)}" + (f" to {spell_instant(cap.end)}" if cap.end is not None else " on")
+    return f"{whose} of {kilowatts(1000 * cap.watts)}{when}"
+
+
+def _facts(pool: str | None, found: Stretch, needed: int) -> dict[str, object]:
+    cap = found.cap
+    facts: dict[str, object] = {"cap_watts": cap.watts, "left_watts": max(0, found.left) // 1000, "needed_watts": -(-needed // 1000)}
+    if pool is not None:
+        facts["pool"] = pool
+    facts["start"] = spell_instant(cap.start)
+    if cap.end is not None:
+        facts["end"] = spell_instant(cap.end)
+    return facts
+
+
+def _refusal(pool: str | None, found: Stretch, needed: int, now: int, *, kept: bool) -> Reason:
+    left = kilowatts(found.left) if found.left >= 100_000 else "nothing" if found.left <= 0 else "less than 0.1 kW"
+    ahead = " with what is reserved for jobs ahead" if kept else ""
+    detail = f"{_told(pool, found.cap, now)} leaves {left}{ahead}; it needs {kilowatts(needed, up=True)}"
+    return reason("power", detail, **_facts(pool, found, needed))
