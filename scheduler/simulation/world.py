@@ -388,7 +388,7 @@ class World:
             self._split = False
         template = self.template
         places = template.topology, template.nodes
-        return Scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs)
+        return Scenario(self.now, template.settings, *places, template.quotas, template.windows, template.demand, jobs, template.power)
 
     def _course(self, kept: Kept, scenario: Scenario) -> Course:
         self._told_until = self._next_timer()
