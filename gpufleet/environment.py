@@ -192,6 +192,7 @@ VARIABLES = (
     Variable("GPUFLEET_STARTS_PER_S", "1 to 10000", _whole(1, 10_000), "50", "50"),
     Variable("GPUFLEET_START_TIMEOUT_S", "10 to 86400", _whole(10, 86_400), "600", "600"),
     Variable("GPUFLEET_LIMIT_WARNING_S", "0 to 86400", _whole(0, 86_400), "300", "300"),
+    Variable("GPUFLEET_READY_BOUND_S", "1 to 86400", _whole(1, 86_400), "600", "600"),
     Variable("GPUFLEET_SCALE_UP_BOUND_S", "1 to 86400", _whole(1, 86_400), "60", "60"),
     Variable("GPUFLEET_WEBHOOK_NETWORKS", "networks such as 10.1.0.0/16 with commas between them, or empty", _networks, "", ""),
     Variable("GPUFLEET_WEBHOOK_HTTP", "on or off", _switch, "off", "off"),

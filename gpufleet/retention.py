@@ -73,6 +73,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("dashboards.IdleEpisode", timedelta(days=400), "ended_at", "A year of waste can be compared with the year before."),
     Kind("scheduler.JobEvent", timedelta(days=400), "at", "As above: why a job waited or went."),
     Kind("scheduler.Scaling", timedelta(days=400), "at", "As above: how many replicas were wanted, and how soon they were there."),
+    Kind("scheduler.WorkerState", timedelta(days=1), "since", "Of runs that ended only.", {"attempt__ended_at__isnull": False}),
     Kind("scheduler.InventoryEvent", timedelta(days=400), "at", "As above: what happened to a machine."),
     Kind("scheduler.InventoryImport", timedelta(days=7), "created_at", "A preview that was not applied is out of date.", {"applied_at": None}),
     Kind("scheduler.InventoryImport", timedelta(days=400), "applied_at", "As for inventory events: what was imported."),

@@ -280,6 +280,7 @@ SCHEDULER = {
         "STARTS_PER_S",
         "START_TIMEOUT_S",
         "LIMIT_WARNING_S",
+        "READY_BOUND_S",
         "SCALE_UP_BOUND_S",
     )
 }

@@ -30,6 +30,7 @@ from scheduler.models import IN_SERVICE, CapacityEntry, Cluster, Gpu, Job, JobSt
 from scheduler.selectors.clusters import has_gpus
 from scheduler.selectors.loop import scheduler_silent
 from scheduler.selectors.measures import queue_figures
+from scheduler.selectors.readiness import replicas_not_ready
 from scheduler.selectors.scaling import scale_ups_late
 from scheduler.selectors.windows import capacity_now
 
@@ -71,6 +72,7 @@ FIGURES: dict[str, Figure] = {
         Figure("stragglers", "Stragglers", "", "node", is_count=True),
         Figure("service_breaches", "Services over their objective", "", "team", is_count=True),
         Figure("scale_ups_late", "Scale-ups over their bound", "", "team", is_count=True),
+        Figure("replicas_not_ready", "Replicas not ready for longer than the bound", "", "team", is_count=True),
         Figure("telemetry_age", "Age of the newest reading", "s", "cluster or Prometheus server"),
         Figure("scheduler_overdue", "Scheduler overdue", "s", ""),
     )
@@ -250,6 +252,10 @@ def _late(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
     return _by_team(list(scale_ups_late(now).values_list("job__quota__path", flat=True)), teams)
 
 
+def _not_ready(teams: Mapping[str, int], now: datetime) -> dict[str, float]:
+    return _by_team(list(replicas_not_ready(now).values_list("attempt__job__quota__path", flat=True)), teams)
+
+
 def _by_team(paths: Sequence[str], teams: Mapping[str, int]) -> dict[str, float]:
     """Of each team, its projects included."""
     counted = Counter(_team_of(path, teams) for path in paths)
@@ -292,6 +298,7 @@ _OF_TEAMS: dict[str, Callable[[dict[str, int], datetime], dict[str, float]]] = {
     "idle_gpus": _idle,
     "service_breaches": _breaches,
     "scale_ups_late": _late,
+    "replicas_not_ready": _not_ready,
 }
 _READERS: dict[str, Callable[[datetime], dict[str, float]]] = {
     "fragmented_gpus": _fragmented,

@@ -15,9 +15,11 @@ from dashboards.slo.models import ServiceBreach
 from gpufleet.core.times import now
 from quotas.permissions import Access, Can
 from scheduler.models import Node
+from scheduler.selectors.readiness import replicas_not_ready
 from scheduler.selectors.scaling import scale_ups_late
 
 SERVICES_NAMED = 3
+MOST_ROWS = 300  # several may be of one service
 
 
 class Lead(NamedTuple):
@@ -52,6 +54,8 @@ def leads_of(access: Access, alert: Alert) -> list[Lead]:
             return _services(access, subject, ServiceBreach.objects.filter(until__isnull=True).order_by("since", "pk"))
         case "scale_ups_late":
             return _services(access, subject, scale_ups_late(now()))
+        case "replicas_not_ready":
+            return _services(access, subject, replicas_not_ready(now()), job="attempt__job")
         case "incidents":
             return _of_node(subject)
         case "stragglers":
@@ -70,12 +74,13 @@ def _lead(label: str, page: str, asked: Mapping[str, str] | None = None) -> Lead
     return Lead(label, reverse(page) + (f"?{query}" if query else ""))
 
 
-def _services(access: Access, team: str, rows: QuerySet[Any]) -> list[Lead]:
-    """The first of them that the reader may see."""
-    rows = rows.filter(access.visible(Can.SEE, "job__quota__path"))
+def _services(access: Access, team: str, rows: QuerySet[Any], *, job: str = "job") -> list[Lead]:
+    """The first of them that the reader may see. `job` leads from a row to its job."""
+    rows = rows.filter(access.visible(Can.SEE, f"{job}__quota__path"))
     if team:
-        rows = rows.filter(Q(job__quota__path=team) | Q(job__quota__path__startswith=f"{team}/"))
-    return [Lead(f"Service {name}", reverse("job", args=[job])) for name, job in rows.values_list("job__name", "job__public_id")[:SERVICES_NAMED]]
+        rows = rows.filter(Q(**{f"{job}__quota__path": team}) | Q(**{f"{job}__quota__path__startswith": f"{team}/"}))
+    named = dict.fromkeys(rows.values_list(f"{job}__name", f"{job}__public_id")[:MOST_ROWS])
+    return [Lead(f"Service {name}", reverse("job", args=[one])) for name, one in [*named][:SERVICES_NAMED]]
 
 
 def _of_node(subject: str) -> list[Lead]:

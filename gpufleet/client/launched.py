@@ -20,10 +20,21 @@ def launch_facts(launch: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     facts += [("Per", "a process for each GPU")] if launch.get("per") == "gpu" else []
     facts += [("Folder", plain(launch.get("workdir") or ""))]
     facts += [("Port", str(launch["port"]))] if launch.get("port") else []
+    facts += [("Ready", plain(ready_told(launch["ready"])))] if launch.get("ready") else []
     facts += [("Resized", "in place")] if launch.get("in_place") else []
     facts += [("Idle end", f"after {lasting(launch['idle_end_s'])}")] if launch.get("idle_end_s") else []
     facts += [("Variable", plain(f"{name}={value}")) for name, value in (launch.get("env") or {}).items()]
     return facts + [("Secret", plain(f"{variable} is {name}")) for variable, name in (launch.get("secrets") or {}).items()]
+
+
+def ready_told(ready: Mapping[str, Any]) -> str:
+    """How its workers are asked whether they can serve."""
+    if ready.get("command") is not None:
+        return f"when {shlex.join(ready['command'])} exits with 0"
+    way = "http" if ready.get("http") is not None else "tcp"
+    asked = ready.get(way) or {}
+    port = f"port {asked['port']}" if asked.get("port") else "the port in GPUFLEET_READY_PORT"
+    return f"when GET {asked.get('path', '/')} on {port} answers" if way == "http" else f"when {port} accepts connections"
 
 
 def seats_told(workers: Sequence[Mapping[str, Any]]) -> list[str]:

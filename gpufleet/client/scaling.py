@@ -52,7 +52,13 @@ def scale(arguments: Sequence[str]) -> int:
 def _shown(told: Mapping[str, Any]) -> int:
     for role in told["roles"]:
         step = f" in steps of {role['step']}" if role["step"] > 1 else ""
-        print(f"{plain(role['role'])}: {role['placed']} placed, {role['wanted']} wanted, {role['min']} to {role['max']}{step}")
+        ready = "" if role["ready"] is None else f"{role['ready']} ready, "
+        print(f"{plain(role['role'])}: {role['placed']} placed, {ready}{role['wanted']} wanted, {role['min']} to {role['max']}{step}")
+    for one in told["replicas"] or ():
+        if one["ready"] is not True:
+            said = "not ready" if one["ready"] is False else "not known to be ready"
+            since = f" since {exact(one['since'])}" if one["since"] else ""
+            print(f"  {plain(one['role'])} {one['index']} on {plain(one['node'])}: {said}{since}. {plain(one['why'])}".rstrip())
     if told["waits"]:
         print(f"Waits: {plain(told['waits'])}")
     if rule := told["follow"]:
@@ -68,8 +74,9 @@ def _shown(told: Mapping[str, Any]) -> int:
                 plain(one["by"]),
                 (one["end"] or "waits").replace("_", " "),
                 "" if one["seconds"] is None else f"{lasting(one['seconds'])}{'' if one['within_bound'] else ' (late)'}",
+                "" if one["ready_seconds"] is None else lasting(one["ready_seconds"]),
             )
             for one in told["scalings"]
         ]
-        print("\n".join(["", *table(("AT", "ROLE", "REPLICAS", "BY", "END", f"TOOK (BOUND {told['bound_s']} S)"), rows)]))
+        print("\n".join(["", *table(("AT", "ROLE", "REPLICAS", "BY", "END", f"TOOK (BOUND {told['bound_s']} S)", "READY"), rows)]))
     return DONE

@@ -312,6 +312,7 @@ def names_of(workload: Workload, quota: str) -> tuple[str, ...]:
 
 # What people say that their jobs start. Simulated hardware runs none of it; it is what their pages show.
 MOST_REPLICAS = 4  # of a service
+READY_SECONDS = 20  # a replica loads its weights for so long after its start
 _TRAIN, _SERVING, _TOOLS = "veridia/train:2026.10", "veridia/serve:2026.11", "veridia/tools:2026.11"
 PROGRAMS: dict[str, tuple[str, str]] = {
     "pretraining": (_TRAIN, "python -m dist.pretrain --config=configs/pretrain.yaml --resume"),
@@ -392,8 +393,11 @@ class Want:
             "memory": list(kind.memory),
         }
         image, command = PROGRAMS[kind.key]
-        per = {"per": "gpu"} if command.startswith("python -m dist") else {}
-        return {"image": image, "command": [*command.split(), f"--name={self.name}"], "workdir": "/workspace", **per, "simulated": play}
+        how: dict[str, object] = {"per": "gpu"} if command.startswith("python -m dist") else {}
+        if kind.key == "serving":
+            how["ready"] = {"http": {"port": 8000, "path": "/health"}}
+            play["ready_s"] = READY_SECONDS
+        return {"image": image, "command": [*command.split(), f"--name={self.name}"], "workdir": "/workspace", **how, "simulated": play}
 
 
 def job_fields(want: Want, *, quota: QuotaNode, owner: User | None, work: int) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from scheduler.selectors.jobs import (
     may_steer,
     must_steer,
 )
+from scheduler.selectors.readiness import Readiness, readiness_of
 from scheduler.selectors.templates import template_of
 from scheduler.services.jobs.bulk import Preview
 from scheduler.services.jobs.connecting import job_connect
@@ -99,6 +100,8 @@ class WorkerOut(Schema):
     gpu_milli: int
     mig: str | None
     leaving: bool
+    ready: bool | None = Field(description="Whether it can serve; null where it is not asked (`launch.ready`), or that is unknown.", examples=[True])
+    ready_since: datetime | None = Field(description="Since when it is ready, or is not.", examples=["2026-03-02T10:02:15Z"])
 
 
 class AttemptOut(Schema):
@@ -590,6 +593,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
     told = Discretion(access, [text for attempt in attempts for text in (attempt.cause, attempt.stop_cause)])
     steers = may_steer(access, found)
     sittings = attempt_sittings(attempts[0]) if attempts else []
+    readiness = readiness_of(found, attempts[0] if attempts else None)
     return _facts(found) | {
         "now": now_told(row),
         "nodes": [name for _, name in row.nodes],
@@ -608,7 +612,7 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "launch": found.launch if steers else None,
         "parameters": found.parameters if steers else None,
         "waits_for": [one.job.public_id for one in job_waits_for(access, found) if one.named],
-        "attempts": [_attempt(attempt, told, sittings if number == 0 else []) for number, attempt in enumerate(attempts)],
+        "attempts": [_attempt(attempt, told, sittings if number == 0 else [], readiness) for number, attempt in enumerate(attempts)],
         "checkpoints": [_checkpoint(saved) for saved in job_checkpoints(found)],
         "alignment": _alignment(attempts[0], sittings) if attempts else None,
         "may_steer": steers,
@@ -632,7 +636,7 @@ def _life(life: Life) -> dict[str, float]:
     return {name: seconds.get(key, 0.0) for name, key in keys.items()}
 
 
-def _attempt(attempt: Attempt, told: Discretion, sittings: list[Sitting]) -> dict[str, Any]:
+def _attempt(attempt: Attempt, told: Discretion, sittings: list[Sitting], readiness: Readiness | None) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "outcome": attempt.outcome or None,
@@ -644,11 +648,12 @@ def _attempt(attempt: Attempt, told: Discretion, sittings: list[Sitting]) -> dic
         "resumed_from_step": attempt.resumed_from.step if attempt.resumed_from else None,
         "stop_asked_at": attempt.stop_asked_at,
         "stop_until": attempt.stop_until,
-        "workers": [_worker(sitting) for sitting in sittings if attempt.ended_at or sitting.until is None],
+        "workers": [_worker(sitting, readiness) for sitting in sittings if attempt.ended_at or sitting.until is None],
     }
 
 
-def _worker(sitting: Sitting) -> dict[str, Any]:
+def _worker(sitting: Sitting, readiness: Readiness | None) -> dict[str, Any]:
+    known = readiness.of(sitting.role, sitting.worker) if readiness is not None else None
     return {
         "role": sitting.role,
         "index": sitting.worker,
@@ -657,6 +662,8 @@ def _worker(sitting: Sitting) -> dict[str, Any]:
         "gpu_milli": sitting.gpu_milli,
         "mig": sitting.profile or None,
         "leaving": sitting.leaving_since is not None,
+        "ready": known.ready if known else None,
+        "ready_since": known.since if known and known.ready is not None else None,
     }
 
 

@@ -35,6 +35,9 @@ class RoleReplicasOut(Schema):
 
     role: str = Field(description="Its name.", examples=["worker"])
     placed: int = Field(description="Replicas that have their place.", examples=[3])
+    ready: int | None = Field(
+        description="Replicas that can serve; null where they are not asked (`launch.ready`), or the job does not run.", examples=[3]
+    )
     wanted: int = Field(description="Replicas that are wanted now.", examples=[4])
     stated: bool = Field(description="False: nobody said how many, so as many are wanted as find room.", examples=[True])
     min: int = Field(description="The fewest that its description allows.", examples=[1])
@@ -63,6 +66,20 @@ class ScalingOut(Schema):
         description="Of one that adds replicas, until the last of them had its place, or so far; null where that was not awaited.", examples=[4.2]
     )
     within_bound: bool | None = Field(description="Whether these are at most `bound_s`; null without them.", examples=[True])
+    ready_seconds: float | None = Field(
+        description="Of one that added replicas, until as many could serve; null where that is not known (yet).", examples=[12.5]
+    )
+
+
+class ReplicaOut(Schema):
+    """A replica that has its place, of a service whose replicas are asked whether they can serve."""
+
+    role: str = Field(description="Its role.", examples=["worker"])
+    index: int = Field(description="Its number in that role.", examples=[2])
+    node: str = Field(description="Where it stands.", examples=["gpu-01"])
+    ready: bool | None = Field(description="Null: unknown, as nobody asks it, or nobody hears of it.", examples=[True])
+    since: datetime | None = Field(description="Since when it is ready, or is not; null where that is unknown.", examples=["2026-03-02T10:02:15Z"])
+    why: str = Field(description="Why it is not ready, or why that is unknown.", examples=[""])
 
 
 class ReplicaRuleOut(Schema):
@@ -88,6 +105,7 @@ class ReplicasOut(Schema):
         description="Why a replica that is wanted has no place yet; empty where none is missing, or where nobody can say now.", examples=[""]
     )
     follow: ReplicaRuleOut | None = Field(description="Null where the number is set by hand.")
+    replicas: list[ReplicaOut] | None = Field(description="Each replica that has its place; null as `ready` of the role.")
     scalings: list[ScalingOut] = Field(description="The latest first.")
     revision: int = Field(description="Of the job; its `ETag` for `If-Match`.")
 
@@ -182,6 +200,7 @@ def _told(access: Access, found: Job) -> HttpResponse:
                     {
                         "role": one.role,
                         "placed": one.placed,
+                        "ready": one.ready,
                         "wanted": one.wanted,
                         "stated": one.stated,
                         "min": one.least,
@@ -196,6 +215,12 @@ def _told(access: Access, found: Job) -> HttpResponse:
                 if told.rule is None
                 else {name: getattr(told.rule, name) for name in ("role", "since", "figure", "read_at")}
                 | {"cooldown_s": told.rule.cooldown_seconds, "by": told.rule.actor_name, "fewer_from": told.fewer_from},
+                "replicas": None
+                if told.readiness is None
+                else [
+                    {"role": one.role, "index": one.worker, "node": one.node, "ready": one.ready, "since": one.since, "why": one.why}
+                    for one in told.readiness.workers
+                ],
                 "scalings": [_scaling(one) for one in told.scalings],
                 "revision": found.revision,
             }
@@ -219,4 +244,5 @@ def _scaling(one: ScalingTold) -> dict[str, Any]:
         "end": row.end or None,
         "seconds": one.seconds,
         "within_bound": None if one.seconds is None else not one.is_late,
+        "ready_seconds": one.ready_seconds,
     }

@@ -50,6 +50,7 @@ class Facts:
     runs_images: bool = True  # False: it starts what its nodes have themselves
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
+    asks_ready: bool = True  # asks workers whether they can serve (`launch.ready`)
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
     latency_ms: int = 1000  # from being told to the first process
 
@@ -116,6 +117,11 @@ class SeenWorker:
     # What it has where the back-end numbers the parts of a node and not its GPUs: each the MIG profile, empty of a whole GPU, and its number among
     # those of the node. It says more than the seat's `gpus`.
     parts: tuple[tuple[str, int], ...] = ()
+    # Of one whose job states a probe (`launch.ready`), where the back-end asks it: whether it can serve, since when, and why not.
+    ready: bool | None = None
+    ready_since: datetime | None = None
+    ready_why: str = ""
+    began: int = 0  # number of the order that replaced it in its place last; 0: none
 
 
 @dataclass(frozen=True, slots=True)

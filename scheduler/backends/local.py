@@ -45,6 +45,7 @@ from scheduler.backends.local_launch import (
     environment_of,
     free_port,
     limits_of,
+    probe_of,
     ranks_of,
     secrets_of,
     workdir_of,
@@ -151,7 +152,10 @@ class LocalBackend:
                 continue
             spot.mkdir(exist_ok=True, mode=0o750)
             about = about_of(order, seat, Path(run.checkpoints), self.rules.report_url)
-            self._spawn(spot, program, about, ranks[seat.role, seat.index], limits_of(order, seat, self.rules.cgroup))
+            mine = next((one for one in run.workers if (one["role"], one["index"]) == (seat.role, seat.index)), {})
+            ready = probe_of(order.launch, port := int(mine.get("ready_port") or 0))
+            about |= {"GPUFLEET_READY_PORT": str(port)} if port else {}
+            self._spawn(spot, program, about, ranks[seat.role, seat.index], limits_of(order, seat, self.rules.cgroup), ready)
 
     def _spawn(
         self,
@@ -160,6 +164,7 @@ class LocalBackend:
         about: dict[str, str],
         ranks: list[dict[str, str]],
         limits: dict[str, Any] | None,
+        ready: dict[str, Any] | None,
     ) -> None:
         account = program.account
         document = {
@@ -177,6 +182,7 @@ class LocalBackend:
             "log_segment": self.rules.log_segment,
             "log_segments": self.rules.log_segments,
             "limits": limits,
+            "ready": ready,
         }
         # Nothing of the console's own environment: its keys are none of the job's business.
         done = subprocess.run(
@@ -442,7 +448,17 @@ class LocalBackend:
             key=run.key,
             sequence=run.sequence,
             state=state,
-            workers=tuple(SeenWorker(seat_of(worker), look.state if run.in_place else state, look.exit_code) for worker, look in workers),
+            workers=tuple(
+                SeenWorker(
+                    seat_of(worker),
+                    look.state if run.in_place else state,
+                    look.exit_code,
+                    ready=look.ready,
+                    ready_since=look.ready_since,
+                    ready_why=look.ready_why,
+                )
+                for worker, look in workers
+            ),
             started_at=max(starts) if len(starts) == len(staying) else None,
             ended_at=max(ends, default=now) if state == RunState.ENDED else None,
             exit_code=None if state != RunState.ENDED else bad.exit_code if bad is not None else 0,

@@ -19,7 +19,7 @@ from typing import Any
 
 from scheduler.backends.base import BackendError, BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_accounts import LOCAL_PATH, Account
-from scheduler.jobs.stored import role_named
+from scheduler.jobs.stored import READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, role_named
 
 # A cgroup takes no less than a millisecond of processor time in each of its periods of 100.
 LEAST_CPU_MICROS = 1000
@@ -102,6 +102,24 @@ def about_of(order: StartOrder, seat: WorkerSeat, checkpoints: Path, report_url:
     if report_url:
         found["GPUFLEET_REPORT_URL"] = report_url
     return found
+
+
+def probe_of(launch: Mapping[str, Any], port: int) -> dict[str, Any] | None:
+    """What the supervisor of a worker asks it; `port` is the worker's own, where none is stated."""
+    stated = launch.get("ready")
+    if not stated:
+        return None
+    way = next((one for one in READY_WAYS if stated.get(one) is not None), "")
+    asked = stated.get(way)
+    if way == "command":
+        if not isinstance(asked, list) or not asked or not all(isinstance(part, str) and "\0" not in part for part in asked):
+            raise BackendRefused("launch.ready.command is no list of arguments.")
+    elif isinstance(asked, Mapping):
+        asked = {"port": asked.get("port") or port} | ({"path": asked.get("path") or "/"} if way == "http" else {})
+    else:
+        raise BackendRefused("launch.ready states none of http, tcp and command.")
+    limits = {"period_s": READY_PERIOD, "timeout_s": READY_TIMEOUT, "failures": READY_FAILURES}
+    return {way: asked} | {name: stated.get(name, default) for name, default in limits.items()}
 
 
 def limits_of(order: StartOrder, seat: WorkerSeat, cgroup: Path | None) -> dict[str, Any] | None:

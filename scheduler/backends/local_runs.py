@@ -12,6 +12,7 @@ from typing import Any
 
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendRefused, LogPart, RunState, SeenRun, StartOrder, WorkerSeat, whole_characters
+from scheduler.backends.local_launch import free_port
 
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # A supervisor that has not written its state so long after it was started never will.
@@ -60,6 +61,9 @@ class Look:
     started: datetime | None
     ended: datetime | None
     lost: bool = False  # by no doing of its own
+    ready: bool | None = None  # of one that is asked whether it can serve
+    ready_since: datetime | None = None
+    ready_why: str = ""
 
 
 def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> Look:
@@ -71,11 +75,10 @@ def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> 
         lost = why == f"ended by {signal.SIGKILL.name}" and worker.get("lost", 0) < MOST_KILLED - 1
         return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended, lost)
     alive = [one for one in state.get("processes", ()) if supervisor.started_ticks(one["pid"]) == one["ticks"]]
-    if alive:
-        return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
     keeper = state.get("supervisor")
-    if keeper and supervisor.started_ticks(keeper["pid"]) == keeper["ticks"]:
-        return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None)
+    if alive or (keeper and supervisor.started_ticks(keeper["pid"]) == keeper["ticks"]):
+        ready = (state.get("ready"), moment_of(state.get("ready_since")), state.get("ready_why") or "")
+        return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None, False, *ready)
     if not keeper and now - datetime.fromisoformat(worker.get("at") or run.at) < COME_UP:
         return Look(RunState.STARTING, None, "", None, None)
     return Look(
@@ -112,7 +115,9 @@ def has_saved(seen: SeenRun, since: str) -> bool:
 
 def worker_of(order: StartOrder, seat: WorkerSeat, port: int) -> dict[str, Any]:
     """A worker as its run keeps it."""
-    stated = {"in_place": True} if order.launch.get("in_place") else {}
+    stated: dict[str, Any] = {"in_place": True} if order.launch.get("in_place") else {}
+    if order.launch.get("ready"):
+        stated |= {"ready_port": free_port()}
     return asdict(seat) | {"port": port, "grace": order.grace_seconds} | stated
 
 

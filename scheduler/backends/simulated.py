@@ -321,12 +321,20 @@ class SimulatedBackend:
 
 def seen_of(life: Life) -> SeenRun:
     state = STATES[Phase(life.phase)]
+    is_asked = life.nature.ready is not None and state == RunState.RUNNING
     return SeenRun(
         key=life.key,
         sequence=life.sequence,
         state=state,
         workers=tuple(
-            SeenWorker(_seat(member), RunState.ENDED if member.lost else state, life.exit_code if state == RunState.ENDED else None)
+            SeenWorker(
+                _seat(member),
+                RunState.ENDED if member.lost else state,
+                life.exit_code if state == RunState.ENDED else None,
+                ready=member.ready if is_asked and not member.lost else None,
+                ready_since=None if not is_asked else moment_of((member.ready_at if member.ready else member.up_at) or life.began),
+                ready_why="It still loads." if is_asked and not member.ready else "",
+            )
             for member in life.members
         ),
         started_at=None if life.up_at is None else moment_of(life.up_at),

@@ -20,10 +20,11 @@ import os
 import re
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -366,6 +367,100 @@ class Fence:
         self.folder = None
 
 
+def answer_of(asked: dict[str, Any], timeout: float) -> str:
+    """Why a worker is not ready, in words that say nothing of what it starts; empty: it is. Only ever asks this machine."""
+    way = "http" if "http" in asked else "tcp"
+    port, path = int(asked[way]["port"]), str(asked[way].get("path", "/"))
+    try:
+        with _connected(port, timeout) as there:
+            if way == "tcp":
+                return ""
+            there.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUser-Agent: gpufleet-ready\r\nConnection: close\r\n\r\n".encode("ascii"))
+            line = b""
+            while b"\n" not in line and len(line) < 4096 and (part := there.recv(4096)):
+                line += part
+    except (OSError, UnicodeError) as fault:
+        words = fault.strerror if isinstance(fault, OSError) else None
+        return f"Port {port}: {words or fault}."
+    status = re.match(rb"HTTP/1\.[01] ([1-5][0-9][0-9])\b", line)
+    if status is None:
+        return f"Port {port} does not speak HTTP."
+    return "" if 200 <= int(status[1]) < 400 else f"Port {port} answered {int(status[1])}."
+
+
+def _connected(port: int, timeout: float) -> socket.socket:
+    try:
+        return socket.create_connection(("127.0.0.1", port), timeout)
+    except ConnectionRefusedError:
+        with contextlib.suppress(OSError):
+            return socket.create_connection(("::1", port), timeout)
+        raise
+
+
+class Probe:
+    """Asks a worker now and then whether it can serve, each time by a process that has no more rights than the worker. `ask` starts one, and returns
+    it with what it tells."""
+
+    def __init__(self, stated: dict[str, Any], ask: Callable[[], tuple[int, int]]) -> None:
+        self.stated, self.ask = stated, ask
+        self.ready, self.why, self.since = False, "", time.time()
+        self.failed = 0
+        self.due = time.monotonic()
+        self.child: int | None = None
+        self.told = -1
+        self.overdue = False
+        self.deadline = 0.0
+
+    def turn(self) -> bool:
+        """Ask if it is time, and take in an answer if there is one. Says whether that changes what is told of the worker."""
+        now = time.monotonic()
+        if self.child is None:
+            if now < self.due:
+                return False
+            self.due, self.deadline, self.overdue = now + self.stated["period_s"], now + self.stated["timeout_s"], False
+            try:
+                self.child, self.told = self.ask()
+            except OSError as fault:
+                return self._answered(f"It could not be asked: {fault.strerror or fault}.")
+            return False
+        pid, status = os.waitpid(self.child, os.WNOHANG)
+        if not pid:
+            if now < self.deadline or self.overdue:
+                return False
+            self.overdue = True  # and no other begins before this one is gone
+            self.end()
+            return self._answered(f"No answer within {self.stated['timeout_s']} s.")
+        said = self._said()
+        self.child = None
+        if self.overdue:
+            return False
+        code = os.waitstatus_to_exitcode(status)
+        return self._answered("" if code == 0 else said or f"The command ended with exit code {code if code > 0 else 128 - code}.")
+
+    def _said(self) -> str:
+        try:
+            return os.read(self.told, 4096).decode(errors="replace")
+        except BlockingIOError:
+            return ""
+        finally:
+            os.close(self.told)
+
+    def _answered(self, why: str) -> bool:
+        before = (self.ready, self.why)
+        self.failed = self.failed + 1 if why else 0
+        self.why = why[:200]
+        ready = not why or (self.ready and self.failed < self.stated["failures"])
+        if ready != self.ready:
+            self.ready, self.since = ready, time.time()
+        return (self.ready, self.why) != before
+
+    def end(self) -> None:
+        if self.child is not None:
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(self.child, signal.SIGKILL)
+
+
 class Worker:
     def __init__(self, folder: Path, order: dict[str, Any]) -> None:
         self.folder, self.order = folder, order
@@ -385,6 +480,7 @@ class Worker:
         self.ending_since: float | None = None
         self.fence = Fence(order.get("limits"))
         self.first: int | None = None  # process of the ranks' PID namespace
+        self.probe = Probe(order["ready"], self._ask) if order.get("ready") else None
 
     def keep(self) -> None:
         write_whole(self.folder / "state.json", self.state)
@@ -410,8 +506,49 @@ class Worker:
             self._over(127 if number == errno.ENOENT else 126, words)
             return
         self.state |= {"state": "running", "started_at": time.time()}
+        if self.probe is not None:
+            self.probe.since = self.state["started_at"]
+            self._tell_ready()
         self.keep()
         self._watch()
+
+    def _tell_ready(self) -> None:
+        assert self.probe is not None
+        self.state |= {"ready": self.probe.ready, "ready_since": self.probe.since, "ready_why": self.probe.why}
+
+    def _ask(self) -> tuple[int, int]:
+        """A process that asks once, as the worker's user, where it is a command in its folder and with its environment."""
+        order, stated = self.order, self.order["ready"]
+        read, write = os.pipe()
+        try:
+            with self.fence.inside():
+                child = os.fork()
+            if child == 0:
+                self._asking(order, stated, write)
+        except OSError:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        os.set_blocking(read, False)
+        return child, read
+
+    def _asking(self, order: dict[str, Any], stated: dict[str, Any], told: int) -> NoReturn:
+        code = 126
+        try:
+            os.setpgid(0, 0)
+            self._become(None)
+            if "command" in stated:
+                os.umask(0o027)
+                argv = stated["command"]
+                os.execvpe(argv[0], argv, {**order["env"], **order["secrets"], **order["ranks"][0]})  # noqa: S606 - a list of arguments, as the ranks' own
+            why = answer_of(stated, stated["timeout_s"])
+            os.write(told, why.encode(errors="replace"))
+            code = 1 if why else 0
+        except OSError as fault:
+            os.write(told, f"It could not be asked: {fault.strerror}.".encode(errors="replace"))
+        finally:
+            os._exit(code)
 
     def _start(self, rank: dict[str, str]) -> None:
         order = self.order
@@ -441,7 +578,7 @@ class Worker:
         # At once: a console that looks now must be able to find and end it.
         self.keep()
 
-    def _become(self, told: int) -> None:
+    def _become(self, told: int | None) -> None:
         """In the child: see only the job's processes, become its user for good, and only then enter the folder where it works."""
         order, what = self.order, ""
         try:
@@ -456,7 +593,8 @@ class Worker:
             what = order["cwd"]
             os.chdir(what)
         except OSError as fault:
-            os.write(told, f"{fault.errno} {what or fault.filename}".encode(errors="replace"))
+            if told is not None:
+                os.write(told, f"{fault.errno} {what or fault.filename}".encode(errors="replace"))
             raise
 
     def _watch(self) -> None:
@@ -471,6 +609,11 @@ class Worker:
                 for key, _ in selector.select(timeout=0.2):
                     self._carry(selector, key)
                 self._end_the_others()
+                if self.probe is not None and self.probe.turn():
+                    self._tell_ready()
+                    self.keep()
+            if self.probe is not None:
+                self.probe.end()
             self._kill(signal.SIGKILL)
             self._end_all()
             end_marked(self.order["mark"])

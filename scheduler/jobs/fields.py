@@ -82,6 +82,11 @@ SECTIONS = (
         "Script, image and environment",
         *(f"launch.{key}" for key in ("shell", "image", "per", "workdir", "env", "secrets", "port", "in_place", "idle_end_s")),
     ),
+    _section(
+        "ready",
+        "Ready probe",
+        *(f"launch.ready.{key}" for key in ("http.path", "http.port", "tcp.port", "command", "period_s", "timeout_s", "failures")),
+    ),
     _section("roles", "Elastic, parts of GPUs, several roles"),
     _section("place", "Where it may run", *PLACING, "sharing", "node_labels", "needs", "tolerates_suspect"),
     _section("when", "When, and after what", "not_before", "deadline", "after", "hold", "draft", "retries"),

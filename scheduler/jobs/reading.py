@@ -15,7 +15,8 @@ from django.core.exceptions import ValidationError
 from pydantic import ValidationError as SchemaError
 
 from gpufleet.core.schema_words import said
-from scheduler.jobs.schema import VARIABLE, WAYS, WORD, JobChange, JobDescription
+from scheduler.jobs.schema import HTTP_PATH, VARIABLE, WAYS, WORD, JobChange, JobDescription
+from scheduler.jobs.stored import READY_WAYS
 
 Faults = dict[str, list[str]]
 Step = int | str
@@ -71,6 +72,10 @@ def read_description(raw: Any) -> Read:
             _take_out(rest, steps)
         if any(steps[:1] == ("array",) for steps in found) and isinstance(array := rest.get("array"), dict) and not array.keys() & {*WAYS}:
             del rest["array"]  # without what it got wrong it says nothing, which is no fault of its own
+        if any(steps[:2] == ("launch", "ready") for steps in found):
+            launch = rest.get("launch")
+            if isinstance(launch, dict) and isinstance(ready := launch.get("ready"), dict) and not ready.keys() & {*READY_WAYS}:
+                del launch["ready"]
         try:
             return Read(None, dict(faults), JobDescription.model_validate(rest))
         except SchemaError as error:
@@ -155,6 +160,7 @@ PATTERNS: dict[str, str] = {
     WORD: "Letters, digits and . _ / - are allowed; it begins with a letter or a digit.",
     VARIABLE: "A variable's name has letters, digits and _, and begins with no digit.",
     "^/": "An absolute path is wanted; it begins with /.",
+    HTTP_PATH: "A path is wanted: it begins with /, and has at most 200 characters of ASCII without spaces.",
 }
 
 

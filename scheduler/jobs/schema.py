@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 from gpufleet.core.strict import Strict
 from scheduler.jobs.image import LONGEST, PATTERN, image_fault
 from scheduler.jobs.shown import Shown
-from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, replicas_fault
+from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, READY_FAILURES, READY_PERIOD, READY_TIMEOUT, READY_WAYS, replicas_fault
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.scenarios.nodes import MOST_GPUS
@@ -174,6 +174,57 @@ class Saving(Part):
     restore_s: Annotated[Seconds, Shown("Time to restore")] = 0
 
 
+Port = Annotated[int, Field(ge=1, le=65_535)]
+HTTP_PATH = r"^/[!-~]{0,199}$"
+
+
+class HttpProbe(Part):
+    """A GET of the worker's own machine that must be answered with a status from 200 to 399; it follows no redirect."""
+
+    port: Annotated[Port | None, Shown("HTTP port", "Empty: the one in GPUFLEET_READY_PORT.")] = Field(
+        default=None, description="On the worker's own machine. Null: a free one, which each worker finds in GPUFLEET_READY_PORT."
+    )
+    path: Annotated[str, Shown("HTTP path", "Of a GET that answers once it can serve.", example="/health"), Field(pattern=HTTP_PATH)] = Field(
+        default="/", description="With its query, in ASCII and without spaces."
+    )
+
+
+class TcpProbe(Part):
+    """A connection to the worker's own machine that must be accepted."""
+
+    port: Annotated[Port | None, Shown("TCP port", "Instead: it accepts connections.")] = Field(
+        default=None, description="On the worker's own machine. Null: a free one, which each worker finds in GPUFLEET_READY_PORT."
+    )
+
+
+class Ready(Part):
+    """How each worker is asked whether it can serve: one of `http`, `tcp` and `command`, asked beside the worker on its machine."""
+
+    http: HttpProbe | None = None
+    tcp: TcpProbe | None = None
+    command: Annotated[list[Text] | None, Shown("Ready command", "Instead: it exits with 0. No shell.", kind="command")] = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="A list of arguments, started as the worker is: its user, folder and environment. It is ready when this exits with 0.",
+    )
+    period_s: Annotated[int, Shown("Asked every")] = Field(default=READY_PERIOD, ge=1, le=3600, description="Asked so often.")
+    timeout_s: Annotated[int, Shown("Answers within")] = Field(
+        default=READY_TIMEOUT, ge=1, le=300, description="Without an answer by then it counts as not ready."
+    )
+    failures: Annotated[int, Shown("Failures in a row", "After so many it is not ready any more.")] = Field(
+        default=READY_FAILURES, ge=1, le=100, description="So many in a row, and a worker that was ready is not any more."
+    )
+
+    @model_validator(mode="after")
+    def one_way(self) -> "Ready":
+        stated = [way for way in READY_WAYS if getattr(self, way) is not None]
+        if len(stated) != 1:
+            field = stated[-1] if stated else "command"
+            raise broken_rule("tcp.port" if field == "tcp" else field, "State one of http, tcp and command.")
+        return self
+
+
 class Launch(Part):
     """What is started for each worker. A list of arguments; a shell only in so many words."""
 
@@ -208,6 +259,7 @@ class Launch(Part):
         description="Its processes meet again by themselves when a worker joins, leaves or is lost, as torchrun's do. It is resized in place, and "
         "its healthy workers stay.",
     )
+    ready: Ready | None = Field(default=None, description="How each worker is asked whether it can serve. Null: it is ready once it has started.")
     simulated: Annotated[dict[str, Any] | None, Shown("Behaviour", "How the job behaves there, as JSON.", kind="json")] = Field(
         default=None, description="For the simulated back-end: how the job behaves."
     )

@@ -7,6 +7,7 @@ alone. Readers here take any row, also one that somebody wrote by hand; the snap
 `scheduler.jobs.writing` makes a description of it again, and `scheduler.snapshots.jobs` what the engine plans.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ from typing import Any
 IN_IMAGE = "in_image"
 # What a role may ask for instead of whole GPUs.
 PARTS = ("mig", "gpu_share", "gpu_memory_gb")
+
+# How a worker may be asked whether it can serve (`launch.ready`), and what holds where that says nothing.
+READY_WAYS = ("http", "tcp", "command")
+READY_PERIOD, READY_TIMEOUT, READY_FAILURES = 5, 2, 3
 
 # The keys of a description that may be changed later, by the column of a job that keeps each.
 COLUMNS = {
@@ -90,3 +95,15 @@ def accepts(spec: Spec, gpu_type: str) -> bool:
     """Whether it may stand on GPUs of that type, and can run there."""
     named = types_of(spec)
     return (not named or gpu_type in named) and (spec.get("throughput") or {}).get(gpu_type) != 0
+
+
+def probe_told(ready: Mapping[str, Any]) -> str:
+    """How its workers are asked whether they can serve, in words."""
+    way = next((one for one in READY_WAYS if ready.get(one) is not None), "")
+    asked = ready.get(way) or {}
+    if way == "command":
+        said = shlex.join(map(str, asked))
+    else:
+        port = f"port {asked['port']}" if asked.get("port") else "the port in GPUFLEET_READY_PORT"
+        said = f"GET {asked.get('path', '/')} on {port}" if way == "http" else f"A connection to {port}"
+    return f"{said}, every {ready.get('period_s', READY_PERIOD)} s"

@@ -59,7 +59,7 @@ from scheduler.models.planned_changes import PlannedJobChange
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
-from scheduler.models.scaling import ReplicaRule, Scaling, ScalingEnd
+from scheduler.models.scaling import ReplicaRule, Scaling, ScalingEnd, WorkerState
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
@@ -155,4 +155,5 @@ __all__ = [
     "WaitKind",
     "Webhook",
     "WebhookState",
+    "WorkerState",
 ]

@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import Q
 
 from gpufleet.core.times import MomentField, now
-from scheduler.models.jobs import Job
+from scheduler.models.jobs import Attempt, Job
 
 
 class ScalingEnd(models.TextChoices):
@@ -29,6 +29,7 @@ class Scaling(models.Model):
     reason = models.CharField(max_length=300, blank=True)
     over_at = MomentField(null=True, blank=True)
     end = models.CharField(max_length=12, choices=ScalingEnd.choices, blank=True)
+    ready_at = MomentField(null=True, blank=True, help_text="When as many could serve, of a job whose workers are asked.")
 
     class Meta:
         db_table = "job_scaling"
@@ -43,6 +44,28 @@ class Scaling(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} from {self.before} to {self.after}"
+
+
+class WorkerState(models.Model):
+    """A worker that is asked whether it can serve, or that was replaced in its place, as its back-end saw it last. Only `observe` writes it."""
+
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="worker_states")
+    role = models.CharField(max_length=100)
+    worker = models.PositiveIntegerField()
+    up = models.BooleanField(default=False)
+    began = models.PositiveIntegerField(default=0, help_text="Number of the order that replaced it in its place last; 0: none.")
+    ready = models.BooleanField(null=True, help_text="Null: it is not asked.")
+    since = MomentField(default=now, help_text="Since when it is ready, or is not.")
+    first_at = MomentField(null=True, blank=True, help_text="When it was ready for the first time since it was begun.")
+    why = models.CharField(max_length=200, blank=True, help_text="Why it is not ready.")
+
+    class Meta:
+        db_table = "worker_state"
+        indexes = [models.Index(fields=["since"], name="worker_state_not_ready", condition=Q(ready=False))]
+        constraints = [models.UniqueConstraint(fields=["attempt", "role", "worker"], name="worker_state_once")]
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.worker} of {self.attempt_id}"
 
 
 class ReplicaRule(models.Model):

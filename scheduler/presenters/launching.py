@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.jobs.stored import probe_told
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchTold:
@@ -22,11 +24,12 @@ class LaunchTold:
     port: int | None = None
     idle_end_s: int | None = None
     in_place: bool = False
+    ready: str = ""
 
     @property
     def says_nothing(self) -> bool:
         said = (self.image, self.command, self.shell, self.workdir, self.env, self.secrets, self.simulated)
-        return not any((*said, self.port, self.idle_end_s, self.in_place))
+        return not any((*said, self.port, self.idle_end_s, self.in_place, self.ready))
 
 
 def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
@@ -43,6 +46,7 @@ def launch_told(launch: Mapping[str, Any]) -> LaunchTold:
         port=launch.get("port"),
         idle_end_s=launch.get("idle_end_s"),
         in_place=bool(launch.get("in_place")),
+        ready=probe_told(launch["ready"]) if launch.get("ready") else "",
     )
 
 

@@ -9,7 +9,8 @@ from django.conf import settings
 from django.db.models import F, QuerySet
 
 from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, roles_of, wanted_of
-from scheduler.models import ENDED, Job, JobClass, Placement, ReplicaRule, Scaling, ScalingEnd
+from scheduler.models import ENDED, Attempt, Job, JobClass, Placement, ReplicaRule, Scaling, ScalingEnd
+from scheduler.selectors.readiness import Readiness, readiness_of
 
 SHOWN = 10
 # A metric that was not read for so long says nothing of the time between: the cool-down begins anew with the next reading.
@@ -19,7 +20,7 @@ LAPSE = timedelta(seconds=60)
 @dataclass(frozen=True, slots=True)
 class RoleReplicas:
     """`placed`: how many have their place and do not leave it. `stated`: whether somebody said how many are wanted, or it is as many as find room.
-    `follows`: whether its metric says how many."""
+    `follows`: whether its metric says how many. `ready`: how many can serve; None where they are not asked."""
 
     role: str
     placed: int
@@ -29,6 +30,7 @@ class RoleReplicas:
     step: int
     stated: bool
     follows: bool
+    ready: int | None = None
 
     @property
     def missing(self) -> int:
@@ -46,6 +48,11 @@ class ScalingTold:
     scaling: Scaling
     seconds: float | None
     bound: int
+
+    @property
+    def ready_seconds(self) -> float | None:
+        """Of one that added replicas, until as many could serve; None where that is not known."""
+        return None if self.scaling.ready_at is None else max(0.0, (self.scaling.ready_at - self.scaling.at).total_seconds())
 
     @property
     def grows(self) -> bool:
@@ -73,6 +80,7 @@ class ReplicasTold:
     scalings: tuple[ScalingTold, ...]
     bound: int
     rule: ReplicaRule | None = None
+    readiness: Readiness | None = None
 
     @property
     def fewer_from(self) -> datetime | None:
@@ -109,9 +117,11 @@ def bound_seconds() -> int:
 
 
 def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
-    """In three queries."""
+    """In three queries; in six where its workers are asked whether they can serve."""
     stands: Mapping[str, int] = standing_of([job.pk])[job.pk]
     rule = ReplicaRule.objects.filter(job=job).first()
+    attempt = Attempt.objects.filter(job=job, ended_at__isnull=True).first() if job.launch.get("ready") else None
+    readiness = readiness_of(job, attempt)
     roles = tuple(
         RoleReplicas(
             role=name,
@@ -122,6 +132,7 @@ def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
             step=int(one.get("step", 1)),
             stated=one.get("desired") is not None,
             follows=rule is not None and rule.role == name,
+            ready=None if readiness is None else readiness.ready_of(name),
         )
         for one in roles_of(job.spec)
         if is_elastic(one) and (name := name_of(one))
@@ -129,7 +140,7 @@ def replicas_told(job: Job, *, now: datetime) -> ReplicasTold:
     rows = Scaling.objects.filter(job=job).order_by("-at", "-pk")[:SHOWN]
     bound = bound_seconds()
     told = tuple(ScalingTold(one, _seconds(one, now), bound) for one in rows)
-    return ReplicasTold(now, roles, told, bound, rule)
+    return ReplicasTold(now, roles, told, bound, rule, readiness)
 
 
 def _seconds(one: Scaling, now: datetime) -> float | None:

@@ -17,6 +17,7 @@ MILLION = 1_000_000
 HOUR = 3_600_000
 LEAST_WORK = 1000
 KEPT_SAVES = 3
+READY_SECONDS = 8  # a worker needs so long until it can serve, where its job says nothing
 EXIT_KILLED = 137  # as a shell tells it: 128 + the signal
 EXIT_TERMINATED = 143
 
@@ -113,6 +114,7 @@ class Nature:
     busy: tuple[float, float] = (0.30, 0.60)
     memory: tuple[float, float] = (0.30, 0.70)
     per_gpu: bool = False  # a process for each GPU of a worker, as its log shows
+    ready: int | None = None  # so long after it is up a worker can serve, where it is asked; None: it is not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ def nature_of(
 ) -> Nature:
     """From what a job says about itself: its scenario form, and `launch.simulated` for what only a play needs to know.
 
-    `simulated` may hold load_s, fails (a probability), fails_with (sentences to choose from), stubborn, endless, rhythm, busy and memory (ranges).
+    `simulated` may hold load_s, ready_s, fails (a probability), fails_with (sentences to choose from), stubborn, endless, rhythm, busy and memory
+    (ranges).
     How much work it is belongs to the job; whether it fails, to the attempt, so that a retry has another chance.
     """
     play = launch.get("simulated") or {}
@@ -158,6 +161,7 @@ def nature_of(
         busy=(float(low), float(high)),
         memory=(float(little), float(much)),
         per_gpu=launch.get("per") == "gpu",
+        ready=_millis(play.get("ready_s", READY_SECONDS)) if launch.get("ready") else None,
     )
 
 
@@ -199,6 +203,10 @@ class Member:
     milli: int = 1000
     speed: int = MILLION
     lost: bool = False
+    ready_at: int | None = None  # it can serve from then on
+    ready: bool = False
+    began: int = 0  # number of the order that replaced it; 0: none
+    up_at: int | None = None  # of one that is asked whether it can serve
 
     @property
     def name(self) -> tuple[str, int]:
@@ -256,6 +264,8 @@ class Life:
         found: list[tuple[int, Callable[[int], None]]] = []
         if self.saving:
             found.append((self.saving.at, self._saved))
+        if self.nature.ready is not None:
+            found += [(member.ready_at, self._be_ready) for member in self.present if member.ready_at is not None and not member.ready]
         if self.until is not None:
             found.append((self.until, self._come_up if self.phase == Phase.LOADING else self._gone))
         if self.phase == Phase.COMPUTING:
@@ -283,6 +293,17 @@ class Life:
         self.up_at = now if self.up_at is None else self.up_at
         self.progress.since = now
         self._plan_save(now)
+        self._prepare(self.present, now)
+
+    def _prepare(self, members: Iterable[Member], now: int) -> None:
+        """They are up, and can serve after a while."""
+        for member in members:
+            if member.ready_at is None and self.nature.ready is not None:
+                member.up_at, member.ready_at = now, now + self.nature.ready
+
+    def _be_ready(self, now: int) -> None:
+        for member in self.present:
+            member.ready = member.ready or (member.ready_at is not None and member.ready_at <= now)
 
     def _plan_save(self, now: int) -> None:
         self.next_save = now + self.nature.interval if self.nature.interval else None
@@ -381,6 +402,7 @@ class Life:
         elif self.phase == Phase.COMPUTING:
             self.progress.book(now)
             self.progress.form(self.rate, now)
+            self._prepare(self.present, now)
         self.advance(now)
 
     @property

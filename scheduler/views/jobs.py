@@ -79,6 +79,7 @@ from scheduler.selectors.loop import standstill_now
 from scheduler.selectors.notices import follows_job
 from scheduler.selectors.planned_changes import plans_seen
 from scheduler.selectors.predictions import prediction_of, record_of
+from scheduler.selectors.readiness import readiness_of
 from scheduler.selectors.scaling import is_service, replicas_told
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
@@ -355,6 +356,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "stragglers": job_stragglers(job) if running else [],
         **course,
         "replicas": replicas,
+        "readiness": replicas.readiness if replicas else readiness_of(job, running),
         "replica_waits": sentence(Discretion(access, [waits]).text(waits)) if waits else "",
         **_service(access, job, attempts, course["range"], steers, moment),
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,

@@ -58,7 +58,17 @@ def test_a_job_is_told_with_its_attempts_and_places(api, ours):
 
     assert [(run["number"], run["outcome"], run["resumed_from_step"]) for run in told["attempts"]] == [(2, None, 7), (1, "preempted", None)]
     assert told["attempts"][0]["workers"] == [
-        {"role": "worker", "index": 3, "node": "alpha", "gpu": 1, "gpu_milli": 1000, "mig": None, "leaving": False}
+        {
+            "role": "worker",
+            "index": 3,
+            "node": "alpha",
+            "gpu": 1,
+            "gpu_milli": 1000,
+            "mig": None,
+            "leaving": False,
+            "ready": None,
+            "ready_since": None,
+        }
     ]
     assert told["nodes"] == ["alpha"]
     assert len(told["waits_for"]) == 1

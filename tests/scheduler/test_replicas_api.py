@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
-from scheduler.models import Job, JobEvent, JobState, Lease, Scaling
+from scheduler.models import Job, JobEvent, JobState, Lease, Scaling, WorkerState
 from tests.builders import attempt, job, node, placement, spec_of
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,7 @@ def ask(personas):
 def test_replicas_are_read_and_set_and_written_down(personas, ask):
     served = service(personas)
     told = ask("GET", served)
-    role = {"role": "server", "placed": 2, "wanted": 5, "stated": False, "min": 1, "max": 5, "step": 1}
+    role = {"role": "server", "placed": 2, "ready": None, "wanted": 5, "stated": False, "min": 1, "max": 5, "step": 1}
     assert (told.json()["roles"], told.json()["scalings"], told.json()["bound_s"]) == ([role], [], 60)
 
     found = ask("PUT", served, {"replicas": 3, "reason": "Evening."}, **{"If-Match": told["ETag"]}).json()
@@ -125,3 +125,53 @@ def test_another_range_takes_the_number_along(personas, ask):
     assert Job.objects.get(pk=queued.pk).spec["roles"][0]["desired"] == 3
     ask("PATCH", queued, {"workers": {"server": {"min": 2}}}, path="")
     assert "desired" not in Job.objects.get(pk=queued.pk).spec["roles"][0]
+
+
+def test_it_says_which_replicas_are_ready_and_why_others_are_not(personas, ask):
+    served = service(personas, launch={"ready": {"tcp": {}}})
+    run, since = served.attempts.get(), now()
+    WorkerState.objects.create(attempt=run, role="server", worker=0, up=True, ready=True, since=since, first_at=since)
+    told = ask("GET", served).json()
+    assert (told["roles"][0]["placed"], told["roles"][0]["ready"]) == (2, 1)
+    assert [(one["index"], one["ready"], one["why"]) for one in told["replicas"]] == [(0, True, ""), (1, None, "It has not been asked yet.")]
+    WorkerState.objects.create(attempt=run, role="server", worker=1, up=True, ready=False, since=since, why="Port 8000 answered 503.")
+    told = ask("GET", served).json()
+    assert [(one["ready"], one["why"]) for one in told["replicas"]] == [(True, ""), (False, "Port 8000 answered 503.")]
+    workers = ask("GET", served, path="").json()["attempts"][0]["workers"]
+    assert [(one["index"], one["ready"], one["ready_since"] is None) for one in workers] == [(0, True, False), (1, False, False)]
+    silent = service(personas)
+    assert (ask("GET", silent).json()["roles"][0]["ready"], ask("GET", silent).json()["replicas"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("ready", "path", "words"),
+    [
+        ({}, "command", "State one of http, tcp and command."),
+        ({"http": {}, "tcp": {}}, "tcp.port", "State one of http, tcp and command."),
+        ({"http": {"path": "health"}}, "http.path", "it begins with /"),
+        ({"http": {"path": "/a b"}}, "http.path", "without spaces"),
+        ({"http": {"path": "/\r\nX: y"}}, "http.path", "without spaces"),
+        ({"http": {"port": 65_536}}, "http.port", "At most 65535."),
+        ({"http": {"host": "10.0.0.1"}}, "http.host", "There is no key host here"),
+        ({"tcp": {"port": 0}}, "tcp.port", "At least 1."),
+        ({"command": "curl x"}, "command", "A list is wanted."),
+        ({"tcp": {}, "period_s": 0}, "period_s", "At least 1."),
+        ({"tcp": {}, "failures": 1000}, "failures", "At most 100."),
+    ],
+)
+def test_a_probe_is_judged_as_it_is_submitted_at_its_field(personas, ready, path, words):
+    body = {"name": "serve", "quota": TEAM, "class": "inference", "roles": [ROLE], "launch": {"command": ["serve"], "ready": ready}}
+    answer = personas.client("submitter").post("/api/v1/jobs?dry_run=true", body, content_type="application/json")
+    assert answer.status_code == 422, answer.content
+    (error,) = answer.json()["errors"]
+    assert error["path"] == f"launch.ready.{path}" and words in error["message"]
+
+
+def test_a_probe_is_kept_in_one_form_and_said_again(personas, ask):
+    body = {"name": "serve", "quota": TEAM, "class": "inference", "roles": [ROLE], "launch": {"command": ["serve"]}}
+    body["launch"]["ready"] = {"http": {"port": 8000, "path": "/"}, "period_s": 5, "failures": 4}
+    answer = personas.client("submitter").post("/api/v1/jobs", body, content_type="application/json", headers={"Idempotency-Key": "probe"})
+    assert answer.status_code == 201, answer.content
+    found = Job.objects.get(public_id=answer.json()["jobs"][0]["id"])
+    assert found.launch["ready"] == {"http": {"port": 8000}, "failures": 4}
+    assert ask("GET", found, path="/description").json()["launch"]["ready"] == {"http": {"port": 8000}, "failures": 4}

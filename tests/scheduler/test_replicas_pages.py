@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpufleet.core.times import now
-from scheduler.models import Job, JobState, Scaling
+from scheduler.models import Job, JobState, Scaling, WorkerState
 from scheduler.services.forecasts.fitting import GROUNDS
 from tests.builders import attempt, job, node, placement, spec_of
 
@@ -101,3 +101,26 @@ def test_room_elsewhere_is_none_where_all_workers_stand_in_one_domain(personas, 
     GROUNDS.read(now())
     waits = personas.client("submitter").get(f"/api/v1/jobs/{served.public_id}/replicas").json()["waits"]
     assert waits == "It needs idle GPUs beside its other workers, in the same node."
+
+
+def test_the_page_says_how_many_replicas_are_ready_and_why_others_are_not(personas, served):
+    address = f"/jobs/{served.public_id}/"
+    assert "<dt>Ready</dt>" not in shown(personas, address)
+    Job.objects.filter(pk=served.pk).update(launch={"ready": {"http": {"port": 8000, "path": "/health?key=inside"}}})
+    run = served.attempts.get()
+    WorkerState.objects.create(attempt=run, role="server", worker=0, ready=True, since=now(), first_at=now())
+    WorkerState.objects.create(attempt=run, role="server", worker=1, ready=False, since=now(), why="Port 8000 answered 503.")
+    Scaling.objects.create(job=served, role="server", at=now(), before=1, after=2, stood=1, actor_name="Ada", over_at=now(), end="placed")
+    page = shown(personas, address)
+    assert '<dt>Ready</dt><dd><span class="value">1</span><span class="note">of 2 placed</span>' in page
+    assert "Server 1 on" in page and "Port 8000 answered 503." in page and "Until ready" in page
+    assert "GET /health?key=inside on port 8000, every 5 s" in page
+    assert "inside" not in shown(personas, address, who="viewer"), "the launch is told to those alone who may steer it"
+
+
+def test_a_job_that_is_no_service_shows_which_of_its_workers_are_ready(personas, served):
+    Job.objects.filter(pk=served.pk).update(
+        launch={"ready": {"tcp": {}}}, job_class="interactive", spec=served.spec | {"roles": [{"name": "server", "min": 2, "gpus": 1}]}
+    )
+    page = shown(personas, f"/jobs/{served.public_id}/")
+    assert "<h2>Workers</h2>" in page and "of 2 placed; 2 unknown" in page and "It has not been asked yet." in page

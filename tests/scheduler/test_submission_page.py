@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from scheduler.jobs.fields import PLAIN, REPEAT, ROLE_BY_KEY, SECTIONS, description_of, values_of
 from scheduler.jobs.reading import read_description
-from scheduler.jobs.schema import Array, JobDescription, Launch, Placing, RoleForm, Saving
+from scheduler.jobs.schema import Array, HttpProbe, JobDescription, Launch, Placing, Ready, RoleForm, Saving, TcpProbe
 from scheduler.jobs.template_rules import SHIPPED
 from scheduler.models import Cluster, Job, JobDraft, JobEvent, JobState, Schedule
 from scheduler.presenters.submitting import preset_said
@@ -39,8 +39,10 @@ def test_every_key_of_a_description_has_its_field():
         return [path for path in found if path != "topology.span_clusters"]
 
     keys = [key for key in paths(JobDescription) if key not in ("roles", "topology", "launch", "array")]
-    for model, before in ((Placing, "topology."), (Launch, "launch."), (Saving, "checkpoint."), (Array, "array.")):
+    for model, before in ((Placing, "topology."), (Launch, "launch."), (Saving, "checkpoint."), (Array, "array."), (Ready, "launch.ready.")):
         keys += paths(model, before)
+    keys += paths(HttpProbe, "launch.ready.http.") + paths(TcpProbe, "launch.ready.tcp.")
+    keys = [key for key in keys if key not in ("launch.ready", "launch.ready.http", "launch.ready.tcp")]
     assert [key for key in keys if key not in PLAIN] == []
     roles = [key for key in paths(RoleForm) if key != "topology"] + paths(Placing, "topology.")
     assert [key for key in roles if key not in ROLE_BY_KEY] == []

@@ -22,7 +22,7 @@ from gpufleet.core.prepared import Prepared
 from gpufleet.core.templatetags.shell import plural
 from quotas.permissions import Access
 from scheduler.jobs.stored import is_elastic, least_of, most_of, name_of, replicas_fault, role_named, roles_of, wanted_of
-from scheduler.models import ENDED, HOLDING, Job, Placement, ReplicaRule, Scaling, ScalingEnd
+from scheduler.models import ENDED, HOLDING, Job, Placement, ReplicaRule, Scaling, ScalingEnd, WorkerState
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.scaling import LAPSE, is_service, standing_of
 from scheduler.services.jobs.revisions import unchanged_or_stale
@@ -328,7 +328,8 @@ def scalings_settle(*, now: datetime) -> int:
             if not (over := _over(one, now)):
                 continue
             one.over_at, one.end = over
-            one.save(update_fields=["over_at", "end"])
+            one.ready_at = _ready_at(one) if one.end == ScalingEnd.PLACED else None
+            one.save(update_fields=["over_at", "end", "ready_at"])
             news.add("jobs", one.job_id)
             settled += 1
         news.publish()
@@ -344,3 +345,25 @@ def _over(one: Scaling, now: datetime) -> tuple[datetime, str] | None:
     held = Placement.objects.filter(job=one.job_id, role=one.role, until__isnull=True, leaving_since__isnull=True)
     since = dict(held.order_by("-since").values_list("worker", "since"))
     return (max(one.at, sorted(since.values())[one.after - 1]), ScalingEnd.PLACED) if len(since) >= one.after else None
+
+
+def scalings_ready(*, jobs: Iterable[int]) -> None:
+    """Replicas of these can serve that could not before: of their newest scale-ups it is kept when as many could. In the caller's transaction."""
+    newest: dict[tuple[int, str], Scaling] = {}
+    for one in Scaling.objects.select_for_update(of=("self",)).filter(job__among=sorted(jobs)).order_by("at", "pk"):
+        newest[one.job_id, one.role] = one
+    found = []
+    for one in newest.values():
+        if one.end == ScalingEnd.PLACED and one.ready_at is None and (at := _ready_at(one)) is not None:
+            one.ready_at = at
+            found.append(one)
+    objects_update(found, ("ready_at",))
+
+
+def _ready_at(one: Scaling) -> datetime | None:
+    """When as many replicas as are wanted since could serve; None: they can't yet, or are not asked."""
+    held = Placement.objects.filter(job=one.job_id, role=one.role, until__isnull=True, leaving_since__isnull=True)
+    since = dict(held.order_by("-since").values_list("worker", "since"))
+    states = WorkerState.objects.filter(attempt__job=one.job_id, attempt__ended_at__isnull=True, role=one.role, first_at__isnull=False)
+    ready = sorted(row.first_at for row in states if row.first_at is not None and row.worker in since and row.first_at >= since[row.worker])
+    return max(one.at, ready[one.after - 1]) if len(ready) >= one.after else None

@@ -27,6 +27,7 @@ from scheduler.loop.measures import CALL, CALL_FAULTS
 from scheduler.models import Attempt, Checkpoint, Cluster, Gpu, GpuMode, JobState, MigInstance, Node, Order, OrderKind, Placement
 from scheduler.services.hardware.refusing import nodes_refused
 from scheduler.services.jobs.checkpoints import Told, checkpoints_tell, told_of
+from scheduler.services.jobs.readiness import WorkerTold, workers_told
 from scheduler.services.loop.holds import WHOLE_MILLI
 from scheduler.services.loop.lease import Fenced, lease_want
 from scheduler.services.loop.measuring import tally
@@ -291,6 +292,7 @@ def _take_in(
             unseen.pop(run.key, None)
     here = [(run, attempt) for run, attempt in known if run.state != RunState.ENDED]
     _look_at_workers(found, here, cluster, now, news)
+    _look_who_is_ready(here, now, news)
     if not backend.facts.pins_gpus:
         _adopt_gpus(here, cluster, now)
     if steps := [(attempt.pk, one) for run, attempt in known for one in run.steps]:
@@ -353,6 +355,27 @@ def _look_at_workers(found: Observed, here: Sequence[tuple[SeenRun, _Known]], cl
             found.lost_workers += workers_lost(
                 attempt=attempt, workers=lost, now=now, cause=f"{_count(len(lost))} on {nodes} gone; the rest stays.", news=news
             )
+
+
+def _look_who_is_ready(here: Sequence[tuple[SeenRun, _Known]], now: datetime, news: News) -> None:
+    """Of runs that have no probe, and of which no worker was replaced, nothing is asked of the database."""
+    told = [
+        WorkerTold(
+            attempt=attempt.pk,
+            job=attempt.job_id,
+            role=one.seat.role,
+            worker=one.seat.index,
+            up=one.state == RunState.RUNNING,
+            began=one.began,
+            ready=one.ready,
+            since=one.ready_since,
+            why=one.ready_why,
+        )
+        for run, attempt in here
+        for one in run.workers
+        if (one.ready is not None or one.began) and one.state != RunState.ENDED
+    ]
+    workers_told(told=told, now=now, news=news)
 
 
 def _count(workers: int) -> str:

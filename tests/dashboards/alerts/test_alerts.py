@@ -21,7 +21,7 @@ from dashboards.models import ActivityEntry
 from dashboards.prometheus.models import PrometheusServer
 from dashboards.slo.models import ServiceBreach
 from quotas.models import Budget
-from scheduler.models import CapacityEntry, Delivery, Health, JobState, Notice, Scaling
+from scheduler.models import Attempt, CapacityEntry, Delivery, Health, JobState, Notice, Scaling, WorkerState
 from tests import builders
 from tests.builders import NOON
 from tests.dashboards.alert_worlds import rule, sick, silenced_rule, used_up
@@ -261,6 +261,9 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
     service = builders.job("chat", on=personas.nodes["acme/research/nlp"])
     ServiceBreach.objects.create(job=service, since=NOON, objective_ms=250, worst_ms=300)
     Scaling.objects.create(job=service, role="server", at=NOON, before=1, after=2, stood=1, actor_name="Ada")
+    run = Attempt.objects.create(job=service, number=1)
+    for worker in range(2):
+        WorkerState.objects.create(attempt=run, role="server", worker=worker, ready=False, since=NOON)
     subjects = {
         "gap_percent": "H100-SXM-80GB",
         "gap_cost": "",
@@ -276,6 +279,7 @@ def test_an_alert_leads_to_what_it_is_about(personas: Personas):
         "idle_gpus": "acme/research",
         "service_breaches": "acme/research",
         "scale_ups_late": "acme/research",
+        "replicas_not_ready": "acme/research",
         "telemetry_age": node.cluster.name,
         "scheduler_overdue": "",
     }
