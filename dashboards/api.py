@@ -11,6 +11,7 @@ from pydantic import Field
 
 from dashboards.alerts.api import router as alerts_router
 from dashboards.figures import Figures, gap_cost
+from dashboards.fingerprints.api import router as fingerprints_router
 from dashboards.fleetmap import map_snapshot
 from dashboards.fragmentation.api import router as fragmentation_router
 from dashboards.free import figures_with_free
@@ -38,6 +39,7 @@ router.add_router("", health_router)
 router.add_router("", alerts_router)
 router.add_router("", telemetry_router)
 router.add_router("", slo_router)
+router.add_router("", fingerprints_router)
 router.add_router("", home_router)
 
 

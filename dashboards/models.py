@@ -148,6 +148,7 @@ class FleetSample(models.Model):
 
 # Further tables stand with what they are about.
 from dashboards.alerts.models import ActivityEntry, Alert, AlertRule, Silence  # noqa: E402, F401
+from dashboards.fingerprints.models import RunLearned  # noqa: E402, F401
 from dashboards.fragmentation.models import FragmentationRollup  # noqa: E402, F401
 from dashboards.gap.models import GapNewest, GapPart, GapRollup  # noqa: E402, F401
 from dashboards.health.models import (  # noqa: E402, F401

@@ -7,6 +7,7 @@ from celery import shared_task
 
 from dashboards.alerts.round import alerts_turn
 from dashboards.charged import charge_uses_turn
+from dashboards.fingerprints.store import fingerprints_turn
 from dashboards.fragmentation.demand import demand_turn
 from dashboards.fragmentation.rule import rule_turn
 from dashboards.fragmentation.store import fragmentation_turn
@@ -76,3 +77,8 @@ def health_look() -> None:
 @shared_task
 def alerts_look() -> None:
     alerts_turn(now=now())
+
+
+@shared_task
+def fingerprints_learn() -> None:
+    fingerprints_turn(now=now())

@@ -42,6 +42,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "rate-cards": ("Id of the rate card.", "rc-2"),
     "sources": ("Id of the Prometheus server.", "ps-1"),
     "templates": ("What a description names as its `template`: `notebook`, or `org/team:name` with `@3` for one version.", "acme/research/nlp:serve"),
+    "fingerprints": ("What a description names as its `template`: `notebook`, or `org/team:name`.", "acme/research/nlp:serve"),
     "throughput": ("What a description names as its `template`: `notebook`, or `org/team:name`.", "acme/research/nlp:serve"),
     "traces": ("Id of the trace.", "tr-5"),
     "tokens": ("Id of the token; not its secret.", "t-9"),

@@ -34,6 +34,7 @@ app.conf.beat_schedule = {
     "telemetry-local": {"task": "dashboards.tasks.telemetry_local_collect", "schedule": 5.0, "options": {"expires": 5}},
     "idle-look": {"task": "dashboards.tasks.idle_look", "schedule": 60.0, "options": {"expires": 60}},
     "health-look": {"task": "dashboards.tasks.health_look", "schedule": 15.0, "options": {"expires": 15}},
+    "fingerprints": {"task": "dashboards.tasks.fingerprints_learn", "schedule": 60.0, "options": {"expires": 60}},
     "alerts-look": {"task": "dashboards.tasks.alerts_look", "schedule": 15.0, "options": {"expires": 15}},
     "ledger-hour": {"task": "gpufleet.tasks.ledger_hour_turn", "schedule": crontab(minute="0"), "options": {"expires": 600}},
     "timeline-review": {"task": "gpufleet.tasks.timeline_review_step", "schedule": 60.0, "options": {"expires": 60}},

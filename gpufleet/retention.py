@@ -63,6 +63,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("dashboards.NodeSample", timedelta(days=14), "at", "Long enough to look back at a fortnight's incidents."),
     Kind("dashboards.ServiceSample", timedelta(days=14), "at", "As for samples of nodes."),
     Kind("dashboards.ServiceBreach", timedelta(days=400), "until", "A year of breaches can be compared with the year before."),
+    Kind("dashboards.RunLearned", timedelta(days=90), "since", "A quarter: what is learned of a template is of its newest 100 runs of that time."),
     Kind("dashboards.FleetSample", timedelta(days=400), "at", "A year can be compared with the year before."),
     Kind("dashboards.ActivityEntry", timedelta(days=90), "at", "A quarter: what happened; episodes, incidents and alerts have their own rows."),
     Kind("dashboards.HealthBucket", timedelta(days=31), "at", "A month of raw hardware state, for dry runs of rules. Healthy hardware leaves none."),

@@ -31,6 +31,7 @@ from gpufleet.demo.fleet import PLANS
 from gpufleet.demo.hardware import Hardware, Machine
 from gpufleet.demo.links import Ports, links_ailing, with_links
 from gpufleet.demo.loading import DRIVER, hardware_now
+from gpufleet.demo.templates import templates_named
 from gpufleet.demo.trouble import BETWEEN_FAULTS, DRAIN_PATIENCE, GIVING_UP, LONG_WAIT, SICKNESS, SILENT, overheated, reason_of
 from gpufleet.demo.workloads import BY_KEY, GANG_NODE, job_fields, team_of
 from quotas.models import QuotaNode
@@ -167,7 +168,7 @@ class Step:
         if quota is None:
             return  # an admin has changed the tree; these people have no place in it any more
         owner = User.objects.filter(username=want.username).first()
-        fields = job_fields(want, quota=quota, owner=owner, work=self.demand.work_seconds(want.workload))
+        fields = job_fields(want, quota=quota, owner=owner, work=self.demand.work_seconds(want.workload), templates=templates_named())
         job_create(now=moment_of(asked.at), actor=_person(want.username), gpus_milli=want.milli, **fields)
 
     def _change_minds(self) -> None:

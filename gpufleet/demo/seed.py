@@ -22,6 +22,7 @@ from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.speeds import speeds_seed
 from gpufleet.demo.sweeping import sweep_seed
+from gpufleet.demo.templates import templates_seed
 from gpufleet.demo.wasting import wasting_seed
 from quotas.models import CardState, NodeKind, QuotaNode, QuotaShare, RateCard, RateClass, RateLine, Role, RoleBinding
 from quotas.permissions import access_for_user
@@ -53,6 +54,8 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         tree = _tree(nodes, now=now)
         people = _people(tree, now=now)
         _cards(now=now)
+        by_name = {person.username: person for person in people}
+        templates_seed(people=by_name, now=now)
         hardware = hardware_now(plan=plan)
         span = plan.history_hours if hours is None else hours
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
@@ -60,7 +63,6 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         wasting_seed(seed=seed, now=now)
         ailing_seed(seed=seed, now=now)
         links_seed(hardware, seed=seed, now=now)
-        by_name = {person.username: person for person in people}
         schedules_seed(people=by_name, now=now)
         speeds_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)

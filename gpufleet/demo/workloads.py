@@ -400,8 +400,9 @@ class Want:
         return {"image": image, "command": [*command.split(), f"--name={self.name}"], "workdir": "/workspace", **how, "simulated": play}
 
 
-def job_fields(want: Want, *, quota: QuotaNode, owner: User | None, work: int) -> dict[str, Any]:
-    """What a submission says about a job, as the table has it."""
+def job_fields(want: Want, *, quota: QuotaNode, owner: User | None, work: int, templates: Mapping[str, str]) -> dict[str, Any]:
+    """What a submission says about a job, as the table has it. `templates`: the key of the template that each kind of work begins with."""
+    template = templates.get(want.workload.key)
     return {
         "name": want.name,
         "quota": quota,
@@ -414,4 +415,6 @@ def job_fields(want: Want, *, quota: QuotaNode, owner: User | None, work: int) -
         "labels": dict(want.labels),
         "cost_centre": quota.cost_centre,
         "estimate_seconds": int(sum(want.workload.minutes) * 60) if want.workload.job_class == JobClass.BATCH else None,
+        "template": template,
+        "template_version": 1 if template else None,
     }

@@ -8,6 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.fingerprints.selectors import fingerprint_told, template_learned
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
@@ -41,7 +42,9 @@ def template_page(request: HttpRequest, ref: str) -> HttpResponse:
     if found is None:
         raise Http404("There is no such template.")
     versions = template_versions(access, found.ref) if found.quota else []
+    learned = template_learned(access, found, now=now())
     context = {
+        **fingerprint_told(learned),
         "view": template_view(found, versions, _number(request.GET.get("from", ""))),
         "may_edit": bool(found.quota) and may_edit_templates(access, found.quota),
         "may_add": bool(template_places(access)),

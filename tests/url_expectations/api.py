@@ -210,6 +210,7 @@ API = [
     Expect("POST", "api/v1/templates/archive", TEMPLATES, data=lambda w: {"ref": w.template}, tokens=STEERING | frozenset({"admin"})),
     Expect("GET", "api/v1/templates/throughput", SEES, tokens=ALL_SCOPES),
     Expect("PUT", "api/v1/templates/throughput", TEMPLATES, data=speeds_json, tokens=STEERING | frozenset({"admin"})),
+    Expect("GET", "api/v1/fingerprints/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/templates/throughput/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/templates/{path:ref}", SEES, lambda w: {"ref": w.template}, tokens=ALL_SCOPES),
     Expect("POST", "api/v1/fit", SUBMITS, data=job_json, tokens=frozenset({"submit"}), silent="It only asks."),

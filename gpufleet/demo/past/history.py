@@ -16,7 +16,7 @@ from dashboards.gap.causes import Ask, Device, Hold, Part, Role, divided
 from dashboards.gap.snapshot import health_state
 from dashboards.gap.store import Gap, gaps_write, spans_sum
 from dashboards.models import NO_READING, FleetSample, NodeSample, TelemetryMinute
-from dashboards.telemetry.frames import MINUTE, Columns, Sums, frame_write, minute_of, minute_values, sums_of_frame
+from dashboards.telemetry.frames import MINUTE, Columns, Sums, added, frame_write, minute_of, minute_values, sums_of_frame
 from dashboards.telemetry.rollups import FOREVER, SLOT, Gpus, Holds, fleet_samples, gpus_of, held_milli_millis, job_sums, node_samples, use_of
 from dashboards.telemetry.spans import JobSums, jobs_write, spans_roll
 from gpufleet.core.audit import SYSTEM
@@ -31,6 +31,7 @@ from gpufleet.demo.past.model import demo_step, demo_trouble
 from gpufleet.demo.past.usage import Shares, Tree, shares_write, usage_write
 from gpufleet.demo.past.world import Act, Moved, Placed, Released, Run, Submitted, Turned, Withdrawn, Work, World, held_by
 from gpufleet.demo.rows import keys_stated, moment_of, next_key
+from gpufleet.demo.templates import templates_named
 from gpufleet.demo.workloads import GANG_NODE, GRACE_SECONDS, job_fields
 from quotas.models import QuotaNode
 from scheduler.jobs.marks import Mark, marks_of
@@ -182,6 +183,10 @@ def _shape(job: Work) -> Shape:
     return Shape(max(1, job.gpus // GANG_NODE), min(job.gpus, GANG_NODE), frozenset((job.gpu_type,)), "cluster")
 
 
+# Milliseconds. What lasts for half a minute would be met in every second minute by one look.
+LOOKS = (0, 20_000, 40_000)
+
+
 class Sampler:
     """Frames of the past, kept as sums a minute, and made into samples with the roll-up's own arithmetic."""
 
@@ -202,9 +207,10 @@ class Sampler:
 
     def look(self, moment: datetime) -> None:
         minute = minute_of(moment)
-        found = readings(held_by(self.world), self.world.hardware, self.layouts, moment=millis(moment))
+        held = held_by(self.world)
+        found, *later = (readings(held, self.world.hardware, self.layouts, moment=millis(moment) + after) for after in LOOKS)
         self.clusters = list(found)
-        self.sums[minute] = [sums_of_frame(columns) for columns in found.values()]
+        self.sums[minute] = [added([sums_of_frame(look[cluster]) for look in (found, *later)]) for cluster in found]
         if not minute.minute % GAP_MINUTES:
             self.gaps[minute] = Gap(1, self._gap(found.values()))
             self.fragments[minute] = self._fragments()
@@ -316,12 +322,14 @@ def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
     changes = Counter(event.job for event in past.events)
     first = next_key(Job)
     runs = past.runs_by_job()
+    templates = templates_named()
     facts = [
         job_fields(
             act.want,
             quota=quotas[act.want.quota],
             owner=people.get(act.want.username),
             work=work_seconds(job, runs.get(job.key, ()), stretch=world.hardware.stretch, seed=seed, now=millis(now)),
+            templates=templates,
         )
         for job, act in zip(past.jobs, past.submitted, strict=True)
     ]
@@ -388,7 +396,10 @@ def _write_jobs(past: Past, world: World, *, seed: int, now: datetime) -> None:
     )
 
 
-_FACTS = ("name", "job_class", "priority", "preemptible", "spec", "launch", "labels", "cost_centre", "estimate_seconds")
+_FACTS = (
+    *("name", "job_class", "priority", "preemptible", "spec", "launch", "labels", "cost_centre", "estimate_seconds"),
+    *("template", "template_version"),
+)
 
 
 def _write_marks(past: Past, first_job: int, facts: Sequence[Mapping[str, Any]]) -> None:

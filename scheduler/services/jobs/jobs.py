@@ -69,6 +69,8 @@ def job_create(
     estimate_seconds: int | None = None,
     limit_seconds: int | None = None,
     launch: Mapping[str, Any] | None = None,
+    template: str | None = None,
+    template_version: int | None = None,
     state: str = JobState.QUEUED,
     cause: str = "Submitted.",
     news: News | None = None,
@@ -96,6 +98,8 @@ def job_create(
                 estimate_seconds=estimate_seconds,
                 limit_seconds=limit_seconds,
                 launch=dict(launch or {}),
+                template=template,
+                template_version=template_version,
             )
         )
         marks_write([job])

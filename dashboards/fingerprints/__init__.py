@@ -1,0 +1,1 @@
+"""Fingerprints: how jobs of a template use their GPUs, phase by phase (HLT-9)."""
