@@ -8,7 +8,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0029_replica_rules")]
+    dependencies = [("scheduler", "0030_one_long_what_if")]
     operations = [
         migrations.AddField(
             "scaling",
