@@ -1,5 +1,6 @@
 """Fingerprints over HTTP: what the pages of templates and jobs say."""
 
+from datetime import datetime
 from typing import Any, Literal
 
 from django.http import Http404, HttpRequest
@@ -8,9 +9,10 @@ from pydantic import Field
 
 from dashboards.fingerprints.learning import PhaseTold, Typical
 from dashboards.fingerprints.phases import COUNTERS
-from dashboards.fingerprints.selectors import template_learned
+from dashboards.fingerprints.selectors import job_phase, template_learned
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.templates import template_named
 
 router = Router(tags=["Templates"])
@@ -64,7 +66,7 @@ def fingerprint(request: HttpRequest, ref: str) -> dict[str, Any]:
     template = template_named(access, ref.partition("@")[0])
     if template is None:
         raise Http404
-    learned = template_learned(access, template, now=now())
+    learned = template_learned(access, template.key, now=now())
     found = learned.fingerprint
     return {
         "ref": template.ref,
@@ -86,3 +88,37 @@ def phase_facts(one: PhaseTold) -> dict[str, Any]:
 
 def typical_facts(one: Typical | None) -> dict[str, float] | None:
     return None if one is None else {"median": one.median, "low": one.low, "high": one.high}
+
+
+class JobPhaseOut(Schema):
+    """What a running job does now, and what its template says comes next."""
+
+    at: datetime = Field(description="The end of the minute that was read last.", examples=["2026-03-02T10:02:00Z"])
+    phase: Literal["load", "compute", "checkpoint", "idle", "unknown"] = Field(
+        description="What it does; `unknown`: its GPUs were not read then.", examples=["compute"]
+    )
+    next: PhaseName | None = Field(description="What comes next; null where nothing is expected.", examples=["checkpoint"])
+    earliest: datetime | None = Field(description="One in ten times it comes sooner.", examples=["2026-03-02T10:05:30Z"])
+    expected: datetime | None = Field(description="When it most likely comes.", examples=["2026-03-02T10:06:40Z"])
+    latest: datetime | None = Field(description="One in ten times it comes later.", examples=["2026-03-02T10:07:50Z"])
+    is_late: bool = Field(description="Whether it should have come by now.", examples=[False])
+    confidence: Literal["low", "good"] = Field(description="That of the template's phases.", examples=["good"])
+
+
+class JobPhaseNow(Schema):
+    phase: JobPhaseOut | None = Field(
+        description="Null where the job does not run, or began with no template, or too little is known of its template."
+    )
+
+
+@router.get("/jobs/{public_id}/phase", response=JobPhaseNow, url_name="job_phase", summary="The phase of a running job", tags=["Jobs"])
+def job_phase_now(request: HttpRequest, public_id: str) -> dict[str, Any]:
+    access = access_of(request)
+    job = job_for(access, public_id)
+    attempts = job_attempts(job)
+    found = job_phase(access, job, attempts[0] if attempts else None, now=now())
+    if found is None:
+        return {"phase": None}
+    moments = {"at": found.at, "earliest": found.earliest, "expected": found.expected, "latest": found.latest}
+    told = {"phase": found.phase.value, "next": found.next.value if found.next else None, "is_late": found.is_late}
+    return {"phase": moments | told | {"confidence": found.fingerprint.confidence.value}}

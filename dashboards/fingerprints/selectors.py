@@ -3,13 +3,18 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dashboards.courses import job_gpu_courses
+from dashboards.fingerprints.forecast import ahead
 from dashboards.fingerprints.learning import Fingerprint, PhaseTold, fingerprint_of
 from dashboards.fingerprints.models import RunLearned
-from dashboards.fingerprints.phases import Phase, RunPhases
+from dashboards.fingerprints.phases import COUNTERS, Phase, RunPhases, run_phases
 from dashboards.fingerprints.store import first_minute, phases_stored
+from dashboards.measures import DRAM, MEMORY, SM, TENSOR
+from dashboards.telemetry.frames import SETTLE
+from dashboards.weak import weak_gpus
 from gpufleet.core.charts import Chart, Series, over_time
 from quotas.permissions import Access, Can
-from scheduler.jobs.template_rules import Template
+from scheduler.models import Attempt, Job, JobState, Placement
 
 LOOKED_BACK = timedelta(days=90)
 MOST_RUNS = 100  # the newest
@@ -41,9 +46,9 @@ class Learned:
     example: Example | None = None
 
 
-def template_learned(access: Access, template: Template, *, now: datetime) -> Learned:
-    """One query. Runs that the reader may not see are left out, as in the speeds of templates."""
-    seen = RunLearned.objects.filter(access.visible(Can.SEE, "attempt__job__quota__path"), template=template.key, looked_at__isnull=False)
+def template_learned(access: Access, key: str, *, now: datetime) -> Learned:
+    """Of the template with this key. One query. Runs that the reader may not see are left out, as in the speeds of templates."""
+    seen = RunLearned.objects.filter(access.visible(Can.SEE, "attempt__job__quota__path"), template=key, looked_at__isnull=False)
     newest = seen.filter(since__gt=now - LOOKED_BACK).select_related("attempt__job").order_by("-since", "-pk")
     rows = list(newest[:MOST_RUNS])
     strong = [(row, phases_stored(row)) for row in rows if not row.is_weak]
@@ -102,3 +107,53 @@ def fingerprint_told(learned: Learned) -> dict[str, object]:
 def percent_of(share: float) -> str:
     percent = 100 * share
     return f"{percent:.0f}%" if percent >= 1 or not percent else "under 1%"
+
+
+# ---- A run that goes on ----
+
+# So much of its newest time is read.
+NEWEST = timedelta(hours=3)
+LEAST_READ = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPhase:
+    """What a running job does now, `at` the end of the last whole minute, and what comes next as far as its template says."""
+
+    at: datetime
+    phase: Phase
+    name: str
+    next: Phase | None
+    next_name: str
+    earliest: datetime | None
+    expected: datetime | None
+    latest: datetime | None
+    is_late: bool
+    fingerprint: Fingerprint
+
+
+def job_phase(access: Access, job: Job, attempt: Attempt | None, *, now: datetime) -> JobPhase | None:
+    """None where it does not run, or no template of it is known well enough. Five queries, and two more for each further cluster."""
+    if job.template is None or job.state != JobState.RUNNING or attempt is None or attempt.ended_at is not None or attempt.running_at is None:
+        return None
+    begin = first_minute(attempt.running_at)
+    end = now - SETTLE - timedelta(seconds=(now - SETTLE).timestamp() % 60)
+    if end - begin < LEAST_READ:
+        return None
+    found = template_learned(access, job.template, now=now).fingerprint
+    if not found.is_known or _is_weak(attempt):
+        return None
+    since = max(begin, end - NEWEST)
+    courses = job_gpu_courses(job, lines=(SM, MEMORY, TENSOR, DRAM), since=since, until=end, span=60)
+    lead = (begin - attempt.running_at).total_seconds()
+    run = run_phases({line: course.values for line, course in zip(COUNTERS, courses, strict=True)}, lead=lead if since == begin else None)
+    told = ahead(found, run, lead=lead)
+    moments = [since + timedelta(seconds=round(after)) if told.next else None for after in (told.earliest, told.expected, told.latest)]
+    names = {phase: name for phase, (name, _) in PHASES.items()} | {Phase.UNKNOWN: "Unknown"}
+    return JobPhase(end, told.phase, names[told.phase], told.next, names[told.next] if told.next else "", *moments, told.is_late, found)
+
+
+def _is_weak(attempt: Attempt) -> bool:
+    """Whether a GPU of it has only the driver's utilization. One query, and another where there is such a GPU at all."""
+    weak = weak_gpus()
+    return bool(weak) and Placement.objects.filter(attempt=attempt, until__isnull=True, gpu__among=sorted(weak)).exists()

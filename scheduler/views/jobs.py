@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from dashboards.courses import job_chart, job_range, job_ranges
+from dashboards.fingerprints.selectors import job_phase
 from dashboards.health.selectors import job_stragglers
 from dashboards.job_list import JOBS, jobs_now
 from dashboards.job_usage import job_usage
@@ -359,6 +360,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "readiness": replicas.readiness if replicas else readiness_of(job, running),
         "replica_waits": sentence(Discretion(access, [waits]).text(waits)) if waits else "",
         **_service(access, job, attempts, course["range"], steers, moment),
+        "phase": job_phase(access, job, running, now=moment) if running else None,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "alignment": alignment_told(alignment_of({sitting.node_id for sitting in sittings})) if len(nodes) > 1 else "",
         "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),

@@ -42,7 +42,7 @@ def template_page(request: HttpRequest, ref: str) -> HttpResponse:
     if found is None:
         raise Http404("There is no such template.")
     versions = template_versions(access, found.ref) if found.quota else []
-    learned = template_learned(access, found, now=now())
+    learned = template_learned(access, found.key, now=now())
     context = {
         **fingerprint_told(learned),
         "view": template_view(found, versions, _number(request.GET.get("from", ""))),

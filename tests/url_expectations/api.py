@@ -525,6 +525,7 @@ API = [
         tokens=STEERING,
         silent="It writes nothing.",
     ),
+    Expect("GET", "api/v1/jobs/{public_id}/phase", SEES, FIELDS["service"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/service-level", SEES, FIELDS["service"], tokens=ALL_SCOPES),
     Expect("PUT", "api/v1/jobs/{public_id}/service-level", STEERS, FIELDS["service"], data=lambda w: SERVICE_LEVEL, tokens=STEERING),
     Expect("DELETE", "api/v1/jobs/{public_id}/service-level", STEERS, FIELDS["service"], tokens=STEERING),

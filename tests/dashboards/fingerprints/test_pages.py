@@ -7,8 +7,9 @@ from django.urls import reverse
 
 from dashboards.fingerprints.learning import Confidence
 from dashboards.fingerprints.phases import Phase
-from dashboards.fingerprints.selectors import example_chart, template_learned
+from dashboards.fingerprints.selectors import example_chart, job_phase, template_learned
 from dashboards.fingerprints.store import runs_learn, runs_note
+from dashboards.models import TelemetryMinute
 from gpufleet.core.times import now
 from quotas.models import QuotaNode
 from scheduler.selectors.templates import template_named
@@ -38,8 +39,9 @@ def learned(personas):
 
 
 def of(personas, who, moment):
-    access = personas.access(who)
-    return template_learned(access, template_named(personas.access("superuser"), REF), now=moment)
+    template = template_named(personas.access("superuser"), REF)
+    assert template is not None
+    return template_learned(personas.access(who), template.key, now=moment)
 
 
 def test_who_sees_only_a_part_of_the_tree_learns_from_that_part(personas, learned, django_assert_max_num_queries) -> None:
@@ -96,3 +98,42 @@ def test_a_template_of_another_subtree_is_not_told_of(personas, learned) -> None
     assert strangers
     for name in strangers:
         assert personas.client(name).get(f"/api/v1/fingerprints/{REF}").status_code in (403, 404)
+
+
+def running(personas, moment, *, minutes=30, template=None):
+    """A run of the same template that goes on, on a cluster of its own."""
+    gpus = gpus_of(builders.node("r1", gpus=1, of=builders.cluster("running")))
+    since = moment - minutes * MINUTE
+    minutes_stored(gpus, drawn_run(minutes=minutes, seed=99).counters, since=since)
+    key = template_named(personas.access("superuser"), REF).key if template is None else template
+    return run_made(key, gpus, since=since, until=None, on=QuotaNode.objects.get(path=TEAM)), gpus
+
+
+def test_a_running_job_tells_its_phase_and_the_next_checkpoint(personas, learned, django_assert_max_num_queries) -> None:
+    run, _ = running(personas, learned)
+
+    with django_assert_max_num_queries(8):
+        told = job_phase(personas.access("superuser"), run.job, run, now=learned + timedelta(seconds=10))
+
+    assert told is not None and told.expected is not None
+    assert (told.at, told.phase, told.next, told.is_late) == (learned, Phase.COMPUTE, Phase.CHECKPOINT, False)
+    drawn = drawn_run(minutes=60, seed=99)
+    coming = min(at for at in drawn.saves if at > 30 * 60)
+    assert abs((told.expected - (learned - 30 * MINUTE)).total_seconds() - coming) < 120
+    page = personas.client("team_lead").get(reverse("job", args=[run.job.public_id])).content.decode()
+    assert "Next: checkpoint" in page and "Low confidence: 6 runs" in page
+    found = personas.client("team_lead").get(f"/api/v1/jobs/{run.job.public_id}/phase").json()["phase"]
+    assert (found["phase"], found["next"], found["confidence"]) == ("compute", "checkpoint", "low")
+
+
+def test_no_phase_is_told_without_readings_of_sm_activity_or_without_a_template(personas, learned) -> None:
+    run, gpus = running(personas, learned)
+    access, later = personas.access("superuser"), learned + timedelta(seconds=10)
+
+    TelemetryMinute.objects.filter(cluster=gpus[0].node.cluster).delete()
+    unread = job_phase(access, run.job, run, now=later)
+    assert unread is not None and (unread.phase, unread.next) == (Phase.UNKNOWN, None)
+    run.job.template = "notebook"
+    assert job_phase(access, run.job, run, now=later) is None
+    run.job.template = None
+    assert job_phase(access, run.job, run, now=later) is None
