@@ -8,6 +8,7 @@ from ninja import Router, Schema
 from pydantic import Field
 
 from dashboards.fingerprints.learning import PhaseTold, Typical
+from dashboards.fingerprints.neighbours import Neighbour, neighbours_of
 from dashboards.fingerprints.phases import COUNTERS
 from dashboards.fingerprints.selectors import job_phase, template_learned
 from gpufleet.core.times import now
@@ -42,6 +43,23 @@ class LearnedPhaseOut(Schema):
     dram_percent: float | None = Field(description="DRAM activity.", examples=[17.4])
 
 
+class NeighbourOut(Schema):
+    """An estimate of what sharing hardware with jobs of another template costs; 1.25: a quarter slower."""
+
+    ref: str = Field(description="The other template.", examples=["veridia:embedding"])
+    verdict: Literal["well", "fair", "poorly", "no"] = Field(
+        description="On one GPU: both are slower by less than 10%, less than 30%, or more; `no`: their memory does not fit.", examples=["well"]
+    )
+    gpu: float = Field(description="By which factor jobs of this template are slower on one GPU with one of the other.", examples=[1.06])
+    other_gpu: float = Field(description="By which factor the other is slower there.", examples=[1.05])
+    node: float = Field(description="By which factor both are slower on one node, each on GPUs of its own.", examples=[1.004])
+    scarce: Literal["sm", "dram", "storage", "none"] = Field(description="The resource that is wanted most above what there is.", examples=["sm"])
+    fits: bool | None = Field(description="Whether the memory of both fits into one GPU; null: it was not read.", examples=[True])
+    both_store: float = Field(description="The part of the time in which both load or save, from 0 to 1.", examples=[0.004])
+    unread: list[str] = Field(description="Counters that one of them lacks; they slow nothing down here.", examples=[["dram"]])
+    runs: int = Field(description="Runs of the other that count, of its newest 20.", examples=[20])
+
+
 class FingerprintOut(Schema):
     """How jobs of a template use their GPUs, learned from telemetry of the runs that the caller may see."""
 
@@ -56,6 +74,7 @@ class FingerprintOut(Schema):
     phases: list[LearnedPhaseOut] = Field(description="Those that were seen in at least 3 runs.")
     checkpoint_minutes: TypicalOut | None = Field(description="From one checkpoint to the next; null where none recur.")
     checkpoint_runs: int = Field(description="Runs whose checkpoints recur.", examples=[20])
+    beside: list[NeighbourOut] = Field(description="Templates that the caller sees and of which enough is known, the best neighbours first.")
 
 
 @router.get("/fingerprints/{path:ref}", response=FingerprintOut, url_name="fingerprint", summary="How jobs of a template use their GPUs over time")
@@ -66,7 +85,8 @@ def fingerprint(request: HttpRequest, ref: str) -> dict[str, Any]:
     template = template_named(access, ref.partition("@")[0])
     if template is None:
         raise Http404
-    learned = template_learned(access, template.key, now=now())
+    moment = now()
+    learned = template_learned(access, template.key, now=moment)
     found = learned.fingerprint
     return {
         "ref": template.ref,
@@ -78,7 +98,15 @@ def fingerprint(request: HttpRequest, ref: str) -> dict[str, Any]:
         "phases": [phase_facts(one) for one in found.phases],
         "checkpoint_minutes": typical_facts(found.period),
         "checkpoint_runs": found.period_runs if found.period else 0,
+        "beside": [_neighbour(one) for one in neighbours_of(access, template, now=moment)] if found.is_known else [],
     }
+
+
+def _neighbour(one: Neighbour) -> dict[str, Any]:
+    found = one.found
+    told = {"ref": one.template.ref, "verdict": one.verdict, "gpu": found.gpu, "other_gpu": found.other_gpu, "node": found.node}
+    rest = {"scarce": found.scarce.value, "fits": found.fits, "both_store": round(found.both_store, 4), "unread": list(found.unread)}
+    return told | rest | {"runs": one.usage.runs}
 
 
 def phase_facts(one: PhaseTold) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from dashboards.fingerprints.neighbours import neighbours_of
 from dashboards.fingerprints.selectors import fingerprint_told, template_learned
 from gpufleet.core.faults import Conflict
 from gpufleet.core.times import now
@@ -45,6 +46,7 @@ def template_page(request: HttpRequest, ref: str) -> HttpResponse:
     learned = template_learned(access, found.key, now=now())
     context = {
         **fingerprint_told(learned),
+        "neighbours": neighbours_of(access, found, now=now()) if learned.fingerprint.is_known else [],
         "view": template_view(found, versions, _number(request.GET.get("from", ""))),
         "may_edit": bool(found.quota) and may_edit_templates(access, found.quota),
         "may_add": bool(template_places(access)),

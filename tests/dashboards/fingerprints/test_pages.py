@@ -2,11 +2,13 @@
 
 from datetime import timedelta
 
+import numpy as np
 import pytest
 from django.urls import reverse
 
 from dashboards.fingerprints.learning import Confidence
-from dashboards.fingerprints.phases import Phase
+from dashboards.fingerprints.neighbours import neighbours_of
+from dashboards.fingerprints.phases import COUNTERS, Phase
 from dashboards.fingerprints.selectors import example_chart, job_phase, template_learned
 from dashboards.fingerprints.store import runs_learn, runs_note
 from dashboards.models import TelemetryMinute
@@ -137,3 +139,26 @@ def test_no_phase_is_told_without_readings_of_sm_activity_or_without_a_template(
     assert job_phase(access, run.job, run, now=later) is None
     run.job.template = None
     assert job_phase(access, run.job, run, now=later) is None
+
+
+def test_beside_which_templates_it_goes_well(personas, learned, django_assert_max_num_queries) -> None:
+    light = template_made(personas, name="embed")
+    since = learned - timedelta(hours=1)
+    for number in range(3):
+        gpus = gpus_of(builders.node(f"e{number}", gpus=1, of=builders.cluster(f"embed{number}")))
+        minutes_stored(gpus, dict.fromkeys(COUNTERS, np.full(50, 10.0)), since=since)
+        run_made(light, gpus, since=since, until=since + 50 * MINUTE, on=QuotaNode.objects.get(path=TEAM))
+    runs_note(since=since, now=learned)
+    runs_learn(now=learned)
+    template = template_named(personas.access("superuser"), REF)
+    assert template is not None
+
+    with django_assert_max_num_queries(5):
+        found = neighbours_of(personas.access("superuser"), template, now=learned)
+
+    assert [(one.template.ref, one.verdict, one.scarce) for one in found] == [(f"{TEAM}:embed", "well", "None"), (REF, "no", "SM")]
+    assert found[1].found.gpu == pytest.approx(1.35, abs=0.08)
+    page = personas.client("team_lead").get(reverse("template", args=[REF])).content.decode()
+    assert "Sharing with others" in page and "Memory too small" in page
+    told = personas.client("team_lead").get(f"/api/v1/fingerprints/{REF}").json()["beside"]
+    assert [(one["verdict"], one["unread"]) for one in told] == [("well", []), ("no", [])]
