@@ -25,6 +25,7 @@ PHASES = {
     Phase.CHECKPOINT: ("Checkpoint", "series-3"),
     Phase.IDLE: ("Idle", "waste"),
 }
+PHASE_NAMES = {Phase.UNKNOWN: "Unknown"} | {phase: name for phase, (name, _) in PHASES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def example_chart(example: Example) -> Chart:
             column += [part.levels[0] if phase == part.phase else None] * 2
     seen = [phase for phase, column in columns.items() if any(value is not None for value in column)]
     series = [Series(PHASES[phase][0], columns[phase], PHASES[phase][1], "area") for phase in seen]
-    return over_time(label=f"SM activity of {example.name} by phase", unit="%", at=at, series=series, most=100)
+    # Stacked, though only one has a value at a time: an area by itself would be drawn on to where its phase comes again.
+    return over_time(label=f"SM activity of {example.name} by phase", unit="%", at=at, series=series, stacked=True, most=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,13 @@ class JobPhase:
     at: datetime
     phase: Phase
     name: str
-    next: Phase | None
-    next_name: str
-    earliest: datetime | None
-    expected: datetime | None
-    latest: datetime | None
-    is_late: bool
     fingerprint: Fingerprint
+    next: Phase | None = None
+    next_name: str = ""
+    earliest: datetime | None = None
+    expected: datetime | None = None
+    latest: datetime | None = None
+    is_late: bool = False
 
 
 def job_phase(access: Access, job: Job, attempt: Attempt | None, *, now: datetime) -> JobPhase | None:
@@ -148,9 +150,11 @@ def job_phase(access: Access, job: Job, attempt: Attempt | None, *, now: datetim
     lead = (begin - attempt.running_at).total_seconds()
     run = run_phases({line: course.values for line, course in zip(COUNTERS, courses, strict=True)}, lead=lead if since == begin else None)
     told = ahead(found, run, lead=lead)
-    moments = [since + timedelta(seconds=round(after)) if told.next else None for after in (told.earliest, told.expected, told.latest)]
-    names = {phase: name for phase, (name, _) in PHASES.items()} | {Phase.UNKNOWN: "Unknown"}
-    return JobPhase(end, told.phase, names[told.phase], told.next, names[told.next] if told.next else "", *moments, told.is_late, found)
+    earliest, expected, latest = (max(now, since + timedelta(seconds=round(after))) for after in (told.earliest, told.expected, told.latest))
+    if told.next is None:
+        return JobPhase(end, told.phase, PHASE_NAMES[told.phase], found)
+    name, following = PHASE_NAMES[told.phase], PHASE_NAMES[told.next]
+    return JobPhase(end, told.phase, name, found, told.next, following, earliest, expected, latest, told.is_late)
 
 
 def _is_weak(attempt: Attempt) -> bool:
