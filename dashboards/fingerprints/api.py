@@ -3,16 +3,19 @@
 from datetime import datetime
 from typing import Any, Literal
 
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest
-from ninja import Router, Schema
+from ninja import Query, Router, Schema
 from pydantic import Field
 
+from dashboards.fingerprints.fleet import STEP, fleet_ahead
 from dashboards.fingerprints.learning import PhaseTold, Typical
 from dashboards.fingerprints.neighbours import Neighbour, neighbours_of
 from dashboards.fingerprints.phases import COUNTERS
 from dashboards.fingerprints.selectors import job_phase, template_learned
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from scheduler.selectors.clusters import cluster_for, pool_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.templates import template_named
 
@@ -150,3 +153,35 @@ def job_phase_now(request: HttpRequest, public_id: str) -> dict[str, Any]:
     moments = {"at": found.at, "earliest": found.earliest, "expected": found.expected, "latest": found.latest}
     told = {"phase": found.phase.value, "next": found.next.value if found.next else None, "is_late": found.is_late}
     return {"phase": moments | told | {"confidence": found.fingerprint.confidence.value}}
+
+
+class AheadQuery(Schema):
+    hours: int = Field(2, ge=1, le=6, description="How far ahead.")
+    cluster: str = Field("", max_length=120, description="Of this cluster alone.")
+    pool: str = Field("", max_length=120, description="Of this pool of the cluster alone.")
+
+
+class LoadAheadOut(Schema):
+    """Columns of the same length, one value a step of five minutes, in GPUs."""
+
+    since: datetime = Field(description="Where the first step begins.", examples=["2026-03-02T10:02:11Z"])
+    step_seconds: int = Field(description="Length of a step.", examples=[300])
+    computing: list[float] = Field(description="SM activity expected, in GPUs that compute fully.", examples=[[212.4, 213.0]])
+    saving: list[float] = Field(description="GPUs of jobs that are expected to save a checkpoint in the step.", examples=[[64.0, 48.2]])
+    loaded: list[float] = Field(description="GPUs of jobs that are expected to end their load in the step.", examples=[[8.0, 0.0]])
+    gpus: int = Field(description="GPUs of the running jobs that are in it.", examples=[288])
+    others: int = Field(description="GPUs of running jobs of which too little is known.", examples=[120])
+
+
+@router.get("/fleet/load-ahead", response=LoadAheadOut, url_name="load_ahead", summary="Load expected of running jobs", tags=["Fleet"])
+def load_expected(request: HttpRequest, asked: Query[AheadQuery]) -> dict[str, Any]:
+    """By the phases of their templates, if all of them go on and no others begin."""
+    access = access_of(request)
+    access.must_somewhere(Can.SEE)
+    if asked.pool and not asked.cluster:
+        raise ValidationError({"pool": ["Name the cluster of the pool, too."]})
+    cluster = cluster_for(access, asked.cluster) if asked.cluster else None
+    pool = pool_for(access, asked.cluster, asked.pool) if asked.pool else None
+    found = fleet_ahead(hours=asked.hours, now=now(), cluster=cluster, pool=pool)
+    columns = {name: [round(getattr(step, name), 2) for step in found.steps] for name in ("computing", "saving", "loaded")}
+    return {"since": found.since, "step_seconds": int(STEP.total_seconds()), **columns, "gpus": found.gpus, "others": found.others}

@@ -3,7 +3,9 @@
 Its own period counts before that of the template, as runs of one template save at different paces. Moments are seconds from the run's first minute.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import erf
 
 from dashboards.fingerprints.learning import Fingerprint, Typical
 from dashboards.fingerprints.phases import LONGEST_CHECKPOINT, OFF, Part, Phase, RunPhases
@@ -82,3 +84,68 @@ def _told(told: Ahead, seconds: Typical, since: float, times: float, now: float)
     earliest, expected, latest = (since + times * part for part in (seconds.low, seconds.median, seconds.high))
     is_late = now > latest + 60 * LATE
     return replace(told, earliest=max(now, earliest), expected=max(now, expected), latest=max(now, latest), is_late=is_late)
+
+
+# ---- Many runs at once ----
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A run that goes on, in seconds from now: `gpus` it holds, when it began, how long its load takes, and the SM activity of it and of the rest.
+
+    `anchor`: the middle of its last checkpoint, or where it began to compute; None where it saves none that recur, as its `period`.
+    """
+
+    gpus: float
+    began: float
+    load: float
+    loading: float
+    working: float
+    period: float | None = None
+    anchor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Expected on average over a step: GPUs that compute (SM activity), and GPUs whose runs begin to save a checkpoint or end their load in it."""
+
+    computing: float
+    saving: float
+    loaded: float
+
+
+def load_ahead(runs: Iterable[Going], *, step: float, count: int) -> list[Step]:
+    """The sum over runs in each step from now on, if all of them go on and no others begin.
+
+    What is known of a checkpoint's moment fades: each period adds a tenth of it to the spread, as independent errors add.
+    """
+    computing, saving, loaded = [0.0] * count, [0.0] * count, [0.0] * count
+    for run in runs:
+        ends = run.began + run.load
+        for place in range(count):
+            begin, end = place * step, (place + 1) * step
+            loads = min(max(0.0, ends - begin), step) / step
+            computing[place] += run.gpus * (loads * run.loading + (1 - loads) * run.working)
+            loaded[place] += run.gpus if begin <= ends < end else 0.0
+            if run.period is not None:
+                saving[place] += run.gpus * _expected_saves(run.anchor, run.period, max(begin, ends), end)
+    return [Step(*one) for one in zip(computing, saving, loaded, strict=True)]
+
+
+def _expected_saves(anchor: float, period: float, begin: float, end: float) -> float:
+    """How many of its checkpoints come between these moments."""
+    if end <= begin:
+        return 0.0
+    first, last = (begin - anchor) / period, (end - anchor) / period
+    if first > 1 / SURE:
+        return last - first
+    found = 0.0
+    for times in range(max(1, int(first * (1 - 4 * SURE)) - 1), int(last * (1 + 4 * SURE)) + 4):
+        spread = SURE * times**0.5
+        found += _below((last - times) / spread) - _below((first - times) / spread)
+    return found
+
+
+def _below(deviations: float) -> float:
+    """The part of a normal distribution that lies below so many standard deviations."""
+    return 0.5 * (1 + erf(deviations / 2**0.5))

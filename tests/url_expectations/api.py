@@ -507,6 +507,7 @@ API = [
     Expect("GET", "api/v1/scheduler/plans/{pk}/scenario", FLEET, lambda w: {"pk": w.plan.pk}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/summary", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/fleet/history", SEES, tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/fleet/load-ahead", SEES, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/gpus/{public_id}/telemetry", SEES, FIELDS["gpu"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/nodes/{public_id}/telemetry", SEES, FIELDS["hardware node"], tokens=ALL_SCOPES),
     Expect("GET", "api/v1/clusters/{name}/telemetry", SEES, lambda w: {"name": w.node.cluster.name}, tokens=ALL_SCOPES),
