@@ -36,6 +36,8 @@ PLACES: dict[str, tuple[str, Any]] = {
     "schedules": ("Id of the schedule.", "s-3"),
     "reservations": ("Id of the reservation.", "r-7"),
     "budgets": ("Id of the budget.", "b-4"),
+    "caps": ("The power cap.", "pc-3"),
+    "ratings": ("The GPU type.", "H100-SXM-80GB"),
     "cost-exports": ("Id of the export.", "ce-8"),
     "cost-mails": ("Id of the e-mail.", "cm-6"),
     "costs": ("The month, as YYYY-MM.", "2026-03"),
@@ -69,7 +71,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "cluster_slurm cluster_slurm_put cluster_slurm_types cluster_slurm_import cluster_slurm_every cluster_local_add "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
-        " cluster_outside"
+        " cluster_outside power_cap_make power_cap_update power_cap_delete power_rating"
         " alert_rule_delete alert_rule_try silence_make silence_delete alert_take fleet_defragmentation defragmentation_create defragmentation_end"
     ),
     ("admin",): "cluster_slurm_accounts group_rule_list person_list person_get person_new person_change person_return person_end person_reset"

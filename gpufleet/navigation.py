@@ -115,6 +115,7 @@ SECTIONS: tuple[Section, ...] = (
             Place("Quotas", "quotas", "tree", "q"),
             Place("Reservations", "calendar", "clock", "v"),
             Place("Budgets", "budgets", "coin", "2"),
+            Place("Power", "power", "flame", "5"),
             Place("What-if", "what-ifs", "radar", "4"),
         ),
     ),

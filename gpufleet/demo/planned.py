@@ -14,6 +14,9 @@ from quotas.selectors.budgets import Used, day_of, day_start, period_at, used_be
 from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_create
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
+from scheduler.models import Gpu
+from scheduler.power.ratings import rated_watts
+from scheduler.services.power import cap_set
 from scheduler.services.windows.reservations import reservation_request
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -45,6 +48,16 @@ def reservations_seed(*, people: Mapping[str, User], now: datetime) -> None:
     asked = {"name": "Benchmark evening", "quota": "veridia/research/language/instruct", "gpu_type": H100, "nodes": 2, "zone": "Europe/Berlin"}
     asked |= {"starts_at": at(later, 18), "ends_at": at(later, 22), "purpose": "Compare with the last release"}
     reservation_request(access=access_for_user(people["tessa"], via="system"), given=asked, now=now)
+
+
+def power_seed(*, people: Mapping[str, User], now: datetime) -> None:
+    """The training pool may not draw all that it could in the evening, when power is dear."""
+    today = now.astimezone(BERLIN).date()
+    gpus = Gpu.objects.filter(node__pool__name="training", node__spare=False, gpu_type_id=H100).count()
+    watts = rated_watts(H100, None) * gpus * 98 // 100 // 1000 * 1000
+    start, end = (moment_of(datetime.combine(today, time(hour)), BERLIN) for hour in (17, 20))
+    given = {"pool": "training", "watts": watts, "zone": "Europe/Berlin", "starts_at": start, "ends_at": end, "rule": WEEKDAYS}
+    cap_set(access=access_for_user(people["oona"], via="system"), given=given | {"note": "Evening peak of the site"}, now=now)
 
 
 def changes_seed(*, people: Mapping[str, User], now: datetime) -> None:

@@ -18,7 +18,7 @@ from gpufleet.demo.charged import charged_seed, months_seed
 from gpufleet.demo.links import links_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write, past_begin
-from gpufleet.demo.planned import budgets_seed, changes_seed, reservations_seed
+from gpufleet.demo.planned import budgets_seed, changes_seed, power_seed, reservations_seed
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.speeds import speeds_seed
 from gpufleet.demo.sweeping import sweep_seed
@@ -66,6 +66,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         schedules_seed(people=by_name, now=now)
         speeds_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)
+        power_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
         members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
         cluster = Cluster.objects.order_by("id").values_list("name", flat=True)[0]

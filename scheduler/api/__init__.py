@@ -17,6 +17,7 @@ from scheduler.api import (
     logs,
     loop,
     notices,
+    power,
     queue,
     replicas,
     reservations,
@@ -58,5 +59,6 @@ router.add_router("", templates.router)
 router.add_router("", loop.router)
 router.add_router("", webhooks.router)
 router.add_router("", what_ifs.router)
+router.add_router("", power.router)
 router.add_router("", traces.router)
 router.add_router("", notices.router)

@@ -45,6 +45,7 @@ class GpuType(models.Model):
     board = models.CharField(max_length=40, blank=True)
     memory_mib = models.PositiveIntegerField()
     hbm_gbps = models.PositiveIntegerField(default=0)
+    rated_watts = models.PositiveIntegerField(null=True, blank=True, help_text="Of one GPU; null: as its maker states.")
 
     class Meta:
         db_table = "gpu_type"

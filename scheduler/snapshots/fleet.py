@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Exists
+
 from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.backends.registry import SLURM, exists, runs_images, shares
 from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
-from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, Repartition, TopologyLevel
+from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, PowerCap, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
 MILLION = 1_000_000
@@ -29,7 +31,15 @@ LEVEL = ("cluster_id", "id", "name", "bandwidth_gbps", "oversubscription_centi",
 
 Rows = tuple[Any, ...]
 
-CLUSTERS = Prepared(lambda: Cluster.objects.filter(removed_at__isnull=True).order_by("id").values_list("id", "name", "backend", "silent_since"))
+# With whether there is any power cap: who plans without one asks for none.
+CLUSTERS = Prepared(
+    lambda: (
+        Cluster.objects.filter(removed_at__isnull=True)
+        .annotate(capped=Exists(PowerCap.objects.all()))
+        .order_by("id")
+        .values_list("id", "name", "backend", "silent_since", "capped")
+    )
+)
 LEVELS = Prepared(lambda: TopologyLevel.objects.order_by("cluster_id", "depth").values_list(*LEVEL))
 DOMAINS = Prepared(lambda: Domain.objects.order_by("id").values_list("id", "parent_id", "level_id", "name"))
 NODES = Prepared(
@@ -83,6 +93,7 @@ class FleetView:
     clusters: Mapping[int, int]  # node to cluster
     capacity_milli: Mapping[str, int]
     outside: frozenset[int] = frozenset()  # GPUs that jobs hold which are not ours
+    capped: bool = False  # whether there is any power cap
     blocked: Mapping[int, int] = field(default_factory=dict)  # GPUs by node (masks) whose holders the engine is not shown
 
     def without(self, blocked: Mapping[int, int]) -> "FleetView":
@@ -120,11 +131,11 @@ def domains_of_nodes() -> dict[int, dict[str, str]]:
 
 def fleet_view(rows: Rows) -> FleetView:
     clusters, levels, domains, node_rows, gpu_rows, slice_rows, outside_rows, splits = rows
-    cluster_names = {key: name for key, name, _, _ in clusters}
-    with_images = {key for key, _, backend, _ in clusters if runs_images(backend)}
-    backends = {key: backend for key, _, backend, _ in clusters}
+    cluster_names = {key: name for key, name, *_ in clusters}
+    with_images = {key for key, _, backend, *_ in clusters if runs_images(backend)}
+    backends = {key: backend for key, _, backend, *_ in clusters}
     # Nobody would carry out what is placed there. What runs goes on, as on a node that is drained.
-    without_backend = {key for key, _, backend, silent_since in clusters if silent_since is not None or not exists(backend)}
+    without_backend = {key for key, _, backend, silent_since, _ in clusters if silent_since is not None or not exists(backend)}
     topology = _topology(levels)
     trails = _Trails(domains, levels, topology.levels)
     gpus: dict[int, list[Any]] = defaultdict(list)
@@ -170,6 +181,7 @@ def fleet_view(rows: Rows) -> FleetView:
         slices={key: (profile, start) for key, _, profile, start in slice_rows},
         clusters={row[0]: row[1] for row in node_rows},
         capacity_milli=dict(capacity),
+        capped=any(capped for *_, capped in clusters),
         outside=frozenset(row[1] for row in outside_rows if row[1] is not None),
     )
 

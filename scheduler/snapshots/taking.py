@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
-from scheduler.engine.model.values import Demand, Job, Scenario, Settings, Topology, has_lapsed
+from scheduler.engine.model.values import HOUR_MS, NO_POWER, Demand, Job, PowerCaps, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
@@ -32,6 +32,8 @@ from scheduler.snapshots.jobs import (
     standing_of,
     workers_of,
 )
+from scheduler.snapshots.power import Rows as Caps
+from scheduler.snapshots.power import power_caps
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
 from scheduler.snapshots.windows import WindowsView, windows_asked
 
@@ -88,6 +90,7 @@ class Snapshots:
         self._tree_key: tuple[Any, ...] = ()
         self._past: Past | None = None
         self._demand: tuple[Any, Topology, tuple[Demand, ...]] | None = None
+        self._power: tuple[Any, PowerCaps] | None = None
         self._rules: tuple[Settings, Mapping[str, Any], Settings] | None = None
         self._kinds: Kinds | None = None
         self._known: dict[int, _Known] = {}
@@ -98,6 +101,7 @@ class Snapshots:
         with one_moment():
             fleet_raw, tree_raw, window_rows, demand_rows, seen, standing = _asked(now, settings)
             fleet = self._fleet_of(fleet_raw)
+            caps = Caps.read(now) if fleet.capped else None
             settings = self._ruled(settings, policy_of(tree_raw))
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
@@ -129,6 +133,7 @@ class Snapshots:
             windows=calendar.windows,
             demand=self._demand_of(demand_rows, fleet.topology),
             jobs=there,
+            power=self._power_of(caps, fleet, settings, now),
         )
         return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came)
 
@@ -172,6 +177,15 @@ class Snapshots:
         if self._demand is None or self._demand[0] != rows or self._demand[1] is not topology:
             self._demand = rows, topology, demand_of(rows[0][0], topology) if rows else ()
         return self._demand[2]
+
+    def _power_of(self, rows: Caps | None, fleet: FleetView, settings: Settings, now: datetime) -> PowerCaps:
+        """The same object as long as nothing has changed; what recurs is written out once an hour."""
+        if rows is None:
+            return NO_POWER
+        key = (rows, sorted(fleet.capacity_milli), settings.window_horizon_ms, millis(now) // HOUR_MS)
+        if self._power is None or self._power[0] != key:
+            self._power = key, power_caps(rows, fleet.capacity_milli, now=now, horizon_ms=settings.window_horizon_ms)
+        return self._power[1]
 
     # Jobs
 

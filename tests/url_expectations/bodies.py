@@ -116,6 +116,11 @@ def reservation_form(world: World) -> dict[str, Any]:
     return {"name": "Morning", "owner": world.team.path, "notice_min": 10, "lead_min": 15, "idle": "held", "do": "write"} | times | amount
 
 
+def power_form(world: World) -> dict[str, Any]:
+    start = now().replace(microsecond=0, tzinfo=None)
+    return {"pool": "", "kilowatts": "12", "start": start.isoformat(timespec="minutes"), "zone": "UTC", "do": "write"}
+
+
 def budget_json(world: World) -> dict[str, Any]:
     return {"name": "Month", "quota": world.team.path, "unit": "gpu_hours", "amount": 1000, "period": "month"}
 
@@ -210,6 +215,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "schedule": lambda w: {"public_id": w.schedule.public_id},
     "reservation": lambda w: {"public_id": w.reservation.public_id},
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
+    "power cap": lambda w: {"public_id": w.power_cap.public_id},
+    "rated type": lambda w: {"gpu_type": w.gpu.gpu_type_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
     "cost export": lambda w: {"public_id": w.cost_export.public_id},
     "cost mail": lambda w: {"public_id": w.cost_mail.public_id},

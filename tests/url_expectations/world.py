@@ -29,6 +29,7 @@ from scheduler.models import (
     Lease,
     Node,
     PlanRecord,
+    PowerCap,
     QuotaReplay,
     SavedView,
     Schedule,
@@ -41,6 +42,7 @@ from scheduler.services.forecasts.traces import trace_add
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
 from scheduler.services.jobs.templates import template_save
+from scheduler.services.power import cap_set
 from scheduler.services.schedules.schedules import schedule_create
 from scheduler.services.windows.reservations import reservation_cancel, reservation_request
 from scheduler.traces.rows import File
@@ -223,6 +225,10 @@ class World:
     def cancelled_reservation(self) -> Reservation:
         """The superuser's, who may put it back."""
         return reservation_cancel(access=self.personas.access("superuser"), reservation=self._reserved("superuser"), now=now())
+
+    @cached_property
+    def power_cap(self) -> PowerCap:
+        return cap_set(access=self.personas.access("superuser"), given={"watts": 12_000}, now=now())
 
     @cached_property
     def budget(self) -> Budget:

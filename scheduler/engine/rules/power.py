@@ -138,6 +138,11 @@ class Power:
             return None
         return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others))
 
+    def at(self, pool: str | None, instant: int) -> tuple[PowerCap | None, int]:
+        """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands."""
+        found = self._stretch(pool, instant, instant, ())
+        return None if found is None else found.cap, self._drawn_at(pool, instant, ())
+
     def course(self, pool: str | None, since: int, others: Sequence[Draw]) -> Iterator[Stretch]:
         """What is allowed and drawn from an instant on, where a cap lasts."""
         changes = {since, NEVER, *self._known(pool)[0]}

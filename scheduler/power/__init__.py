@@ -1,0 +1,1 @@
+"""Power caps of the console: rated watts, forms, and what pages show."""
