@@ -5,7 +5,7 @@ More starts, grows or moves there only if all that stands, and what is kept for 
 run itself. All that a job asks for is held against each pool in which it gets a GPU. What leaves counts no more: nobody is evicted for a cap.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate, pairwise
@@ -19,6 +19,7 @@ from ..state.tree import NEVER
 from ..state.work import Work
 
 if TYPE_CHECKING:
+    from ..ahead.entries import Entry
     from ..state.cluster import Cluster
     from ..state.planning import Cycle
 
@@ -56,10 +57,17 @@ class Power:
         self.watts = [rated.get(node.gpu_type, 0) for node in grid.nodes]  # of a GPU, by node
         self.nodes = {pool: reduce(or_, (1 << node for node, name in enumerate(grid.pool_of) if pool in (None, name)), 0) for pool in self.caps}
         self._read = 0  # so much of the cluster's journal is known
+        # When what is drawn has to be known for the gate: now, and as each cap begins; and what is drawn then, in milliwatts.
+        self._moments = {pool: sorted({self.now, *(cap.start for cap in caps if cap.start > self.now)}) for pool, caps in self.caps.items()}
+        self._place = {pool: {at: place for place, at in enumerate(moments)} for pool, moments in self._moments.items()}
+        self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
+        self._lowest = {pool: 1000 * min(cap.watts for cap in caps) for pool, caps in self.caps.items()}
         self._sums: dict[str | None, tuple[list[int], list[int]]] = {}
         self._drawn: dict[str | None, dict[int, int]] = {pool: {} for pool in self.caps}  # milliwatts by when those who draw them are gone
         self._mine: dict[Work, list[tuple[str | None, int, int]]] = {}  # (pool, when it is gone, milliwatts)
         self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
+        self._masks: dict[tuple[object, ...], list[int]] = {}
+        self._held: dict[int, tuple[Entry, dict[str | None, int]]] = {}
         self._never: dict[tuple[object, ...], Reason | None] = {}
         for work in cluster.works:
             if work.seats:
@@ -99,9 +107,17 @@ class Power:
         if mine:
             self._mine[work] = mine
         for pool, until, drawn in mine:
-            held = self._drawn[pool]
-            held[until] = held.get(until, 0) + drawn
-            self._sums.pop(pool, None)
+            self._draw(pool, until, drawn)
+
+    def _draw(self, pool: str | None, until: int, milliwatts: int) -> None:
+        """So much more is drawn, or less."""
+        held, levels = self._drawn[pool], self._levels[pool]
+        held[until] = held.get(until, 0) + milliwatts
+        if not held[until]:
+            del held[until]
+        for place in range(bisect_left(self._moments[pool], until)):
+            levels[place] += milliwatts
+        self._sums.pop(pool, None)
 
     def _follow(self) -> None:
         journal = self.cluster.journal
@@ -109,18 +125,20 @@ class Power:
             return
         for work in dict.fromkeys(journal[self._read :]):
             for pool, until, drawn in self._mine.pop(work, ()):
-                held = self._drawn[pool]
-                held[until] -= drawn
-                self._sums.pop(pool, None)
-                if not held[until]:
-                    del held[until]
+                self._draw(pool, until, -drawn)
             if work.seats:
                 self._count(work)
         self._read = len(journal)
 
     def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
-        ends, sums = self._known(pool)
-        return sums[bisect_right(ends, instant)] + sum([more for more, first, until in others if first <= instant < until])
+        place = self._place[pool].get(instant)
+        if place is not None:
+            self._follow()
+            drawn = self._levels[pool][place]
+        else:
+            ends, sums = self._known(pool)
+            drawn = sums[bisect_right(ends, instant)]
+        return drawn + sum([more for more, first, until in others if first <= instant < until])
 
     def _known(self, pool: str | None) -> tuple[list[int], list[int]]:
         """When those who draw are gone, in order, and what the others draw from each of these instants on, and before the first."""
@@ -197,14 +215,17 @@ class Power:
         return self._never[key]
 
     def _never_starts(self, work: Work) -> Reason | None:
+        asks = [self.asked(work, quota_type, work.form.least_milli(quota_type)) for quota_type in work.form.types]
+        if any(all(more <= self._lowest[pool] for pool, more in asked.items()) for asked in asks):
+            return None
         self._follow()
-        real, self._sums = (self._drawn, self._sums), {}
+        real = self._drawn, self._levels, self._sums
+        self._drawn, self._sums = {pool: {} for pool in self.caps}, {}
+        self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
         found: Stretch | None = None
         pool, needed = None, 0
         try:
-            self._drawn = {pool: {} for pool in self.caps}
-            for quota_type in work.form.types:
-                asked = self.asked(work, quota_type, work.form.least_milli(quota_type))
+            for quota_type, asked in zip(work.form.types, asks, strict=True):
                 stays = stays_of(work)
                 closed = {name for name, more in asked.items() if self.opens(name, more, self.now, stays) is None}
                 off = reduce(or_, (self.nodes[name] for name in closed), 0)
@@ -215,7 +236,7 @@ class Power:
                     needed = asked[pool]
                     found = self.in_the_way(pool, needed, self.now, NEVER)
         finally:
-            self._drawn, self._sums = real
+            self._drawn, self._levels, self._sums = real
         if found is None:
             return None
         days = (self.horizon - self.now) // DAY_MS
@@ -226,12 +247,13 @@ class Power:
 
     def _all_off(self, work: Work, quota_type: int, off: int) -> bool:
         """Whether no node is left on which some worker of a job may stand, off some nodes."""
-        asked = [place for place, role in enumerate(work.kind.roles) if role.least and (role.gpus or role.parted)]
-        for place in asked:
-            flags = work.eligible(place, quota_type).flags
-            if all(off >> node & 1 for node in range(self.grid.size) if flags[node]):
-                return True
-        return False
+        key = (work.form, quota_type, bool(work.seats))
+        masks = self._masks.get(key)
+        if masks is None:
+            asked = [place for place, role in enumerate(work.kind.roles) if role.least and (role.gpus or role.parted)]
+            flags = [work.eligible(place, quota_type).flags for place in asked]
+            masks = self._masks[key] = [sum(1 << node for node in range(self.grid.size) if one[node]) for one in flags]
+        return any(not mask & ~off for mask in masks)
 
     def gate(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> tuple[Reason | None, int]:
         """Why so much more of a job can't start now under the caps, or the nodes that it has to stay off."""
@@ -263,7 +285,15 @@ class Power:
 
     def _kept(self, cycle: "Cycle", work: Work, quota_type: int, milli: int) -> Mapping[str | None, list[Draw]]:
         """What is kept for jobs ahead of it, by pool."""
-        return self.draws((self.now + entry.at, stays_of(entry.work), entry.places) for entry in cycle.book.ahead_of(work, quota_type, milli))
+        found: dict[str | None, list[Draw]] = {}
+        for entry in cycle.book.ahead_of(work, quota_type, milli):
+            known = self._held.get(id(entry))
+            if known is None or known[0] is not entry:
+                known = self._held[id(entry)] = entry, self.by_pool((node, 1000 * count) for node, count in entry.places)
+            at, stays = self.now + entry.at, stays_of(entry.work)
+            for pool, drawn in known[1].items():
+                found.setdefault(pool, []).append((drawn, at, NEVER if stays >= NEVER else at + stays))
+        return found
 
     def draws(self, coming: Iterable[tuple[int, int, Iterable[tuple[int, int]]]]) -> dict[str | None, list[Draw]]:
         """What those draw by pool who come at an instant, for how long, on so many GPUs of nodes."""
