@@ -81,7 +81,8 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " quota_change_make quota_change_look quota_change_edit quota_change_step quota_file_import quota_week_ask quota_week_cancel"
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "job_batch_undone service_level_put service_level_delete idle_notify idle_reclaim idle_snooze job_connected"
-    " jobs_bulk job_view_update job_change job_change_look job_replicas_put job_replicas_look job_end job_save job_queued job_held job_released"
+    " jobs_bulk job_view_update job_change job_change_look job_replicas_put job_replicas_look job_replacement_begin"
+    " job_replacement_look job_replacement_stopped job_end job_save job_queued job_held job_released"
     " job_again job_said job_output job_output_search job_plan_call_off"
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"

@@ -46,6 +46,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "hold": "gpufleet.client.commands:hold",
     "priority": "gpufleet.client.commands:priority",
     "scale": "gpufleet.client.scaling:scale",
+    "replace": "gpufleet.client.scaling:replace",
     "release": "gpufleet.client.commands:release",
     "planned": "gpufleet.client.commands:planned",
     "checkpoint": "gpufleet.client.commands:checkpoint",

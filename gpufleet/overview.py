@@ -30,6 +30,7 @@ GROUPS: dict[str, Sequence[str]] = {
             "release",
             "priority",
             "scale",
+            "replace",
             "checkpoint",
             "restart",
             "planned",

@@ -87,6 +87,7 @@ UNSAID = [
         "The range and the roles are those of the job, a metric is stated to be followed, and one of both is asked for.",
     ),
     Unsaid("load_expected", "cluster|pool", "Which clusters and pools there are, and a pool is one of a cluster."),
+    Unsaid("job_replacement_begin|job_replacement_look", "role", "Which roles of the job have a range."),
     Unsaid("template_gone", "ref", "Which templates there are."),
     Unsaid("throughput_put", "ref|speeds.*|adopt|seen", "Which templates and GPU types there are, what was stated, and what is measured."),
     Unsaid(

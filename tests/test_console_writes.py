@@ -31,6 +31,8 @@ WRITES = {
     "job_save": "POST jobs/{public_id}/checkpoint",
     "job_follow": "PUT jobs/{public_id}/follow, DELETE jobs/{public_id}/follow",
     "job_replicas": "PUT jobs/{public_id}/replicas, POST jobs/{public_id}/replicas/preview",
+    "job_replace": "POST jobs/{public_id}/replacements, POST jobs/{public_id}/replacements/preview",
+    "job_replace_stop": "POST jobs/{public_id}/replacements/stop",
     "job_service_level": "PUT jobs/{public_id}/service-level",
     "job_service_level_remove": "DELETE jobs/{public_id}/service-level",
     "schedule_new": "POST schedules",

@@ -33,7 +33,10 @@ BASH = """_gpufleet() {{
 complete -F _gpufleet gpufleet
 """
 ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
-OF_JOBS = ("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue", "scale")
+OF_JOBS = (
+    *("show", "why", "logs", "connect", "change", "cancel", "hold", "release", "priority", "checkpoint", "restart", "enqueue"),
+    *("scale", "replace"),
+)
 WORDS = {
     "bench": "api chargeback console engine loop predictions quotas simulate slurm telemetry --json --case",
     "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --dry-run --reason",
@@ -76,6 +79,7 @@ WORDS = {
     "why": "--json",
     "connect": "--json",
     "scale": "--json --role --follow --no-follow --cooldown --reason --dry-run",
+    "replace": "--json --role --max-unavailable --within --reason --dry-run --stop --show",
 }
 # By command and option, what may follow it.
 VALUES = {

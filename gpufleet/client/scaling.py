@@ -1,4 +1,4 @@
-"""`gpufleet scale`: the replicas of a service, and another number of them."""
+"""`gpufleet scale` and `gpufleet replace`: the replicas of a service, another number of them, and all of them anew."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -79,4 +79,50 @@ def _shown(told: Mapping[str, Any]) -> int:
             for one in told["scalings"]
         ]
         print("\n".join(["", *table(("AT", "ROLE", "REPLICAS", "BY", "END", f"TOOK (BOUND {told['bound_s']} S)", "READY"), rows)]))
+    return DONE
+
+
+@ends_well
+def replace(arguments: Sequence[str]) -> int:
+    """Start the replicas of a service anew, one at a time, each on its own GPUs."""
+    parser = parser_of("replace", replace.__doc__, jobs="1")
+    parser.add_argument("--role", default="", help="which role; needed only where several have a range")
+    parser.add_argument("--max-unavailable", metavar="N", type=int, default=1, help="so many at a time (default 1)")
+    parser.add_argument("--within", metavar="LENGTH", default="10m", help="a new replica that cannot serve within it stops the rest (default 10m)")
+    parser.add_argument("--reason", default="", help="kept in the job's history and in the audit log")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--dry-run", action="store_true", help="say what it would do, and change nothing")
+    what.add_argument("--stop", action="store_true", help="take no further replica down")
+    what.add_argument("--show", action="store_true", help="show how far it is, and change nothing")
+    asked = parser.parse_args(arguments)
+    console, path = console_meant(), f"/jobs/{asked.job}/replacements"
+    body: dict[str, Any] = {"role": asked.role, "max_unavailable": asked.max_unavailable, "within_s": seconds(asked.within)}
+    if asked.dry_run:
+        found = console.post(f"{path}/preview", body, repeatable=True)
+        if asked.json:
+            return print_json(found)
+        print("\n".join(map(plain, found["sentences"])))
+        return DONE
+    if asked.show:
+        told = console.get(path)
+    elif asked.stop:
+        told = console.post(f"{path}/stop", {"reason": asked.reason})
+    else:
+        told = console.post(path, body | {"reason": asked.reason})
+    return print_json(told) if asked.json else _replaced(told)
+
+
+def _replaced(told: Mapping[str, Any]) -> int:
+    rows = [
+        (
+            exact(one["at"]),
+            plain(one["role"]),
+            f"{one['done']} of {len(one['replicas'])}",
+            plain(one["by"]),
+            (one["end"] or "goes on").replace("_", " "),
+            plain(one["why"]),
+        )
+        for one in told["items"]
+    ]
+    print("\n".join(table(("AT", "ROLE", "REPLACED", "BY", "END", "WHY"), rows)) if rows else "No replicas were replaced.")
     return DONE

@@ -19,6 +19,7 @@ from scheduler.api import (
     notices,
     power,
     queue,
+    replacing,
     replicas,
     reservations,
     saved_views,
@@ -43,6 +44,7 @@ router.add_router("", arrays.router)
 router.add_router("", saved_views.router)
 router.add_router("", queue.router)
 router.add_router("", jobs.router)
+router.add_router("", replacing.router)
 router.add_router("", replicas.router)
 router.add_router("", why.router)
 router.add_router("", sooner.router)

@@ -50,6 +50,7 @@ class Facts:
     runs_images: bool = True  # False: it starts what its nodes have themselves
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
+    replaces: bool = True  # starts single workers of a run anew in their place, where it resizes the run in place
     asks_ready: bool = True  # asks workers whether they can serve (`launch.ready`)
     spans_clusters: bool = False  # can run a part of a job whose other parts run on other clusters
     latency_ms: int = 1000  # from being told to the first process
@@ -269,6 +270,13 @@ class Backend(Protocol):
         """
         ...
 
+    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
+        """Workers of a run that goes on are asked to leave and begun anew in their place: (role, index) of each. `order` is what they are told now.
+
+        Until the last has been begun it raises `BackendError`, and is told again; `SeenWorker.began` then has the number of the order.
+        """
+        ...
+
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None: ...
 
     def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
@@ -330,6 +338,7 @@ class Backend(Protocol):
 # sent, so an order never speaks of GPUs that somebody else has meanwhile.
 #   start        {}
 #   resize       {"add": [[role, index], …], "leave": [[role, index], …]}
+#   replace      {"workers": [[role, index], …]}
 #   signal       {"signal": one of Signal}
 #   stop         {"force": true or false}
 #   limit        {"seconds": the time limit, or null}

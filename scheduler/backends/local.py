@@ -56,6 +56,7 @@ from scheduler.backends.local_runs import (
     TERM,
     USR1,
     Run,
+    begins_again,
     bytes_in,
     has_saved,
     is_for_a_loss,
@@ -256,10 +257,52 @@ class LocalBackend:
             with contextlib.suppress(FileNotFoundError):
                 spot = worker_folder(place, seat.role, seat.index)
                 (spot / "state.json").replace(spot / "earlier.json")
-            run.workers.append(worker_of(order, seat, port) | {"at": now.isoformat(), "lost": lost})
+            trial = {"on_trial": True} if lost and before is not None and before.get("on_trial") else {}
+            run.workers.append(worker_of(order, seat, port) | {"at": now.isoformat(), "lost": lost} | trial)
         run.workers.sort(key=lambda worker: (worker["role"], worker["index"]))
         write(place, run)
         self._begin(place, run, order, add, program)
+
+    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
+        """`_see_to` kills those that do not leave within their grace."""
+        with self._told(key, sequence) as (place, run):
+            if run is None:
+                raise NotFound(f"No run {key}.")
+            if run.never_begun or run.stopping or run.killed:
+                return
+            if not run.in_place:
+                raise BackendRefused("The job does not state that it can be resized in place (launch.in_place). Restart it.")
+            mine = [worker for worker in run.workers if (worker["role"], worker["index"]) in set(workers) and not worker.get("leaving")]
+            try:
+                program = self._program(order)
+            except BackendRefused:
+                self._give_replacing_up(place, run, mine)
+                raise
+            if fresh := [worker for worker in mine if sequence not in (worker.get("again"), worker.get("began"))]:
+                for worker in fresh:
+                    worker.update(again=sequence, again_at=now.isoformat())
+                write(place, run)
+                self._send(place, run, TERM, fresh)
+            for worker in mine:
+                if worker.get("again") == sequence and look_at(place, run, worker, now).state == RunState.ENDED:
+                    spot = worker_folder(place, worker["role"], worker["index"])
+                    with contextlib.suppress(FileNotFoundError):
+                        (spot / "state.json").replace(spot / "earlier.json")
+                    worker.update(began=sequence, at=now.isoformat(), on_trial=True)
+                    del worker["again"], worker["again_at"]
+                    write(place, run)
+            anew = {(worker["role"], worker["index"]) for worker in mine if worker.get("began") == sequence}
+            self._begin(place, run, order, [seat for seat in order.workers if (seat.role, seat.index) in anew], program)
+            if waits := [worker for worker in mine if "again" in worker]:
+                raise BackendError(f"{waits[0]['role'].capitalize()} {waits[0]['index']} of {run.key} has not ended yet.")
+
+    def _give_replacing_up(self, place: Path, run: Run, workers: Sequence[dict[str, Any]]) -> None:
+        """Who has been asked to leave is lost then, as nobody is begun in the place."""
+        for worker in workers:
+            if worker.pop("again", None) is not None:
+                del worker["again_at"]
+                worker["given_up"] = True
+        write(place, run)
 
     def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
         """It ends no run because of its limit."""
@@ -421,6 +464,8 @@ class LocalBackend:
             at = datetime.fromisoformat(run.at)
             return SeenRun(run.key, run.sequence, RunState.ENDED, (), ended_at=at, exit_code=143, why="Ended before it was begun.")
         workers = [(worker, look_at(place, run, worker, now)) for worker in run.workers]
+        if not (run.stopping or run.killed):  # one that is being replaced is missed by nobody
+            workers = [(worker, begins_again(look) if "again" in worker and not worker.get("leaving") else look) for worker, look in workers]
         if run.in_place:  # those who were asked to leave and have are missed by nobody
             workers = [(worker, look) for worker, look in workers if not worker.get("leaving") or look.state != RunState.ENDED] or workers
         states = {look.state for _, look in workers}
@@ -456,6 +501,7 @@ class LocalBackend:
                     ready=look.ready,
                     ready_since=look.ready_since,
                     ready_why=look.ready_why,
+                    began=int(worker.get("began") or 0),
                 )
                 for worker, look in workers
             ),
@@ -480,6 +526,9 @@ class LocalBackend:
             write(place, run)
         if not run.stopping:
             self._see_leavers_off(place, run, seen, now)
+            for worker in run.workers:
+                if "again" in worker and now >= datetime.fromisoformat(worker["again_at"]) + timedelta(seconds=int(worker["grace"])):
+                    self._send(place, run, KILL, [worker])
         if not run.term_at:
             return
         if has_saved(seen, run.stopping) or now >= datetime.fromisoformat(run.term_at):

@@ -5,7 +5,7 @@ import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,9 @@ def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> 
     started, ended = moment_of(state.get("started_at")), moment_of(state.get("ended_at"))
     if state.get("state") == "ended":
         code, why = state["exit_code"], state["why"]
-        lost = why == f"ended by {signal.SIGKILL.name}" and worker.get("lost", 0) < MOST_KILLED - 1
+        lost = why == f"ended by {signal.SIGKILL.name}" or bool(worker.get("given_up"))
+        lost = lost or (code != 0 and bool(worker.get("on_trial")) and never_served(state, started, ended))
+        lost = lost and worker.get("lost", 0) < MOST_KILLED - 1
         return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended, lost)
     alive = [one for one in state.get("processes", ()) if supervisor.started_ticks(one["pid"]) == one["ticks"]]
     keeper = state.get("supervisor")
@@ -89,6 +91,18 @@ def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> 
         now,
         lost=True,
     )
+
+
+def never_served(state: Mapping[str, Any], started: datetime | None, ended: datetime | None) -> bool:
+    """Whether a worker that was begun in the place of another could not take it: the others serve on."""
+    if state.get("ready") is not None:
+        return not state.get("was_ready")
+    return started is None or ended is None or ended - started <= REFORMS
+
+
+def begins_again(look: Look) -> Look:
+    """Of a worker that is being replaced: it leaves, or is about to be begun anew."""
+    return replace(look, state=RunState.STARTING, exit_code=None, why="", lost=False, ready=None, ready_since=None, ready_why="")
 
 
 def is_over(place: Path, run: Run, now: datetime) -> bool:

@@ -163,6 +163,13 @@ def shares(kind: str, way: str) -> bool:
     return kind in known and (way != "mps" or known[kind].runs_mps)
 
 
+def replaces(kind: str, *, in_place: bool) -> bool:
+    """Whether back-ends of that kind start single workers of a run anew; `in_place`: whether its job states that it is resized so."""
+    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
+    facts = known.get(kind)
+    return facts is not None and facts.replaces and (facts.resizes_in_place or (facts.resizes_stated and in_place))
+
+
 def clusters_without_images() -> tuple[str, ...]:
     """Names of the clusters where nothing runs in an image."""
     return tuple(cluster.name for cluster in CLUSTERS() if not runs_images(cluster.backend))

@@ -201,6 +201,15 @@ class SimulatedBackend:
 
         self._told("resize", key, sequence, now, change)
 
+    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
+        def change(_: Turn, life: Life | None) -> Life:
+            if life is None:
+                raise NotFound(f"No run {key}.")
+            life.replace(workers, sequence, millis(now))
+            return life
+
+        self._told("replace", key, sequence, now, change)
+
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
         def tell(_: Turn, life: Life | None) -> Life:
             if life is None:
@@ -329,11 +338,12 @@ def seen_of(life: Life) -> SeenRun:
         workers=tuple(
             SeenWorker(
                 _seat(member),
-                RunState.ENDED if member.lost else state,
+                RunState.ENDED if member.lost else RunState.STARTING if member.back_at is not None else state,
                 life.exit_code if state == RunState.ENDED else None,
                 ready=member.ready if is_asked and not member.lost else None,
                 ready_since=None if not is_asked else moment_of((member.ready_at if member.ready else member.up_at) or life.began),
                 ready_why="It still loads." if is_asked and not member.ready else "",
+                began=member.began,
             )
             for member in life.members
         ),

@@ -515,6 +515,7 @@ class Worker:
     def _tell_ready(self) -> None:
         assert self.probe is not None
         self.state |= {"ready": self.probe.ready, "ready_since": self.probe.since, "ready_why": self.probe.why}
+        self.state["was_ready"] = self.probe.ready or self.state.get("was_ready", False)
 
     def _ask(self) -> tuple[int, int]:
         """A process that asks once, as the worker's user, where it is a command in its folder and with its environment."""

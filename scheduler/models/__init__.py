@@ -60,7 +60,7 @@ from scheduler.models.power import PowerCap
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
-from scheduler.models.scaling import ReplicaRule, Scaling, ScalingEnd, WorkerState
+from scheduler.models.scaling import Replacement, ReplacementEnd, ReplacementStep, ReplicaRule, Scaling, ScalingEnd, StepEnd, WorkerState
 from scheduler.models.schedules import CatchUp, Overlap, RunOutcome, Schedule, ScheduleRun
 from scheduler.models.templates import JobDraft, JobTemplate, JobTemplateVersion, TemplateSpeeds
 from scheduler.models.timeline import USES, CapacityEntry, ShareStep, UsageStep
@@ -131,6 +131,9 @@ __all__ = [
     "PromisedSeat",
     "QuotaReplay",
     "Repartition",
+    "Replacement",
+    "ReplacementEnd",
+    "ReplacementStep",
     "ReplayState",
     "ReplicaRule",
     "RunOutcome",
@@ -146,6 +149,7 @@ __all__ = [
     "SlurmCluster",
     "SlurmRun",
     "SplitState",
+    "StepEnd",
     "SubmissionKey",
     "TemplateSpeeds",
     "TopologyLevel",

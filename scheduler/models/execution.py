@@ -12,6 +12,7 @@ from scheduler.models.jobs import Attempt, Job
 class OrderKind(models.TextChoices):
     START = "start", "Start"
     RESIZE = "resize", "Resize"
+    REPLACE = "replace", "Replace"
     SIGNAL = "signal", "Signal"
     STOP = "stop", "Stop"
     LIMIT = "limit", "Limit"

@@ -68,6 +68,71 @@ class WorkerState(models.Model):
         return f"{self.role} {self.worker} of {self.attempt_id}"
 
 
+class ReplacementEnd(models.TextChoices):
+    DONE = "done", "Done"
+    STOPPED = "stopped", "Stopped"
+    FAILED = "failed", "Stopped by itself"
+    RESTARTED = "restarted", "The job started anew"
+    ENDED = "ended", "The job ended"
+
+
+class Replacement(models.Model):
+    """The replicas of a service, started anew a few at a time. Open (`over_at` is null) until the last can serve. Who changes one holds its job."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="replacements")
+    attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="replacements")
+    role = models.CharField(max_length=100)
+    at = MomentField(default=now)
+    max_unavailable = models.PositiveIntegerField(default=1)
+    within_seconds = models.PositiveIntegerField(help_text="A new replica can serve by then, or no further one is taken down.")
+    actor_name = models.CharField(max_length=160)
+    reason = models.CharField(max_length=300, blank=True)
+    over_at = MomentField(null=True, blank=True)
+    end = models.CharField(max_length=12, choices=ReplacementEnd.choices, blank=True)
+    why = models.CharField(max_length=300, blank=True, help_text="Why it stopped.")
+
+    class Meta:
+        db_table = "job_replacement"
+        indexes = [
+            models.Index(fields=["job", "-at", "-id"], name="replacement_job"),
+            models.Index(fields=["at"], name="replacement_at"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["job"], condition=Q(over_at__isnull=True), name="replacement_one_open_per_job"),
+            models.CheckConstraint(
+                condition=Q(over_at__isnull=True, end="") | (Q(over_at__isnull=False) & ~Q(end="")), name="replacement_over_is_whole"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} since {self.at}"
+
+
+class StepEnd(models.TextChoices):
+    READY = "ready", "Replaced"
+    NEW = "new", "Was new already"
+    LEFT = "left", "Left"
+    FAILED = "failed", "Failed"
+
+
+class ReplacementStep(models.Model):
+    """One replica that is to be started anew. It is being replaced from `began_at` to `over_at`."""
+
+    replacement = models.ForeignKey(Replacement, on_delete=models.CASCADE, related_name="steps")
+    worker = models.PositiveIntegerField()
+    began_at = MomentField(null=True, blank=True)
+    sequence = models.PositiveIntegerField(default=0, help_text="Number of the order that its back-end was given.")
+    over_at = MomentField(null=True, blank=True)
+    end = models.CharField(max_length=12, choices=StepEnd.choices, blank=True)
+
+    class Meta:
+        db_table = "job_replacement_step"
+        constraints = [models.UniqueConstraint(fields=["replacement", "worker"], name="replacement_step_once")]
+
+    def __str__(self) -> str:
+        return f"{self.worker} of {self.replacement_id}"
+
+
 class ReplicaRule(models.Model):
     """A service that follows its metric. Who changes one holds its job."""
 

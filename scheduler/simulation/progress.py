@@ -206,6 +206,7 @@ class Member:
     ready_at: int | None = None  # it can serve from then on
     ready: bool = False
     began: int = 0  # number of the order that replaced it; 0: none
+    back_at: int | None = None  # and until when it starts
     up_at: int | None = None  # of one that is asked whether it can serve
 
     @property
@@ -266,6 +267,7 @@ class Life:
             found.append((self.saving.at, self._saved))
         if self.nature.ready is not None:
             found += [(member.ready_at, self._be_ready) for member in self.present if member.ready_at is not None and not member.ready]
+        found += [(member.back_at, self._come_back) for member in self.members if member.back_at is not None and not member.lost]
         if self.until is not None:
             found.append((self.until, self._come_up if self.phase == Phase.LOADING else self._gone))
         if self.phase == Phase.COMPUTING:
@@ -300,6 +302,22 @@ class Life:
         for member in members:
             if member.ready_at is None and self.nature.ready is not None:
                 member.up_at, member.ready_at = now, now + self.nature.ready
+
+    def replace(self, workers: Iterable[tuple[str, int]], sequence: int, now: int) -> None:
+        """Members that are started anew in their place; the others go on."""
+        self.advance(now)
+        wanted = set(workers)
+        for member in self.present if self.phase == Phase.COMPUTING else ():
+            if member.name in wanted and member.began < sequence:
+                member.began, member.back_at = sequence, now + self.nature.load
+                member.ready, member.ready_at = False, None
+        self.advance(now)
+
+    def _come_back(self, now: int) -> None:
+        back = [member for member in self.present if member.back_at is not None and member.back_at <= now]
+        for member in back:
+            member.back_at = None
+        self._prepare(back, now)
 
     def _be_ready(self, now: int) -> None:
         for member in self.present:

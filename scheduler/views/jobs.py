@@ -81,6 +81,7 @@ from scheduler.selectors.notices import follows_job
 from scheduler.selectors.planned_changes import plans_seen
 from scheduler.selectors.predictions import prediction_of, record_of
 from scheduler.selectors.readiness import readiness_of
+from scheduler.selectors.replacing import replacements_told
 from scheduler.selectors.scaling import is_service, replicas_told
 from scheduler.selectors.schedules import schedule_of
 from scheduler.selectors.suggestions import OF_TEAMS, filter_suggestions
@@ -357,6 +358,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "stragglers": job_stragglers(job) if running else [],
         **course,
         "replicas": replicas,
+        "replacement": next(iter(replacements_told(job, now=moment)), None) if replicas else None,
         "readiness": replicas.readiness if replicas else readiness_of(job, running),
         "replica_waits": sentence(Discretion(access, [waits]).text(waits)) if waits else "",
         **_service(access, job, attempts, course["range"], steers, moment),

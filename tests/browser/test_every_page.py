@@ -13,6 +13,8 @@ REACHED_OTHERWISE = {
     "jobs/<slug:public_id>/hold/": "from waiting jobs, and the crawl opens two that run (tests/browser/test_bulk.py holds some)",
     "jobs/<slug:public_id>/release/": "from jobs that are held, of which the demo has none",
     "jobs/<slug:public_id>/replicas/": "from services, and the crawl may open none (tests/browser/test_job_pages.py sets replicas)",
+    "jobs/<slug:public_id>/replace/": "an entry of a menu of services that the crawl leaves closed",
+    "jobs/<slug:public_id>/replace/stop/": "a button while replicas are being replaced, and the demo replaces none",
     "jobs/<slug:public_id>/service-level/course": "the chart of a service level, and no job of the demo has one",
     "jobs/<slug:public_id>/service-level/remove/": "a button on a service level, and no job of the demo has one",
     "activity/alerts/<slug:public_id>/": "an alert, and no round of the rules has run in the seeded demo",

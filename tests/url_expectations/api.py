@@ -521,6 +521,20 @@ API = [
     Expect("GET", "api/v1/quotas/{public_id}/telemetry", SEES, team, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/quotas/{public_id}/fairness", SEES, team, data=lambda w: {"type": w.gpu.gpu_type_id}, tokens=ALL_SCOPES),
     Expect("GET", "api/v1/jobs/{public_id}/telemetry", SEES, FIELDS["job"], tokens=ALL_SCOPES),
+    Expect("GET", "api/v1/jobs/{public_id}/replacements", SEES, FIELDS["replaced service"], tokens=ALL_SCOPES),
+    Expect("POST", "api/v1/jobs/{public_id}/replacements", STEERS, FIELDS["placed service"], data=lambda w: {"within_s": 60}, tokens=STEERING),
+    Expect(
+        "POST", "api/v1/jobs/{public_id}/replacements/stop", STEERS, FIELDS["replaced service"], data=lambda w: {"reason": "Test"}, tokens=STEERING
+    ),
+    Expect(
+        "POST",
+        "api/v1/jobs/{public_id}/replacements/preview",
+        STEERS,
+        FIELDS["placed service"],
+        data=lambda w: {"max_unavailable": 1},
+        tokens=STEERING,
+        silent="It writes nothing.",
+    ),
     Expect("GET", "api/v1/jobs/{public_id}/replicas", SEES, FIELDS["service"], tokens=ALL_SCOPES),
     Expect("PUT", "api/v1/jobs/{public_id}/replicas", STEERS, FIELDS["service"], data=lambda w: {"replicas": 3}, tokens=STEERING),
     Expect(

@@ -207,6 +207,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "job": lambda w: {"public_id": w.job.public_id},
     "running job": lambda w: {"public_id": w.running_job.public_id},
     "service": lambda w: {"public_id": w.service.public_id},
+    "placed service": lambda w: {"public_id": w.placed_service.public_id},
+    "replaced service": lambda w: {"public_id": w.replaced_service.public_id},
     "draft job": lambda w: {"public_id": w.draft_job.public_id},
     "held job": lambda w: {"public_id": w.held_job.public_id},
     "others' job": lambda w: {"public_id": w.others_job.public_id},

@@ -31,6 +31,7 @@ from scheduler.models import (
     PlanRecord,
     PowerCap,
     QuotaReplay,
+    Replacement,
     SavedView,
     Schedule,
     SlurmCluster,
@@ -127,6 +128,21 @@ class World:
         spec = {"roles": [{"name": "server", "min": 1, "max": 4, "gpus": 1}]}
         found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference", spec=spec)
         ServiceLevel.objects.create(job=found, title="p99 latency", latency="max(p99)", objective_ms=250)
+        return found
+
+    @cached_property
+    def placed_service(self) -> Job:
+        """One with a replica in its place."""
+        spec = {"roles": [{"name": "server", "min": 1, "max": 4, "gpus": 1}]}
+        found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference", spec=spec)
+        builders.placement(found, self.gpu, role="server")
+        return found
+
+    @cached_property
+    def replaced_service(self) -> Job:
+        """One whose replica is being replaced."""
+        found = self.placed_service
+        Replacement.objects.create(job=found, attempt=found.attempts.get(), role="server", within_seconds=600, actor_name="Ada")
         return found
 
     @cached_property

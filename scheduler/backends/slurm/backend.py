@@ -9,7 +9,16 @@ from scheduler.backends.slurm.logs import Logs
 from scheduler.backends.slurm.looking import Looking
 from scheduler.backends.slurm.orders import Orders
 
-FACTS = Facts(pins_gpus=False, resizes_in_place=False, resizes_stated=True, creates_mig=False, runs_images=False, asks_ready=False, latency_ms=1500)
+FACTS = Facts(
+    pins_gpus=False,
+    resizes_in_place=False,
+    resizes_stated=True,
+    creates_mig=False,
+    runs_images=False,
+    replaces=False,
+    asks_ready=False,
+    latency_ms=1500,
+)
 
 
 class SlurmBackend(Orders, Looking, Logs):

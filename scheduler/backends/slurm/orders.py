@@ -434,6 +434,10 @@ class Orders(Site):
     def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
         raise BackendRefused("The Slurm back-end does not repartition GPUs. Change gres.conf on the node, then import the cluster again.")
 
+    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
+        """Slurm would give the GPUs of a worker that leaves to whoever waits for them."""
+        raise BackendRefused("Slurm replaces no single worker. Restart the job.")
+
     def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
         if not self._tell(key, sequence, lambda run: self._is_to_leave(run, now) if signal == Signal.TERMINATE else None, self._ask_to_save):
             raise NotFound(f"No run {key}.")

@@ -32,6 +32,7 @@ from scheduler.loop.measures import CALL, CALL_FAULTS, ORDER
 from scheduler.models import Attempt, JobState, Order, OrderKind, Placement
 from scheduler.services.hardware.geometry import split_refused, splits_confirm
 from scheduler.services.jobs.checkpoints import checkpoint_newest
+from scheduler.services.jobs.replacing import replacement_refused
 from scheduler.services.jobs.tokens import access_token, attempt_token, token_digest
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.measuring import tally
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 MOST = 400  # orders in one call; the rest has its turn in the next
 FAULT_LENGTH = 300
 LONGEST_PAUSE = timedelta(seconds=60)
+TOLD_WHOLE = (OrderKind.START, OrderKind.RESIZE, OrderKind.REPLACE)  # with all that a worker is to know
 
 UNDONE = Order.objects.filter(done_at__isnull=True)
 DUE = Prepared[Order](lambda now: UNDONE.filter(due_at__lte=now).order_by("due_at", "id")[:MOST])
@@ -85,7 +87,7 @@ def orders_dispatch(*, backends: Mapping[int, Backend], now: datetime, clock: Ca
     if not due:
         return Dispatched()
     ready = _whose_turn_it_is(due, now)
-    starts = {order.attempt_id for order in ready if order.kind in (OrderKind.START, OrderKind.RESIZE)}
+    starts = {order.attempt_id for order in ready if order.kind in TOLD_WHOLE}
     orders = _StartOrders([key for key in starts if key is not None])
     sent: dict[datetime, list[int]] = defaultdict(list)
     failed: list[tuple[Order, str]] = []
@@ -260,6 +262,11 @@ def _send(backend: Backend, order: Order, orders: "_StartOrders", now: datetime)
             if whole is not None and newest is not None:
                 whole = replace(whole, resume_from=newest.location, resume_step=newest.step)
             backend.resize(key=key, sequence=sequence, add=seats, leave=leave, now=now, order=whole)
+        case OrderKind.REPLACE:
+            whole = orders.of(attempt, sequence, order.cluster_id)
+            workers = [(str(role), int(index)) for role, index in payload["workers"]]
+            if whole is not None:
+                backend.replace(key=key, sequence=sequence, workers=workers, now=now, order=whole)
         case OrderKind.SIGNAL:
             _signal(backend, key, sequence, Signal(payload["signal"]), now)
         case OrderKind.STOP:
@@ -351,8 +358,10 @@ def _key(attempt: Attempt) -> str:
 
 
 def _put_off(order: Order, fault: str, now: datetime) -> None:
-    """Later and later, up to a minute. What ends a run is tried each few seconds: somebody waits for its GPUs."""
-    pause = min(timedelta(seconds=1) * 2 ** min(order.tries, 10), timedelta(seconds=5) if _ends(order) else LONGEST_PAUSE)
+    """Later and later, up to a minute. What ends a run is tried each few seconds: somebody waits for its GPUs. So is what replaces a worker."""
+    pause = min(
+        timedelta(seconds=1) * 2 ** min(order.tries, 10), timedelta(seconds=5) if _ends(order) or order.kind == OrderKind.REPLACE else LONGEST_PAUSE
+    )
     changed = Order.objects.filter(pk=order.pk, done_at__isnull=True)
     changed.update(tries=order.tries + 1, due_at=now + pause, fault=fault[:FAULT_LENGTH])
     log.warning("order %s is put off by %s s: %s", order, pause.total_seconds(), fault)
@@ -380,6 +389,8 @@ def _give_up(order: Order, fault: str, now: datetime) -> None:
             split_refused(order=order, fault=fault, now=now)
         if order.kind == OrderKind.LIMIT and attempt is not None:
             _note(attempt, fault, now)
+        if order.kind == OrderKind.REPLACE and attempt is not None:
+            replacement_refused(job=attempt.job_id, fault=fault, now=now)
         if order.kind == OrderKind.RESIZE and attempt is not None:
             attempts_stop(stops=[Stop(attempt.job_id, JobState.QUEUED, "lost", fault)], now=now)
         if order.kind == OrderKind.START and attempt is not None:

@@ -22,6 +22,7 @@ from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState
 from scheduler.notify.happenings import Happened
 from scheduler.services.hardware.draining import DRAINS_DUE, NEXT_DRAIN, drains_enforce
 from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
+from scheduler.services.jobs.replacing import REPLACING, replacements_advance
 from scheduler.services.jobs.scaling import SCALED, scalings_settle
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.promises import LAPSED, promises_lapse
@@ -32,6 +33,7 @@ WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 NOT_STARTED = (JobState.DRAFT, *WAITING, JobState.RESERVED)
 # A handful at a time: whatever is left over is found by the next look.
 MOST = 1000
+LOOKED_AT_EACH = timedelta(seconds=5)  # replicas that are being replaced, where no back-end tells of them
 
 # Each of these is asked in every tick, and nearly always finds nothing. In the order of their moments: by key, a database would go through all the
 # history there is.
@@ -130,6 +132,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         + deadlines_enforce(now=now, news=news)
         + dependencies_settle(now=now, news=news)
         + scalings_settle(now=now)
+        + replacements_advance(now=now, news=news)
     )
 
 
@@ -147,6 +150,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         PAST_DEADLINE.asking(now),
         UNMEETABLE.asking(),
         SCALED.asking(),
+        REPLACING.asking(),
     )
     return any(due) or any(end <= now or (warn_at is not None and warn_at <= now) for _, _, end, warn_at in _limited(limited, policy.limit_warning))
 
@@ -288,9 +292,10 @@ def _end_waiting(keys: Sequence[int], to: str, cause: Callable[[Job], str], now:
 
 def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
     """When time alone brings about something next, of what can be known now. What becomes demand is known to the plan: `demand_next`."""
-    limited, starting, *others = together(
+    limited, starting, replacing, *others = together(
         LIMITED.asking(),
         FIRST_START.asking(),
+        REPLACING.asking(),
         NEXT_STOP.asking(now),
         NEXT_PROMISE.asking(),
         NEXT_DEADLINE.asking(now),
@@ -298,7 +303,8 @@ def timers_next(*, now: datetime, policy: Policy) -> datetime | None:
         NEXT_DRAIN.asking(now),
     )
     limits = [at for _, _, *both in _limited(limited, policy.limit_warning) for at in both]
-    times = [*limits, *(at + policy.start_timeout for at in starting), *chain.from_iterable(others)]
+    times: list[datetime | None] = [now + LOOKED_AT_EACH] if replacing else []
+    times += [*limits, *(at + policy.start_timeout for at in starting), *chain.from_iterable(others)]
     return min((at for at in times if at is not None and at > now), default=None)
 
 
