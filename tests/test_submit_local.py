@@ -158,3 +158,62 @@ def test_a_service_is_given_more_replicas_and_fewer(console: Any, tmp_path: Path
     assert told["scalings"][1]["within_bound"] and len(runs) == (1 if in_place else 3)
     person.says("cancel", job)
     person.until(job, "cancelled")
+
+
+# Serves at the port that it is given, once the file that it is told of says so.
+ANSWERS = """
+import http.server, os, pathlib, sys
+print("loads as", os.getpid(), flush=True)
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if pathlib.Path(sys.argv[1]).exists() else 503)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(os.environ["GPUFLEET_READY_PORT"])), Answers).serve_forever()
+"""
+
+
+@pytest.mark.soak
+def test_replicas_are_asked_whether_they_can_serve_and_start_anew_one_by_one_though_the_console_is_killed(console: Any, tmp_path: Path) -> None:
+    manage, program, person = console
+    loaded = tmp_path / "loaded"
+    role = {"name": "server", "min": 1, "max": 3, "desired": 3, "gpus": 1}
+    ready = {"http": {"path": "/health"}, "period_s": 1}
+    launch = {"command": [sys.executable, "-c", ANSWERS, str(loaded)], "in_place": True, "ready": ready}
+    wish = {"name": "serve", "quota": "lab/team", "class": "inference", "grace_s": 5, "roles": [role], "launch": launch}
+    (tmp_path / "serve.json").write_text(json.dumps(wish))
+    job = str(json.loads(person.says("submit", str(tmp_path / "serve.json"), "--json"))["jobs"][0]["id"])
+    person.until(job, "running")
+
+    def asked(question: str) -> list[Any]:
+        with closing(sqlite3.connect(f"file:{person.database}?mode=ro", uri=True)) as looking:
+            return list(looking.execute(question))
+
+    wait_until(
+        lambda: asked("SELECT COUNT(*) FROM worker_state WHERE why LIKE '%answered 503.'") == [(3,)], seconds=90, what="three that are not ready"
+    )
+    assert "server: 3 placed, 0 ready, 3 wanted" in person.says("scale", job)
+    loaded.touch()
+    wait_until(lambda: asked("SELECT COUNT(*) FROM worker_state WHERE ready") == [(3,)], seconds=30, what="three that are ready")
+    first = asked("SELECT role, worker, gpu_id, since FROM placement WHERE until IS NULL ORDER BY worker")
+
+    assert "one at a time" in person.says("replace", job, "--dry-run")
+    loaded.unlink()
+    person.says("replace", job, "--reason", "New weights.")
+    wait_until(lambda: asked("SELECT COUNT(*) FROM worker_state WHERE began > 0 AND NOT ready") == [(1,)], seconds=60, what="one to be taken down")
+    assert asked("SELECT worker FROM job_replacement_step WHERE began_at IS NOT NULL") == [(0,)], "the next waits until it is ready"
+    program.kill()
+    loaded.touch()
+    again = manage.start("manage.py", "up", "--port", person.env["GPUFLEET_URL"].rpartition(":")[2], name="up again")
+    try:
+        again.wait_for(lambda: "answers at" in again.output(), what="the console to say that it answers")
+        wait_until(lambda: asked("SELECT end FROM job_replacement") == [("done",)], seconds=120, what="all of them to be new")
+        assert asked("SELECT role, worker, gpu_id, since FROM placement WHERE until IS NULL ORDER BY worker") == first, "each on its own GPU"
+        assert len(person.show(job)["attempts"]) == 1
+        for index in range(3):
+            assert person.says("logs", job, "--index", str(index)).count("loads as") == 2
+        assert "3 of 3" in person.says("replace", job, "--show")
+        person.says("cancel", job)
+        person.until(job, "cancelled")
+        assert "no findings" in manage.run("doctor").stdout
+    finally:
+        again.stop()

@@ -310,7 +310,7 @@ class Life:
         for member in self.present if self.phase == Phase.COMPUTING else ():
             if member.name in wanted and member.began < sequence:
                 member.began, member.back_at = sequence, now + self.nature.load
-                member.ready, member.ready_at = False, None
+                member.ready, member.ready_at, member.up_at = False, None, now
         self.advance(now)
 
     def _come_back(self, now: int) -> None:

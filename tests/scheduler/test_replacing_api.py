@@ -33,7 +33,7 @@ def test_a_replacement_is_looked_at_begun_and_stopped(personas, ask, served):  #
     assert [one["began_at"] is not None for one in row["replicas"]] == [True, False]
     assert Order.objects.get(kind=OrderKind.REPLACE).payload == {"workers": [["server", 0]]}
     assert "being replaced already" in ask("POST", served, {}, 409, path=path).content.decode()
-    ask("POST", served, {"reason": "Enough."}, 409 if False else 412, path=f"{path}/stop", **{"If-Match": tag})
+    ask("POST", served, {"reason": "Enough."}, 412, path=f"{path}/stop", **{"If-Match": tag})
     told = ask("POST", served, {"reason": "Enough."}, path=f"{path}/stop").json()
     assert (told["items"][0]["end"], told["items"][0]["why"]) == ("stopped", "Enough.")
     ask("POST", served, {}, 409, path=f"{path}/stop")

@@ -73,12 +73,17 @@ class Foreseen:
     def sentences(self) -> list[str]:
         count, left = len(self.workers), len(self.workers) - self.at_once
         how = "all at once" if left <= 0 else "one at a time" if self.at_once == 1 else f"{self.at_once} at a time"
-        ready = "can serve" if self.asks else "has started; it has no ready probe"
-        found = [f"{plural(count, 'replica')} of {self.role} start anew on their own GPUs, {how}."]
-        found.append(f"Each is signalled, is killed after {_said(self.grace)} if it has not left, and starts again.")
-        found.append(f"The next one follows once a new one {ready}. If that takes longer than {_said(self.within)}, the replacement stops.")
-        found.append("No replica serves meanwhile." if left <= 0 else f"At least {left} of {count} serve meanwhile, if all do now.")
-        return found
+        state = "is ready" if self.asks else "runs; the job has no ready probe"
+        leaves = f"is signalled, is killed after {_said(self.grace)} if it has not left, and starts again."
+        late = f"If a new one takes longer than {_said(self.within)}, the replacement stops."
+        if count == 1:
+            return [f"The one replica of {self.role} starts anew on its own GPUs. It {leaves}", "No replica serves meanwhile."]
+        return [
+            f"{count} replicas of {self.role} start anew on their own GPUs, {how}.",
+            f"Each {leaves}",
+            late if left <= 0 else f"The next one follows once a new one {state}. {late}",
+            "No replica serves meanwhile." if left <= 0 else f"At least {left} of {count} serve meanwhile, if all do now.",
+        ]
 
 
 def replacement_foreseen(*, access: Access, job: Job, role: str = "", max_unavailable: int = 1, within_seconds: int = WITHIN) -> Foreseen:

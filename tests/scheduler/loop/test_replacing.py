@@ -1,5 +1,6 @@
 """Replicas are started anew a few at a time under the loop: who waits for whom, what stops it, and that a dead leader loses nothing."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access
 from scheduler.models import Cluster, Job, JobState, Order, OrderKind, Placement, Replacement, ReplacementStep, Scaling, SimulatedRun, WorkerState
+from scheduler.selectors.readiness import replicas_not_ready
 from scheduler.selectors.replacing import replacements_told
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.replacing import job_replace, job_replace_stop, replacement_foreseen, replacements_advance
@@ -53,6 +55,9 @@ def test_replicas_are_replaced_one_at_a_time_each_once_the_one_before_can_serve(
     served, loop = running()
     gpus, seats = gpus_of(served), set(Placement.objects.values_list("pk", flat=True))
     replace(access, served, loop, reason="New weights.")
+    loop.seconds(2)
+    assert not replicas_not_ready(loop.now), "one that has just been taken down is late for nobody"
+    assert WorkerState.objects.get(worker=0).since >= loop.now - timedelta(seconds=3)
     least = 3
     for _ in range(60):
         loop.seconds(1)
