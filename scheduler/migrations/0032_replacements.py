@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduler", "0030_worker_states"),
+        ("scheduler", "0031_worker_states"),
     ]
 
     operations = [

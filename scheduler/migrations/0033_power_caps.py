@@ -7,7 +7,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("scheduler", "0029_replica_rules")]
+    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("scheduler", "0032_replacements")]
     operations = [
         migrations.AddField(
             "gputype", "rated_watts", models.PositiveIntegerField(blank=True, help_text="Of one GPU; null: as its maker states.", null=True)
