@@ -98,7 +98,7 @@ class World:
 
     @cached_property
     def node(self) -> Node:
-        return builders.node(gpus=1)
+        return builders.node(gpus=3)
 
     @cached_property
     def slurm(self) -> Cluster:
@@ -109,7 +109,7 @@ class World:
 
     @cached_property
     def gpu(self) -> Gpu:
-        return self.node.gpus.get()
+        return self.node.gpus.get(index=0)
 
     @cached_property
     def job(self) -> Job:
@@ -133,15 +133,18 @@ class World:
     @cached_property
     def placed_service(self) -> Job:
         """One with a replica in its place."""
+        return self._service_on(1)
+
+    def _service_on(self, gpu: int) -> Job:
         spec = {"roles": [{"name": "server", "min": 1, "max": 4, "gpus": 1}]}
         found = builders.job(on=self.team, owner=self.personas.users["submitter"], state=JobState.RUNNING, job_class="inference", spec=spec)
-        builders.placement(found, self.gpu, role="server")
+        builders.placement(found, self.node.gpus.get(index=gpu), role="server")
         return found
 
     @cached_property
     def replaced_service(self) -> Job:
         """One whose replica is being replaced."""
-        found = self.placed_service
+        found = self._service_on(2)
         Replacement.objects.create(job=found, attempt=found.attempts.get(), role="server", within_seconds=600, actor_name="Ada")
         return found
 
