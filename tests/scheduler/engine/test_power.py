@@ -1,12 +1,14 @@
 """Power caps of pools: nothing starts, grows or moves over one while it may run."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.rules.invariants import InvariantBroken
 from scheduler.engine.rules.power import Power
+from scheduler.engine.trial import Ground
 from scheduler.scenarios.reading import ScenarioError, parse
 from scheduler.scenarios.spelling import spelt
 from tests.scheduler.engine.scenes import A100, H100, actions, at, job, node, plan_of, quota, reasons, running, scene
@@ -159,6 +161,25 @@ def test_a_gang_that_fits_under_no_cap_is_told_that_it_never_starts():
     assert "could start at no time in the next 14 days" in told(plan, "gang")["detail"]
     assert starts(plan) == {"next"}
     assert all(one["predicted_start"] is None for one in plan["waiting"])
+
+
+def test_a_trial_says_that_it_never_starts_or_when_the_cap_lets_it_in():
+    ground = Ground(parse(capped(cap(20_000, 0, HOUR), cap(5_000, 3 * HOUR))))
+    tried = parse(capped(jobs=[job("gang", gpus=8, workers=4, limit_s=HOUR)])).jobs[0]
+
+    assert ground.trial(replace(tried, name="x")).at == HOUR * 1000
+    never = ground.trial(replace(tried, name="y", limit_ms=None))
+    assert never.never
+    assert [one.code for one in never.reasons] == ["power"]
+
+
+def test_plans_come_again_as_a_cap_begins_and_ends():
+    scenario = capped(cap(5000, HOUR, 2 * HOUR), cap(9000, 3 * HOUR), jobs=[])
+
+    assert plan_of(scenario)["next_wake"] == "2026-11-20T10:00:00Z"
+    assert plan_of({**scenario, "now": "2026-11-20T10:00:00Z", "power": {**scenario["power"], "caps": [cap(5000, -1, HOUR)]}})["next_wake"] == (
+        "2026-11-20T11:00:00Z"
+    )
 
 
 def test_between_two_caps_it_may_fit():
