@@ -38,6 +38,8 @@ OVERLAP = timedelta(minutes=10)
 MINUTE = timedelta(minutes=1)
 # Bounds of one round.
 MOST_RUNS, MOST_MINUTES = 100, 1500
+# Minutes of all of its runs: those of a day take 50 ms each to be cut, and a round is to take two seconds at most.
+MOST_CUT = 30_000
 LOOKED = ("due_at", "looked_at", "minutes", "read", "is_weak", "level", "period", "parts", "sums")
 WHOLE_MILLI = 1000
 
@@ -71,15 +73,22 @@ def runs_learn(*, now: datetime) -> int:
     """Look at those that are due, within the bounds of a round."""
     due = RunLearned.objects.filter(due_at__lte=now).select_related("attempt").order_by("due_at", "pk")
     waiting = list(due[: 4 * MOST_RUNS])
-    looked = minutes = 0
-    while waiting and looked < MOST_RUNS:
-        first = waiting[0]
-        begin, end = _begin(first), _end(first, now)
+    looked, minutes, cut = 0, 0.0, 0.0
+    while waiting and looked < MOST_RUNS and cut < MOST_CUT:
+        begin, end = _begin(waiting[0]), _end(waiting[0], now)
         if looked and minutes + (end - begin) / MINUTE > MOST_MINUTES:
             break
-        batch = [row for row in waiting if begin <= _begin(row) and _end(row, now) <= end][: MOST_RUNS - looked]
+        batch: list[RunLearned] = []
+        for row in waiting:
+            length = (_end(row, now) - _begin(row)) / MINUTE
+            within = begin <= _begin(row) and _end(row, now) <= end
+            if within and looked + len(batch) < MOST_RUNS and (not looked + len(batch) or cut + length <= MOST_CUT):
+                batch.append(row)
+                cut += length
+        if not batch:
+            break
         _look(batch, begin=begin, end=end, now=now)
-        looked, minutes = looked + len(batch), minutes + int((end - begin) / MINUTE)
+        looked, minutes = looked + len(batch), minutes + (end - begin) / MINUTE
         done = {row.pk for row in batch}
         waiting = [row for row in waiting if row.pk not in done]
     return looked

@@ -175,6 +175,16 @@ def test_a_round_is_bounded_and_the_next_goes_on(monkeypatch) -> None:
     assert MOST_RUNS > 3
 
 
+def test_long_runs_take_more_rounds_and_each_takes_one_at_least(monkeypatch) -> None:
+    monkeypatch.setattr("dashboards.fingerprints.store.MOST_CUT", 100)
+    for number, minutes in enumerate((300, 60, 40, 40)):
+        run_made("train", gpus_of(builders.node(f"n{number}", gpus=1)), since=NOON - 6 * HOUR, until=NOON - 6 * HOUR + minutes * MINUTE)
+    runs_note(since=NOON - 7 * HOUR, now=NOON)
+
+    assert sum(looked := [runs_learn(now=NOON) for _ in range(4)]) == 4
+    assert looked[-1] == 0 and max(looked) == 2
+
+
 def test_turns_begin_with_all_that_telemetry_still_has_and_go_on_from_the_last() -> None:
     moment = timezone.now()
     run_made("train", gpus_of(builders.node("n1", gpus=1)), since=moment - 30 * HOUR, until=moment - 29 * HOUR)
