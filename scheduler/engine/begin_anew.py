@@ -18,7 +18,7 @@ def _outside_again(cycle: Cycle) -> list[int]:
     if not cycle.settings.hysteresis_ms or not cycle.cluster.journal:
         return []
     fresh = (work for work in dict.fromkeys(cycle.cluster.journal) if work.seats and not work.first_seats)
-    return [work.order for work in fresh if held_off_until(cycle, work) > cycle.now and _is_borrowed(cycle, work)]
+    return [work.order for work in fresh if cycle.is_to_come(held_off_until(cycle, work)) and _is_borrowed(cycle, work)]
 
 
 def _is_borrowed(cycle: Cycle, work: Work) -> bool:

@@ -41,7 +41,7 @@ def may_consolidate(cycle: Cycle, work: Work, quota_type: int) -> bool:
     if not work.seats and _alike(cycle, work, quota_type) in cycle.refused:
         return False
     # Whom a plan of this very moment has put out changes no places: that would be a circle in one plan or in two.
-    if work.form.parted or _moves_for(cycle, work) <= 0 or (work.job.run.last_evicted or 0) >= cycle.now:
+    if work.form.parted or _moves_for(cycle, work) <= 0 or cycle.is_to_come((work.job.run.last_evicted or 0) + 1):
         return False
     if work.kind.preemptible is Preemptible.ALWAYS:
         return True

@@ -60,11 +60,10 @@ def _split_within_the_hour(cycle: Cycle) -> dict[str, list[int]]:
     grid = cycle.grid
     made: dict[str, list[int]] = {pool: [] for pool in dict.fromkeys(grid.pool_of)}
     for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
-        if node.repartitioned:
-            made[pool] += [at for at in node.repartitioned if at > cycle.now - HOUR_MS]
+        made[pool] += node.repartitioned
     for place, _ in cycle.cluster.geometry:
         made[grid.pool_of[place]].append(cycle.now)
-    return made
+    return {pool: [at for at in times if cycle.is_to_come(at + HOUR_MS)] for pool, times in made.items()}
 
 
 def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:

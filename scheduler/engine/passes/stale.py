@@ -15,7 +15,7 @@ def run(cycle: Cycle) -> None:
             continue
         told = work.job.run.degraded_since
         since = cycle.now if told is None else told
-        if cycle.now - since < grace:
+        if cycle.is_to_come(since + grace):
             continue
         detail = f"{_lacks(work)} for {(cycle.now - since) // 1000} s, longer than the grace of {grace // 1000} s"
         cycle.cluster.unseat(work, work.seats, reason("stale", detail), None)

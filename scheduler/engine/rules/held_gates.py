@@ -153,6 +153,8 @@ def _leaving(cycle: "Cycle", hold: Hold, gate: Gate) -> Iterator[tuple[int, int]
         end = now if work.backfilled and cycle.book.lent(work) else ends_at(cycle, work)
         if end > now and (safe := _safe_for(hold, work, work.charged_leaf)) < NEVER:
             end = min(end, max(now, work.here_since(now) + safe))
+        if end < NEVER:
+            cycle.is_to_come(end)  # it may still be there then, and another date follow
         yield NEVER if end >= NEVER else end - now, work.milli
 
 

@@ -128,15 +128,9 @@ class Reclaim(Asked):
     def _below(self, place: int, large: int, surplus_only: bool) -> list[Pair]:
         """What may be taken from one source, in order."""
         units, quota_type = self.cycle.units(), self.quota_type
-        # What began after this instant is protected by its minimum run time.
-        until = max(self.cycle.now - protected_for(self.cycle, place, "reclaim"), self.since - 1)
-        outside = units.borrowed(place, self.division)
-        asked = [
-            unit
-            for unit in units.below(place)
-            if unit.quota_type == quota_type and (unit.surplus or (not surplus_only and (unit.fresh or unit.began <= until)))
-        ]
-        return in_categories(asked, outside, large)
+        asked = [unit for unit in units.below(place) if unit.quota_type == quota_type and (unit.surplus or not surplus_only)]
+        asked = unprotected(self.cycle, asked, protected_for(self.cycle, place, "reclaim"), self.since)
+        return in_categories(asked, units.borrowed(place, self.division), large)
 
     def _window_start(self) -> int:
         """When the window began that gives the right to take; who came before it is not protected against its start. 0: no window does."""
@@ -179,7 +173,9 @@ class Reclaim(Asked):
 
     def _came_in_this_step(self, work: Work) -> bool:
         step, at = self.cycle.settings.fairness.step_ms, work.job.run.reclaimed
-        return step is not None and at is not None and at // step == self.cycle.now // step
+        if step is None or at is None or at // step != self.cycle.now // step:
+            return False
+        return self.cycle.is_to_come((at // step + 1) * step)
 
     @cached_property
     def own_surplus(self) -> Ranked:
@@ -274,6 +270,16 @@ def own_surplus(cycle: Cycle, work: Work, quota_type: int, leaf: int) -> Ranked:
     return [(category(unit, unit in borrowed, ANY_SIZE), unit) for unit in given]
 
 
+def unprotected(cycle: Cycle, units: list[Unit], span: int, since: int = 0) -> list[Unit]:
+    """Those of the units that no minimum run time protects: for so long it protects minima that began at or after an instant."""
+    from_then = max(cycle.now - span + 1, since)
+    young = [unit for unit in units if unit.began >= from_then and not (unit.surplus or unit.fresh)] if span else ()
+    if not young:
+        return units
+    cycle.is_to_come(min([unit.began for unit in young]) + span)
+    return [unit for unit in units if unit.began < from_then or unit.surplus or unit.fresh]
+
+
 class Preempt(Asked):
     """The rules inside one leaf: strictly lower work that is not protected gives way to higher, and surplus that is no higher to a minimum."""
 
@@ -282,14 +288,14 @@ class Preempt(Asked):
     def units(self, large: int) -> Ranked:
         """Everything that may be taken, in the order in which it is tried."""
         cycle, leaf, quota_type, level, units = self.cycle, self.leaf, self.quota_type, self.work.form.level, self.cycle.units()
-        until, shrinks = cycle.now - protected_for(cycle, leaf, "preempt"), "shrink" in cycle.settings.passes
+        shrinks = "shrink" in cycle.settings.passes
         lower = [
             unit
             for unit in units.of_leaf(leaf)
             if unit.quota_type == quota_type
             and (unit.form.level < level or (shrinks and unit.surplus and unit.form.level == level and unit.work is not self.work))
-            and (unit.surplus or unit.fresh or unit.began <= until)
         ]
+        lower = unprotected(cycle, lower, protected_for(cycle, leaf, "preempt"))
         return in_categories(lower, units.borrowed(leaf, self.division), large)
 
     def giver(self, leaf: int) -> Giver:

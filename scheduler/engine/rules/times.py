@@ -48,13 +48,13 @@ def protected_for(cycle: "Cycle", place: int, by: Literal["preempt", "reclaim"])
 
 def may_cause_evictions(cycle: "Clocked", work: Work) -> bool:
     """Before its delay is over a job causes no eviction, move or shrink."""
-    return work.job.submitted + work.kind.preemption_delay_ms <= cycle.now
+    return not cycle.is_to_come(work.job.submitted + work.kind.preemption_delay_ms)
 
 
 def overdue(cycle: "Clocked", work: Work) -> bool:
     """Whether it has waited as long as its class may."""
     most = cycle.settings.max_wait_ms[work.kind.class_rank]
-    return most is not None and cycle.now - work.job.submitted >= most and not work.seats
+    return most is not None and not work.seats and not cycle.is_to_come(work.job.submitted + most)
 
 
 def waited_long(cycle: "Clocked", work: Work) -> bool:
@@ -63,7 +63,7 @@ def waited_long(cycle: "Clocked", work: Work) -> bool:
     if most is None or not work.seats:
         return False
     started = work.here_since(cycle.now)
-    return started - work.job.submitted >= most > cycle.now - started
+    return started - work.job.submitted >= most and cycle.is_to_come(started + most)
 
 
 def held_off_until(cycle: "Clocked", work: Work) -> int:
@@ -82,7 +82,9 @@ def backoff_until(cycle: "Clocked", work: Work) -> int:
 
 def backoff(cycle: "Cycle", work: Work, leaf: int, quota_type: int, milli: int) -> Reason | None:
     until = backoff_until(cycle, work)
-    if until <= cycle.now or (work.order not in cycle.cluster.lessons.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
+    if not until or (work.order not in cycle.cluster.lessons.held_off and cycle.tree.within_guarantee(leaf, quota_type, milli)):
+        return None
+    if not cycle.is_to_come(until):
         return None
     at, times = spell_instant(until), work.job.run.evictions
     often = f"{times} times, last a short while ago" if times > 1 else "a short while ago"

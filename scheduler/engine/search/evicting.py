@@ -36,7 +36,7 @@ def tell(cycle: Cycle, key: Key, work: Work, refused: Reason) -> None:
 
 def is_backed_off(cycle: Cycle, work: Work) -> bool:
     """Whether an eviction a short while ago decides beside what it asks for."""
-    return work.backoff_matters and backoff_until(cycle, work) > cycle.now
+    return work.backoff_matters and cycle.is_to_come(backoff_until(cycle, work))
 
 
 Short = tuple[tuple[int, int, int], ...]  # (first, end, milli-GPU): what must leave below nodes of the tree

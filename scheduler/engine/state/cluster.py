@@ -62,6 +62,15 @@ class Cluster:
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.lessons = Lessons()
         self.power = power_of(self)
+        self.next_turn: int | None = None  # the first instant to come by which anything was decided
+
+    def is_to_come(self, instant: int) -> bool:
+        """Whether an instant has yet to come. What depends on that may be decided otherwise from then on: a plan has to be made again."""
+        if instant <= self.now:
+            return False
+        if self.next_turn is None or instant < self.next_turn:
+            self.next_turn = instant
+        return True
 
     @cached_property
     def gradient(self) -> Gradient | None:

@@ -36,6 +36,7 @@ class Cycle:
         self.grid = self.cluster.grid
         self.fleet = self.cluster.fleet
         self.tree = self.cluster.tree
+        self.is_to_come = self.cluster.is_to_come
         self.turn = IN_ORDER
         self.continues = False  # whether something is left for the next plan
         self.placed = 0  # kept changes; a sweep that leaves it alone was the last one

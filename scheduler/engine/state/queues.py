@@ -60,7 +60,7 @@ class Queues:
         for work in [*self.held]:
             not_before = work.job.not_before
             assert not_before is not None
-            if not_before > waiting.cluster.now:
+            if waiting.cluster.is_to_come(not_before):
                 at = spell_instant(not_before)
                 detail = f"submitted only at {at}" if work.job.submitted == not_before else f"not before {at}"
                 static[work.order] = (reason("held", detail, until=at),)

@@ -9,7 +9,7 @@ taken back, so that the next one begins with what its scenario says. With it han
 - `Told`: the reasons of each waiting job. They come from the numbers of the tree around its leaf and from the room for its shape:
   both are compared by value with those of the plan before, and where they are the same so are the reasons. Whoever has something of his
   own to tell (a note, a date, a delay), or had it in the plan before, is told anew;
-- `Wakes`: when a later plan could differ because of a job that stands as it did;
+- `Leaving`: when those leave who stand, as far as that was asked, and until when others hold what they were promised;
 - `Standing`: who stands below which leaf, and what follows from that whatever the time;
 - `First`: who held what when the plan began, against which the last word on a plan checks what it has changed.
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..place.gradient import Gradient
     from ..rules.invariants import First
     from ..tell.outcome import Told
-    from ..tell.waking import Wakes
+    from ..tell.waking import Leaving
     from .standing import Standing
 
 
@@ -57,7 +57,7 @@ class State:
         self.queues = Queues()
         self.turn = 0  # of the plan that is being made: what another one than the last has told is out of date
         self.told: Told | None = None
-        self.wakes: Wakes | None = None
+        self.leaving: Leaving | None = None
         self.prospect: Prospect | None = None
         self.first: First | None = None
         self.standing: Standing | None = None
@@ -92,7 +92,7 @@ class State:
         if windows.lasting != self.windows.lasting:
             return False
         if scenario.settings != mine.settings or scenario.windows or mine.windows or scenario.power is not mine.power or scenario.power.caps:
-            self.told = self.wakes = self.prospect = None
+            self.told = self.leaving = self.prospect = None
         if windows.of_classes:  # who is charged to one of them may be another one now
             self.standing = None
         self._charge(self.claimed, -1)

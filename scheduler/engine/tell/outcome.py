@@ -61,13 +61,14 @@ class Told:
 def conclude(cycle: Cycle) -> Plan:
     """The plan of a cycle whose passes have nothing left to add."""
     check(cycle)
-    tree = cycle.tree
+    tree, decisions = cycle.tree, decisions_of(cycle)
+    wake = next_wake(cycle)  # before anything is told: what is asked for that decides nothing
     return Plan(
         now=cycle.now,
-        decisions=(*decisions_of(cycle), *reserved(cycle)),
+        decisions=(*decisions, *reserved(cycle)),
         waiting=_waiting(cycle),
         shares=tuple([_share(tree, division, place) for place in range(1, len(tree.names)) for division in tree.divisions]),
-        next_wake=next_wake(cycle),
+        next_wake=wake,
         metrics=measure(cycle),
     )
 

@@ -351,11 +351,12 @@ def test_a_date_that_was_counted_is_not_given_again_once_processors_bind() -> No
 def test_who_was_to_be_evicted_and_stays_is_taken_from_when_its_protection_ends() -> None:
     victim = running("victim", [at("n1", *range(8))], "borrows", started=-600)
     quotas = [quota("q", 8), quota("borrows", preempt_min_runtime_s=3600)]
-    scenario = parse(scene([node("n1")], quotas, [victim, job("taker", gpus=8)], settings={"reclaim_min_runtime_s": 60}))
+    higher = job("higher", "borrows", gpus=8, priority=200, submitted=-50)
+    both = parse(scene([node("n1")], quotas, [victim, job("taker", gpus=8), higher], settings={"reclaim_min_runtime_s": 60}))
+    scenario, withdrawn = (replace(both, jobs=tuple(one for one in both.jobs if one.name != name)) for name in ("higher", "taker"))
     kept = Kept()
     assert actions(make_plan(scenario, kept).as_json()) == {"victim": "evict", "taker": "start"}
 
-    withdrawn = replace(scenario, jobs=tuple(one for one in scenario.jobs if one.name == "victim"))
     assert same_as_anew(withdrawn, kept)["next_wake"] == "2026-11-20T09:50:00Z"
 
 
@@ -434,7 +435,7 @@ def test_another_weight_of_past_usage_divides_anew_what_is_asked_for_as_before()
 def test_other_settings_tell_anew_of_jobs_that_have_not_changed(changed: dict[str, Any]) -> None:
     low = running("low", [at("n1", *range(8))], estimate_s=1200)
     first = parse(scene([node("n1")], [quota("q", 8)], [low, job("high", gpus=8, priority=200), job("next", gpus=8)], settings={"forecast": "none"}))
-    before = replace(first.settings, passes=("backfill", "reclaim"), preempt_min_runtime_ms=600_000, backfill_depth=1)
+    before = replace(first.settings, passes=("backfill", "preempt"), preempt_min_runtime_ms=600_000, backfill_depth=1)
     kept = Kept()
     found = [same_as_anew(replace(first, settings=each), kept) for each in (before, replace(before, **changed), before)]
     assert found[0] == found[2] != found[1]

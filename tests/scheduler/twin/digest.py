@@ -2,11 +2,14 @@
 
 python -m tests.scheduler.twin.digest BEFORE            before the change
 python -m tests.scheduler.twin.digest AFTER BEFORE      after it: tells which plans differ, and ends with status 1 if one does
+Both with `--without next_wake`, or another part of a plan: of the rest.
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser
+from collections.abc import Collection, Iterator
+from functools import partial
 from hashlib import sha256
 from multiprocessing import Pool
 from pathlib import Path
@@ -26,19 +29,20 @@ def drawn() -> Iterator[One]:
     yield from ((about, seed) for about in ABOUT for seed in range(ABOUT_EACH))
 
 
-def line(one: One) -> str:
+def line(one: One, without: Collection[str] = ()) -> str:
     kind, seed = one
     scenario = scenario_random(seed, kind) if kind in SIZES else ABOUT[kind](seed)
     try:
-        told = json.dumps([plan_of(scenario), course_of(scenario)], sort_keys=True)
+        plan = {key: told for key, told in plan_of(scenario).items() if key not in without}
+        told = json.dumps([plan, course_of(scenario)], sort_keys=True)
     except Exception as fault:  # it is told like a plan: a change may mend it or bring it
         told = f"{type(fault).__name__}: {fault}"
     return f"{kind} {seed} {sha256(told.encode()).hexdigest()}"
 
 
-def main(after: str, before: str | None = None) -> int:
+def main(after: str, before: str | None, without: Collection[str]) -> int:
     with Pool() as pool:
-        lines = pool.map(line, drawn(), chunksize=20)
+        lines = pool.map(partial(line, without=without), drawn(), chunksize=20)
     Path(after).write_text("\n".join(lines) + "\n")
     if before is None:
         return 0
@@ -48,4 +52,8 @@ def main(after: str, before: str | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    asked = ArgumentParser()
+    asked.add_argument("after")
+    asked.add_argument("before", nargs="?")
+    asked.add_argument("--without", action="append", default=[])
+    sys.exit(main(**vars(asked.parse_args())))
