@@ -405,27 +405,12 @@ def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, co
         counter.begin_anew()
         if refused and len(units) <= FEW:
             return _least_set(units, rights, target, counter)
-        if (
-            refused
-            and target.gpus > 1
-            and not target.short
-            and _could_suffice(cluster, units, charged, target)
-            and _could_clear(cluster, units, rights, target)
-        ):
+        if refused and target.gpus > 1 and not target.short and _could_clear(cluster, units, rights, target):
             return _collect_by_node(cluster, units, rights, target, counter)
         return None
     if target.fits is None:
         return None
     return _shortest(taken, target.fits) or (_collect_on_one_node(units, rights, target) if refused else None)
-
-
-def _could_suffice(cluster: Cluster, units: Ranked, charged: dict[int, int], target: Target) -> bool:
-    """A bound: who was refused a unit may give less than one unit more, whichever are taken."""
-    assert target.allowed is not None
-    low, high = target.low, target.high
-    idle = int(cluster.fleet.soon.count_np[low:high][target.allowed[low:high] > 0].sum())
-    most = sum(charged.values()) + len(charged) * max(unit.milli for _, unit in units)
-    return 1000 * idle + most >= 1000 * target.count * target.gpus
 
 
 def _could_clear(cluster: Cluster, units: Ranked, rights: Rights, target: Target) -> bool:
