@@ -10,7 +10,7 @@ from ..ahead.reservations import places_of_overdue
 from ..model.reasons import Reason, reason
 from ..rules.legality import Reclaim
 from ..rules.times import may_cause_evictions, overdue
-from ..search.evicting import take_units
+from ..search.evicting import Taking, take_units
 from ..search.victims import Found, Rights
 from ..state.planning import Cycle
 from ..state.tree import Division
@@ -29,7 +29,7 @@ def due(cycle: Cycle, work: Work, quota_type: int) -> None:
     leaf = work.leaf
     rights = Due(Reclaim(cycle, work, quota_type, leaf, work.missing_milli(quota_type)))
     detail = f"the time of {work.job.name} has come; this job ran in the gap before it"
-    take_units(cycle, work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail))
+    take_units(cycle, Taking(work, quota_type, [((0,), unit) for unit in lent], rights, lambda _: reason("reservation_due", detail)))
 
 
 class Due(Rights):

@@ -5,7 +5,7 @@ from functools import partial
 from ..model.reasons import Reason, reason
 from ..rules.gates import fixed_gate
 from ..rules.legality import Preempt
-from ..search.evicting import NOTHING, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, Taking, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, as_if_running, has_fresh, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -61,12 +61,12 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         return reason("preempt", f"{name} has a higher class or number in the same queue{also}")
 
     def take_from(ranked: Ranked, which: str) -> Reason | None:
-        refused = take_units(cycle, work, quota_type, ranked, rules, why, None if which == "later" else (*alike, which))
+        refused = take_units(cycle, Taking(work, quota_type, ranked, rules, why, None if which == "later" else (*alike, which)))
         if refused is None or refused.code != "share":
             return refused
         # The least that makes room needs idle GPUs beside it; more, or others, may need none.
         more = ((leaf, leaf + 1, rules.least()),)
-        again = take_units(cycle, work, quota_type, ranked, rules, why, more=more)
+        again = take_units(cycle, Taking(work, quota_type, ranked, rules, why, more=more))
         return refused if again is NOTHING else again
 
     def take(ranked: Ranked, *, later: bool = False) -> Reason | None:
@@ -76,7 +76,7 @@ def preempt(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
             refused = take_from(ranked, "later" if later else "all")
         return refused
 
-    if take_cheaply(cycle, work, quota_type, no_larger(ranked, large), rules, why, alike, leaf):
+    if take_cheaply(cycle, Taking(work, quota_type, no_larger(ranked, large), rules, why, alike, leaf)):
         return None
     refused = take(ranked)
     if refused is not None and has_fresh(ranked) and take(as_if_running(ranked), later=True) is None:

@@ -5,7 +5,7 @@ from functools import partial
 from ..model.reasons import Reason, counted, reason
 from ..rules.gates import fixed_gate
 from ..rules.legality import ANY_SIZE, Reclaim
-from ..search.evicting import NOTHING, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
+from ..search.evicting import NOTHING, Taking, given_back, is_backed_off, take_cheaply, take_units, tell, told_before
 from ..search.victims import Found, Ranked, has_fresh, no_larger, usual_size
 from ..state.planning import Cycle
 from ..state.work import Work
@@ -101,9 +101,9 @@ def _reclaim(cycle: Cycle, work: Work, quota_type: int, rules: Reclaim) -> Reaso
     alike = (rules.signature, work.form.shape, *cycle.tree.limits(leaf, quota_type))
 
     def take(units: Ranked, which: str) -> Reason | None:
-        return take_units(cycle, work, quota_type, units, rules, why, (*alike, which), leaf)
+        return take_units(cycle, Taking(work, quota_type, units, rules, why, (*alike, which), leaf))
 
-    if take_cheaply(cycle, work, quota_type, small, rules, why, alike, leaf):
+    if take_cheaply(cycle, Taking(work, quota_type, small, rules, why, alike, leaf)):
         return None
     refused = take(small, "small")
     if refused is not None and (refused is NOTHING or refused.code == "reservation") and len(small) < len(ranked):

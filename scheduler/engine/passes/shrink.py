@@ -6,7 +6,7 @@ from functools import partial
 from ..model.reasons import Reason, reason
 from ..rules.legality import ANY_SIZE, Preempt, Reclaim, own_surplus, rank_and_cost
 from ..rules.times import may_cause_evictions
-from ..search.evicting import NOTHING, beside_others, given_back, place_in, take_units
+from ..search.evicting import NOTHING, Taking, beside_others, given_back, place_in, take_units
 from ..search.units import Unit
 from ..search.victims import Rights
 from ..state.planning import Cycle
@@ -50,7 +50,7 @@ def shrink(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
         rights = Reclaim(cycle, work, quota_type, claim, milli)
         ranked = [*rights.own_surplus, *rights.units(ANY_SIZE, surplus_only=True)]
     ranked.sort(key=rank_and_cost)
-    return take_units(cycle, work, quota_type, ranked, rights, lambda _: given_back(work.job.name), claim=claim)
+    return take_units(cycle, Taking(work, quota_type, ranked, rights, lambda _: given_back(work.job.name), claim=claim))
 
 
 def give_own(cycle: Cycle) -> None:

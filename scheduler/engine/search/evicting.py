@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from heapq import nsmallest
+from typing import NamedTuple
 
 from ..ahead.reservations import delays, held_back, off_limits
 from ..model.reasons import Reason, reason
@@ -267,16 +268,20 @@ def delaying_none(
             banned |= 1 << node
 
 
-def take_cheaply(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...],
-    claim: int,
-) -> bool:
+class Taking(NamedTuple):
+    """What may be taken for a job in one quota type, in the order in which it is tried, and by which rules."""
+
+    work: Work
+    quota_type: int
+    ranked: Ranked
+    rights: Rights
+    why: Callable[[Found], Reason]
+    alike: Key | None = None  # what the search depends on: where it is equal jobs find the same sets, and differ in what guard and gates say
+    claim: int | None = None  # the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it
+    more: Short = ()
+
+
+def take_cheaply(cycle: Cycle, taking: Taking) -> bool:
     """Take what is needed from others than those for whom somebody stopped running in this plan, if that can be done.
 
     Taking such a place sets the plan back to before it was given. With another victim at hand both keep what they got, which is
@@ -284,63 +289,38 @@ def take_cheaply(
     """
     if not cycle.takers.any_dear:
         return False
-    dear = cycle.takers.dear
+    dear, ranked = cycle.takers.dear, taking.ranked
     others = [pair for pair in ranked if not dear(pair[1].work)]
     if len(others) == len(ranked):
         return False
-    return take_units(cycle, work, quota_type, others, rights, why, (*alike, "others"), claim) is None
+    return take_units(cycle, taking._replace(ranked=others, alike=(*(taking.alike or ()), "others"))) is None
 
 
-def take_units(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...] | None = None,
-    claim: int | None = None,
-    more: Short = (),
-) -> Reason | None:
+def take_units(cycle: Cycle, taking: Taking) -> Reason | None:
     """Take what must be taken and start the job there. None: done; else why not, and nothing was taken.
 
     Sets that cross no line go first, also off places that are kept for others.
-
-    `claim` is the leaf in whose name it is taken: it is charged there, not in one before it that has no right to it.
-
-    `alike` names what the search depends on: jobs for which it is equal find the same sets, and differ in what guard and gates say.
     """
-    if not ranked:
+    if not taking.ranked:
         return NOTHING
-    first, others = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, False)
+    first, others = _take_least(cycle, taking, crossing=False)
     if not others:
         return first
     held = first is not None and first.code == "reservation"
-    refused, _ = _take_least(cycle, work, quota_type, ranked, rights, why, alike, claim, more, True, held)
+    refused, _ = _take_least(cycle, taking, crossing=True, held=held)
     return first if refused is NOTHING else refused
 
 
-def _take_least(
-    cycle: Cycle,
-    work: Work,
-    quota_type: int,
-    ranked: Ranked,
-    rights: Rights,
-    why: Callable[[Found], Reason],
-    alike: tuple[object, ...] | None,
-    claim: int | None,
-    more: Short,
-    crossing: bool,
-    held: bool = False,
-) -> tuple[Reason | None, bool]:
+def _take_least(cycle: Cycle, taking: Taking, *, crossing: bool, held: bool = False) -> tuple[Reason | None, bool]:
     """Take the first legal set among those that cross a line, or that cross none; why not, and whether there are sets of the other kind."""
+    work, quota_type = taking.work, taking.quota_type
     others = False
     refused: Reason | None = NOTHING
-    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more):
+    for one in _known_sets(cycle, taking):
         if one.crosses is not crossing:
             others = True
             continue
-        refused = try_set(cycle, work, quota_type, one, rights, why, claim)
+        refused = _try_set(cycle, taking, one)
         if refused is None:
             return None, False
     if refused is not NOTHING and (refused is None or refused.code != "reservation"):
@@ -350,11 +330,11 @@ def _take_least(
     off = kept_clear(cycle, work, quota_type, milli)[1]
     is_held = bool(cycle.book.entries) and (refused is not NOTHING or held or fits_already(cycle, work, quota_type))
     kept = off_limits(cycle.book, work, quota_type, milli) if is_held else 0
-    for one in _known_sets(cycle, work, quota_type, ranked, rights, alike, more, off | kept) if off | kept else ():
+    for one in _known_sets(cycle, taking, off | kept) if off | kept else ():
         if one.crosses is not crossing:
             others = True
             continue
-        again = try_set(cycle, work, quota_type, one, rights, why, claim, off | kept)
+        again = _try_set(cycle, taking, one, off | kept)
         if again is None:
             return None, False
         if not kept:
@@ -362,32 +342,31 @@ def _take_least(
     return held_back(cycle.book, work, quota_type, milli, next(ascending(kept))) if refused is NOTHING and kept else refused, others
 
 
-def _known_sets(
-    cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, alike: tuple[object, ...] | None, more: Short, off: int = 0
-) -> list[Found]:
+def _known_sets(cycle: Cycle, taking: Taking, off: int = 0) -> list[Found]:
     """The sets of `_sets`, looked for once for all whose search depends on the same."""
-    key = None if alike is None or work.seats else ("found", alike, off)
+    key = None if taking.alike is None or taking.work.seats else ("found", taking.alike, off)
     found: list[Found] | None = None if key is None else cycle.memo(key)
     if found is None:
-        found = _sets(cycle, work, quota_type, ranked, rights, more, off)
+        found = _sets(cycle, taking, off)
         if key is not None:
             cycle.remember(key, found)
     return found
 
 
-def _sets(cycle: Cycle, work: Work, quota_type: int, ranked: Ranked, rights: Rights, more: Short, off: int = 0) -> list[Found]:
+def _sets(cycle: Cycle, taking: Taking, off: int) -> list[Found]:
     """The least sets of each domain that would make room, the least first."""
+    work, quota_type, ranked = taking.work, taking.quota_type, taking.ranked
     found: list[Found] = []
     units = cycle.units()
     # Who shares a GPU frees it only together with all others on it, which no count by node shows.
     counted = not units.parted
-    domains = None if more else hopeful_domains(cycle, work, quota_type, ranked, off)
+    domains = None if taking.more else hopeful_domains(cycle, work, quota_type, ranked, off)
     if domains is not None and not domains:
         return []
-    slices = targets(cycle, work, quota_type, domains, counted=counted, more=more, off=off)
+    slices = targets(cycle, work, quota_type, domains, counted=counted, more=taking.more, off=off)
     here = _by_slice(ranked, slices, cycle.grid.size)
     for target, inside in zip(slices, here, strict=True):
-        found += least_sets(cycle.cluster, inside, rights, target, units)  # what fits without victims was held back for another reason
+        found += least_sets(cycle.cluster, inside, taking.rights, target, units)  # what fits without victims was held back for another reason
     if len(found) > 1:
         found.sort(key=Found.rank)
     return found
@@ -410,22 +389,19 @@ def _by_slice(ranked: Ranked, slices: Sequence[Target], size: int) -> list[Ranke
     return [*here]
 
 
-def try_set(
-    cycle: Cycle, work: Work, quota_type: int, found: Found, rights: Rights, why: Callable[[Found], Reason], claim: int | None, off: int = 0
-) -> Reason | None:
+def _try_set(cycle: Cycle, taking: Taking, found: Found, off: int = 0) -> Reason | None:
     """Carry out one set if rights, gates and placement agree."""
-    refused = rights.guard(found)
+    refused = taking.rights.guard(found)
     if refused is not None:
         return refused
-    cluster = cycle.cluster
-    milli = work.missing_milli(quota_type)
-    code = why(found)
+    cluster, work, code = cycle.cluster, taking.work, taking.why(found)
     before = cluster.mark()
     victims = found.works
     upset = any(victim.first_seats and not victim.evicted for victim in victims)
     in_vain = cycle.turn == IN_ORDER and found.takes_fresh_beside(work.charged_leaf)
-    release(cycle, found.units, code, work.job.name, rights.own)
-    refused = _start(cycle, work, quota_type, milli, found, victims, code, claim, off)
+    milli = work.missing_milli(taking.quota_type)
+    release(cycle, found.units, code, work.job.name, taking.rights.own)
+    refused = _start(cycle, taking, milli, found, code, off)
     if refused is not None:
         cluster.undo(before)
         return refused
@@ -436,19 +412,19 @@ def try_set(
     return None
 
 
-def _start(
-    cycle: Cycle, work: Work, quota_type: int, milli: int, found: Found, victims: Sequence[Work], code: Reason, claim: int | None, off: int
-) -> Reason | None:
+def _start(cycle: Cycle, taking: Taking, milli: int, found: Found, code: Reason, off: int) -> Reason | None:
     """Give the job its places where others have left, if gates, windows and reservations agree."""
-    cluster = cycle.cluster
+    cluster, work, quota_type = cycle.cluster, taking.work, taking.quota_type
+
+    def place(banned: int) -> tuple[Seat, ...] | None:
+        return place_in(cycle, work, quota_type, found.low, found.high, banned | off)
+
     # Nobody is put out for a stay in a gap: the holder of the reservation would gain the victims' places, to which he has no right.
-    placed = beside_others(
-        cycle, work, quota_type, milli, claim, lambda banned: place_in(cycle, work, quota_type, found.low, found.high, banned | off), NOTHING
-    )
+    placed = beside_others(cycle, work, quota_type, milli, taking.claim, place, NOTHING)
     if isinstance(placed, Reason):
         return placed
     seats, leaf = placed
-    taken = {victim.job.name for victim in victims}
+    taken = {victim.job.name for victim in found.works}
     how_many = "1 job gives" if len(taken) == 1 else f"{len(taken)} jobs give"
     detail = f"{how_many} way: {some_of(taken)}"
     cluster.seat(work, seats, quota_type, leaf, reason(code.code, detail))
