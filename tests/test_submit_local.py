@@ -127,7 +127,8 @@ def test_two_ranks_are_submitted_put_out_by_a_higher_class_saved_resumed_and_acc
 
 
 # Serves until a signal ends it. One that ends with 0 says that it has finished.
-SERVE = "import time; print('serves', flush=True); time.sleep(600)"
+# As most servers do, it exits with 0 when it is asked to leave.
+SERVE = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('serves', flush=True); time.sleep(600)"
 
 
 @pytest.mark.soak

@@ -18,7 +18,7 @@ from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import whole_millis
 from scheduler.backends.base import Signal
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
-from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, Node, OrderKind, Placement, Promise
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node, OrderKind, Placement, Promise
 from scheduler.services.loop.holds import OPEN_OF
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.retries import LONGEST_AFTER_LOSS_SECONDS, retry_delay
@@ -360,7 +360,7 @@ def _lost_in_a_row(attempts: Sequence[Attempt]) -> dict[int, int]:
 def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Placement], promised: bool, in_a_row: int) -> None:
     """What a job becomes when its run is over, whatever it was doing. `in_a_row`: so many starts of it were lost."""
     steps.attempt(attempt, exit_code=end.exit_code)
-    if end.exit_code == 0 and not end.node_lost:
+    if end.exit_code == 0 and not end.node_lost and not _only_obeyed(job, attempt):
         if job.state in (JobState.STARTING, JobState.RESUMING):
             # So short that nobody saw it run.
             steps.attempt(attempt, running_at=attempt.running_at or steps.ended_at.get(attempt.pk, steps.now))
@@ -380,6 +380,12 @@ def _end(steps: Steps, job: Job, attempt: Attempt, end: Ended, held: Sequence[Pl
         _lose(steps, job, attempt, held, end.why or "Its node was lost.", promised, in_a_row)
     else:
         _fail(steps, job, attempt, end, held, promised)
+
+
+def _only_obeyed(job: Job, attempt: Attempt) -> bool:
+    """Whether the exit code 0 says no more than that it left when it was asked to. Servers and notebooks end like that, and have no end of their own;
+    batch work may have come to its end meanwhile."""
+    return bool(attempt.stop_to) and job.job_class != JobClass.BATCH
 
 
 def _time_over(job: Job, attempt: Attempt, end: Ended, now: datetime) -> str:

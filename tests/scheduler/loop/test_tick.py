@@ -127,6 +127,20 @@ def test_a_job_that_finishes_while_it_is_asked_to_leave_is_completed() -> None:
     assert (state(job), Attempt.objects.get().outcome) == (JobState.COMPLETED, "completed")
 
 
+@pytest.mark.parametrize("kind", ["inference", "interactive"])
+@pytest.mark.parametrize(("to", "outcome"), [("preempted", "preempted"), ("cancelled", "cancelled")])
+def test_a_server_that_ends_well_when_it_is_asked_to_leave_has_not_completed(kind: str, to: str, outcome: str) -> None:
+    """Most servers exit with 0 on SIGTERM: drained, preempted or resized, such a service would never have come back."""
+    builders.node(gpus=8)
+    loop, job = Loop(), submit(gpus=8, job_class=kind)
+    loop.tick()
+    loop.up(job)
+    job_stop(job=job, to=JobState(to), outcome=outcome, cause="Room.", now=loop.now)
+    loop.over(job, exit_code=0)
+
+    assert (state(job), Attempt.objects.get().outcome, Attempt.objects.get().exit_code) == (to, outcome, 0)
+
+
 def test_so_short_a_job_that_nobody_saw_it_run_is_completed() -> None:
     builders.node(gpus=8)
     loop, job = Loop(), submit()
