@@ -16,7 +16,7 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.gradient import Gradient, demand_of
 from ..place.unbroken import Blocks
-from ..rules.power import power_of
+from ..rules.power import Power, power_of
 from .fleet import Seat, on_gpus
 from .kept import Kept
 from .tree import WINDOW_MARK
@@ -61,7 +61,6 @@ class Cluster:
         self.blocks = Blocks(self.grid, (), ())  # what waits and what is usual, once that is known
         self.ousted: dict[Work, tuple[Reason, str | None]] = {}  # every job that lost all its first places at some time: why, and to whom
         self.lessons = Lessons()
-        self.power = power_of(self)
         self.next_turn: int | None = None  # the first instant to come by which anything was decided
 
     def is_to_come(self, instant: int) -> bool:
@@ -71,6 +70,11 @@ class Cluster:
         if self.next_turn is None or instant < self.next_turn:
             self.next_turn = instant
         return True
+
+    @cached_property
+    def power(self) -> Power | None:
+        """The capped pools, where there are any."""
+        return power_of(self)
 
     @cached_property
     def gradient(self) -> Gradient | None:
