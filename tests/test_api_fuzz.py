@@ -88,6 +88,11 @@ UNSAID = [
     ),
     Unsaid("load_expected", "cluster|pool", "Which clusters and pools there are, and a pool is one of a cluster."),
     Unsaid("job_replacement_begin|job_replacement_look", "role", "Which roles of the job have a range."),
+    Unsaid(
+        "power_cap_.*",
+        "pool|zone|rule|starts_at|ends_at|note|reason",
+        "Which pools and zones there are, a recurring time lies ahead and ends, and texts are printable.",
+    ),
     Unsaid("template_gone", "ref", "Which templates there are."),
     Unsaid("throughput_put", "ref|speeds.*|adopt|seen", "Which templates and GPU types there are, what was stated, and what is measured."),
     Unsaid(

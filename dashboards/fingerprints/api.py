@@ -180,8 +180,14 @@ def load_expected(request: HttpRequest, asked: Query[AheadQuery]) -> dict[str, A
     access.must_somewhere(Can.SEE)
     if asked.pool and not asked.cluster:
         raise ValidationError({"pool": ["Name the cluster of the pool, too."]})
-    cluster = cluster_for(access, asked.cluster) if asked.cluster else None
-    pool = pool_for(access, asked.cluster, asked.pool) if asked.pool else None
+    try:
+        cluster = cluster_for(access, asked.cluster) if asked.cluster else None
+    except Http404 as fault:
+        raise ValidationError({"cluster": [str(fault)]}) from fault
+    try:
+        pool = pool_for(access, asked.cluster, asked.pool) if asked.pool else None
+    except Http404 as fault:
+        raise ValidationError({"pool": [str(fault)]}) from fault
     found = fleet_ahead(hours=asked.hours, now=now(), cluster=cluster, pool=pool)
     columns = {name: [round(getattr(step, name), 2) for step in found.steps] for name in ("computing", "saving", "loaded")}
     return {"since": found.since, "step_seconds": int(STEP.total_seconds()), **columns, "gpus": found.gpus, "others": found.others}

@@ -209,7 +209,7 @@ class Line:
             if place % self.copy_every == 0:
                 self.copies.append(ahead.copy())
             ahead.reserve(one.at, one.length, one.places)
-            ahead.foresee(one.at, one.stays, one.places)
+            ahead.foresee(one.at, one.length, one.places)
         self.copies.append(ahead)
         self.walks = {(choice, division.name): self._walk(cycle, choice, division) for choice, division in cycle.waiting.rounds()}
 
@@ -273,7 +273,7 @@ class Line:
         ahead = self.copies[nearest].copy()
         for one in self.dates[nearest * self.copy_every : count]:
             ahead.reserve(one.at, one.length, one.places)
-            ahead.foresee(one.at, one.stays, one.places)
+            ahead.foresee(one.at, one.length, one.places)
         return ahead
 
 

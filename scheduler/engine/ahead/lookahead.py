@@ -31,9 +31,7 @@ class Lookahead:
         self._kept: dict[int, list[tuple[int, int, int]]] = {}  # by node the places that are kept: from, to, GPUs
         self._steps: dict[int, Steps] = {}  # what follows from all that, as far as it was asked
         self._tables: dict[int, Table] = {}
-        self.foreseen: list[
-            tuple[int, int, Places]
-        ] = []  # of those without a reservation that are foreseen: from when on, how long they may stay, where
+        self.foreseen: list[tuple[int, int, Places]] = []  # who is foreseen without a reservation: from when on, for how long, where
         self._everywhere: Ints = np.ones(grid.size, dtype=np.int64)
 
     def copy(self) -> "Lookahead":
@@ -141,9 +139,9 @@ class Lookahead:
             self._kept.setdefault(node, []).append((start, until, count))
             self._has_changed(node)
 
-    def foresee(self, moment: int, stays: int, places: Places) -> None:
-        """Note who is foreseen there: what they draw counts for as long as they may stay, not only as long as they are expected to."""
-        self.foreseen.append((self.now + moment, stays, places))
+    def foresee(self, moment: int, length: int, places: Places) -> None:
+        """Note who is foreseen there for how long: power caps count what they draw."""
+        self.foreseen.append((self.now + moment, length, places))
 
     def give_back(self, moment: int, length: int, places: Places) -> None:
         self.reserve(moment, length, [(node, -count) for node, count in places])

@@ -303,7 +303,7 @@ class Prospects(ABC):
             return None
         asked = power.asked(work, quota_type, work.missing_milli(quota_type))
         now = self.cycle.now
-        kept = [(now + entry.at, stays_of(entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
+        kept = [(now + entry.at, duration(self.cycle, entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
         return UnderCaps(power, {pool: more for pool, more in asked.items() if more}, stays_of(work), power.draws([*kept, *ahead.foreseen]))
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:

@@ -3,6 +3,7 @@
 What stands draws the rated watts of its GPUs until its limit ends, or for ever where it has none; what a pool's caps allow is watts by time.
 More starts, grows or moves there only if all that stands, and what is kept for jobs ahead of it, stays below each cap for as long as it may
 run itself. All that a job asks for is held against each pool in which it gets a GPU. What leaves counts no more: nobody is evicted for a cap.
+Dates, as all dates, count on what stands to leave as it is expected to (`soon`).
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,6 +18,7 @@ from ..model.spelling import spell_instant
 from ..model.values import NO_POWER, PowerCap
 from ..state.tree import NEVER
 from ..state.work import Work
+from .times import ends_at
 
 if TYPE_CHECKING:
     from ..ahead.entries import Entry
@@ -62,9 +64,10 @@ class Power:
         self._place = {pool: {at: place for place, at in enumerate(moments)} for pool, moments in self._moments.items()}
         self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
         self._lowest = {pool: 1000 * min(cap.watts for cap in caps) for pool, caps in self.caps.items()}
-        self._sums: dict[str | None, tuple[list[int], list[int]]] = {}
-        self._drawn: dict[str | None, dict[int, int]] = {pool: {} for pool in self.caps}  # milliwatts by when those who draw them are gone
-        self._mine: dict[Work, list[tuple[str | None, int, int]]] = {}  # (pool, when it is gone, milliwatts)
+        self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
+        # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
+        self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
+        self._mine: dict[Work, list[tuple[str | None, int, int, int]]] = {}  # (pool, when it is gone, when it is expected to be, milliwatts)
         self._asks: dict[tuple[object, ...], dict[str | None, int]] = {}
         self._masks: dict[tuple[object, ...], list[int]] = {}
         self._held: dict[int, tuple[Entry, dict[str | None, int]]] = {}
@@ -103,73 +106,76 @@ class Power:
 
     def _count(self, work: Work) -> None:
         until = self.gone_by(work)
-        mine = [(pool, until, drawn) for pool, drawn in self.by_pool((seat.node, seat.milli) for seat in work.seats).items() if drawn]
+        soon = min(until, max(self.now + 1, ends_at(self.cluster, work)))
+        mine = [(pool, until, soon, drawn) for pool, drawn in self.by_pool((seat.node, seat.milli) for seat in work.seats).items() if drawn]
         if mine:
             self._mine[work] = mine
-        for pool, until, drawn in mine:
-            self._draw(pool, until, drawn)
+        for pool, until, soon, drawn in mine:
+            self._draw(pool, until, soon, drawn)
 
-    def _draw(self, pool: str | None, until: int, milliwatts: int) -> None:
+    def _draw(self, pool: str | None, until: int, soon: int, milliwatts: int) -> None:
         """So much more is drawn, or less."""
-        held, levels = self._drawn[pool], self._levels[pool]
-        held[until] = held.get(until, 0) + milliwatts
-        if not held[until]:
-            del held[until]
+        levels = self._levels[pool]
+        for is_soon, end in ((False, until), (True, soon)):
+            held = self._drawn[is_soon][pool]
+            held[end] = held.get(end, 0) + milliwatts
+            if not held[end]:
+                del held[end]
+            self._sums.pop((pool, is_soon), None)
         for place in range(bisect_left(self._moments[pool], until)):
             levels[place] += milliwatts
-        self._sums.pop(pool, None)
 
     def _follow(self) -> None:
         journal = self.cluster.journal
         if self._read == len(journal):
             return
         for work in dict.fromkeys(journal[self._read :]):
-            for pool, until, drawn in self._mine.pop(work, ()):
-                self._draw(pool, until, -drawn)
+            for pool, until, soon, drawn in self._mine.pop(work, ()):
+                self._draw(pool, until, soon, -drawn)
             if work.seats:
                 self._count(work)
         self._read = len(journal)
 
-    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
-        place = self._place[pool].get(instant)
+    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw], soon: bool) -> int:
+        place = None if soon else self._place[pool].get(instant)
         if place is not None:
             self._follow()
             drawn = self._levels[pool][place]
         else:
-            ends, sums = self._known(pool)
+            ends, sums = self._known(pool, soon)
             drawn = sums[bisect_right(ends, instant)]
         return drawn + sum([more for more, first, until in others if first <= instant < until])
 
-    def _known(self, pool: str | None) -> tuple[list[int], list[int]]:
+    def _known(self, pool: str | None, soon: bool) -> tuple[list[int], list[int]]:
         """When those who draw are gone, in order, and what the others draw from each of these instants on, and before the first."""
         self._follow()
-        known = self._sums.get(pool)
+        known = self._sums.get((pool, soon))
         if known is None:
-            held = self._drawn[pool]
+            held = self._drawn[soon][pool]
             ends = sorted(held)
-            known = self._sums[pool] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
+            known = self._sums[pool, soon] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
         return known
 
-    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw]) -> Stretch | None:
+    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw], soon: bool = False) -> Stretch | None:
         lasting = [cap for cap in self.caps[pool] if cap.start <= start and (cap.end is None or start < cap.end)]
         if not lasting:
             return None
-        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others))
+        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others, soon))
 
     def at(self, pool: str | None, instant: int) -> tuple[PowerCap | None, int]:
         """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands."""
         found = self._stretch(pool, instant, instant, ())
-        return None if found is None else found.cap, self._drawn_at(pool, instant, ())
+        return None if found is None else found.cap, self._drawn_at(pool, instant, (), False)
 
     def course(self, pool: str | None, since: int, others: Sequence[Draw]) -> Iterator[Stretch]:
-        """What is allowed and drawn from an instant on, where a cap lasts."""
-        changes = {since, NEVER, *self._known(pool)[0]}
+        """What is allowed, and expected to be drawn, from an instant on, where a cap lasts."""
+        changes = {since, NEVER, *self._known(pool, True)[0]}
         for cap in self.caps[pool]:
             changes.update((cap.start, NEVER if cap.end is None else cap.end))
         for _, start, end in others:
             changes.update((start, end))
         for start, end in pairwise(sorted(at for at in changes if since <= at <= NEVER)):
-            found = self._stretch(pool, start, end, others)
+            found = self._stretch(pool, start, end, others, True)
             if found is not None:
                 yield found
 
@@ -196,7 +202,7 @@ class Power:
         return next((one for one in stretches if one is not None and one.left < needed), None)
 
     def opens(self, pool: str | None, needed: int, since: int, stays: int, others: Sequence[Draw] = ()) -> int | None:
-        """From when on a pool leaves what is needed for as long as a job stays; None: not as far as is planned."""
+        """From when on a pool is expected to leave what is needed for as long as a job stays; None: not as far as is planned."""
         at = since
         for one in self.course(pool, since, others):
             if stays < NEVER and one.start >= at + stays:
@@ -220,7 +226,7 @@ class Power:
             return None
         self._follow()
         real = self._drawn, self._levels, self._sums
-        self._drawn, self._sums = {pool: {} for pool in self.caps}, {}
+        self._drawn, self._sums = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}, {}
         self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
         found: Stretch | None = None
         pool, needed = None, 0

@@ -10,7 +10,6 @@ from ..ahead.entries import Date, seats_of
 from ..ahead.lookahead import Lookahead
 from ..ahead.rehearsal import Rehearsal, newly_shared
 from ..rules.gates import fixed_gate
-from ..rules.power import stays_of
 from ..rules.times import backoff, backoff_until
 from ..rules.windows import NEVER
 from ..state.fleet import Seat
@@ -121,7 +120,6 @@ class Dated(NamedTuple):
     length: int
     places: list[tuple[int, int]]
     seats: Sequence[Seat]
-    stays: int  # how long it may run, by its limit
 
 
 class Forecast:
@@ -193,7 +191,7 @@ class Forecast:
             self._foresee(outlook, work, foreseen)
             if counted and foreseen.at == since + foreseen.date.at:
                 later.reserve(foreseen.date.at, book.length(work), foreseen.date.places)
-                later.foresee(foreseen.date.at, stays_of(work), foreseen.date.places)
+                later.foresee(foreseen.date.at, book.length(work), foreseen.date.places)
 
     def _predict(self, outlook: Outlook, rehearsal: Rehearsal, work: Work, types: tuple[int, ...]) -> None:
         book, ahead = self.cycle.book, outlook.ahead
@@ -208,10 +206,10 @@ class Forecast:
         if foreseen.at > date.at:  # which GPUs are free when it is let in is left open: they go to whoever comes first
             return
         places = [*date.places, *newly_shared(date.seats, rehearsal, date.at, length)]
-        dated = Dated(work.job.name, date.at, length, places, seats_of(work, date) if book.hosts_bind or date.seats else (), stays_of(work))
+        dated = Dated(work.job.name, date.at, length, places, seats_of(work, date) if book.hosts_bind or date.seats else ())
         self.dates.append(dated)
         ahead.reserve(date.at, length, places)
-        ahead.foresee(date.at, dated.stays, places)
+        ahead.foresee(date.at, length, places)
         rehearsal.add(date.at, length, dated.seats)
 
     def _foresee(self, outlook: Outlook, work: Work, foreseen: Foreseen) -> None:

@@ -59,6 +59,16 @@ def test_a_job_that_ends_before_the_cap_starts():
     assert plan["next_wake"] == "2026-11-20T10:00:00Z"
 
 
+def test_dates_count_on_estimates_as_they_do_for_places_and_starts_do_not():
+    """Most jobs state no limit: whoever waits under a cap would have no predicted start, although all is known that its place is predicted by."""
+    work = [running(f"r{number}", [at(f"n{number}", *range(8))], started=0, estimate_s=(number + 1) * HOUR) for number in range(2)]
+    plan = plan_of(capped(cap(11_200), jobs=[*work, job("next", gpus=8), job("then", gpus=8)]))
+
+    assert starts(plan) == set() and reasons(plan, "next") == {"power"}
+    dates = {one["job"]: one["predicted_start"] for one in plan["waiting"]}
+    assert dates == {"next": "2026-11-20T10:00:00Z", "then": "2026-11-20T11:00:00Z"}
+
+
 def test_the_predicted_start_is_when_the_cap_lets_it_in():
     jobs = [job("long", gpus=8, limit_s=2 * HOUR)]
     plan = plan_of(capped(cap(5000, HOUR, 2 * HOUR), jobs=jobs))
