@@ -133,7 +133,7 @@ def test_every_figure_can_be_read_in_an_empty_console_and_in_one_with_work(perso
     QuotaShare.objects.create(node=team, gpu_type="H100-SXM-80GB", guaranteed_milli=8000)
     builders.job(on=team, gpus_milli=4000, spec={"roles": [{"gpu_types": ["H100-SXM-80GB"]}]}, submitted_at=NOON - 30 * MINUTE)
     Incident.objects.create(public_id="in-1", node=builders.node(gpus=1), opened_at=NOON, title="Test")
-    with django_assert_max_num_queries(32):
+    with django_assert_max_num_queries(33):
         found = figures_now(now=NOON)
 
     assert found["floor_gap"][team.path] == 4.0
