@@ -109,6 +109,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("core.AuditEntry", None, why="The record of changes is permanent; the database refuses to change or delete it."),
     Kind("quotas.Reservation", None, why="Cancelled, not deleted: windows and the audit log name them."),
     Kind("quotas.Budget", None, why="Removed, not deleted: the audit log names them."),
+    Kind("scheduler.PowerCap", None, why="A few, until somebody removes them; the audit log keeps what they were."),
     Kind("quotas.BudgetDay", None, why="A row a day; periods can be compared with those before."),
     Kind("quotas.BudgetException", None, why="It explains why a budget was exceeded."),
     Kind("core.User", None, why="The audit log and the jobs name them; a person who leaves is switched off."),
