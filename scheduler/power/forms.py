@@ -1,22 +1,19 @@
 """What the forms of power caps send. The services decide what is allowed; a form only reads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from django import forms
 
-from gpufleet.core.recurrence import moment_of
-from gpufleet.core.zones import zone_fault
 from quotas.forms import ZonePicker
 from scheduler.models import PowerCap
-from scheduler.windows.forms import CHOICES, LocalField
+from scheduler.windows.forms import CHOICES, LocalField, TimedForm, times_written
 
 FLEET = "All pools"
 
 
-class CapForm(forms.Form):
+class CapForm(TimedForm):
     pool = forms.ChoiceField(required=False)
     kilowatts = forms.DecimalField(
         min_value=Decimal(0),
@@ -36,68 +33,21 @@ class CapForm(forms.Form):
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     MORE = ("rule", "note")
+    SHOWN = TimedForm.SHOWN | {"watts": "kilowatts"}
 
     def __init__(self, data: Any = None, *, pools: Sequence[str], **options: Any) -> None:
         super().__init__(data, **options)
         self.fields["pool"].choices = [("", FLEET), *((name, name) for name in pools)]  # type: ignore[attr-defined]
 
-    @property
-    def first_fields(self) -> list[Any]:
-        return [field for field in self.visible_fields() if field.name not in (*self.MORE, "reason")]
-
-    @property
-    def more_fields(self) -> list[Any]:
-        return [field for field in self.visible_fields() if field.name in self.MORE]
-
-    @property
-    def more_is_open(self) -> bool:
-        return any(self[name].errors for name in self.MORE) or self["repeats"].value() == "custom"
-
-    def clean(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        if "zone" in data and (fault := zone_fault(data["zone"])):
-            self.add_error("zone", fault)
-        if data.get("repeats") == "custom" and not data.get("rule"):
-            self.add_error("rule", "State the rule.")
-        return data
-
     def given(self) -> dict[str, Any]:
         """As the services take it."""
         data = self.cleaned_data
-        zone = ZoneInfo(data["zone"])
-        return {
-            "pool": data["pool"],
-            "watts": int(data["kilowatts"] * 1000),
-            "zone": data["zone"],
-            "starts_at": moment_of(data["start"], zone),
-            "ends_at": moment_of(data["end"], zone) if data["end"] is not None else None,
-            "rule": data["rule"] if data["repeats"] == "custom" else data["repeats"],
-            "note": data["note"],
-            "reason": data["reason"],
-        }
-
-    def show(self, faults: Mapping[str, Sequence[str]]) -> None:
-        """Faults of the services at the fields that people see."""
-        fields = {"watts": "kilowatts", "starts_at": "start", "ends_at": "end"}
-        for path, texts in faults.items():
-            name = fields.get(path, path)
-            self.add_error(name if name in self.fields else None, list(texts))
+        return {"pool": data["pool"], "watts": int(data["kilowatts"] * 1000), **self.times_given(), "note": data["note"], "reason": data["reason"]}
 
 
 def written(of: PowerCap) -> dict[str, Any]:
     """What a form begins with for a cap that there is."""
-    times, known = of.times, dict(CHOICES)
-    return {
-        "pool": of.pool,
-        "kilowatts": f"{Decimal(of.watts) / 1000:f}",
-        "start": times.start,
-        "end": times.end,
-        "zone": of.zone,
-        "repeats": of.rule if of.rule in known else "custom",
-        "rule": "" if of.rule in known else of.rule,
-        "note": of.note,
-        "revision": of.revision,
-    }
+    return {"pool": of.pool, "kilowatts": f"{Decimal(of.watts) / 1000:f}", **times_written(of), "note": of.note, "revision": of.revision}
 
 
 class RatingForm(forms.Form):

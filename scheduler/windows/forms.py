@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from django import forms
@@ -33,7 +33,59 @@ class LocalField(forms.DateTimeField):
             raise forms.ValidationError("Write a time such as 2026-12-01T09:00.") from None
 
 
-class ReservationForm(forms.Form):
+class TimedForm(forms.Form):
+    """What applies once or again and again, by the clock of a zone: the fields `start`, `end`, `zone`, `repeats` and `rule`."""
+
+    MORE: ClassVar[tuple[str, ...]] = ("rule",)  # fields that are folded away
+    # The fields that people see, by those of the services.
+    SHOWN: ClassVar[dict[str, str]] = {"starts_at": "start", "ends_at": "end"}
+
+    @property
+    def first_fields(self) -> list[Any]:
+        return [field for field in self.visible_fields() if field.name not in (*self.MORE, "reason")]
+
+    @property
+    def more_fields(self) -> list[Any]:
+        return [field for field in self.visible_fields() if field.name in self.MORE]
+
+    @property
+    def more_is_open(self) -> bool:
+        return any(self[name].errors for name in self.MORE if name in self.fields) or self["repeats"].value() == "custom"
+
+    def clean(self) -> dict[str, Any]:
+        data = self.cleaned_data
+        if "zone" in data and (fault := zone_fault(data["zone"])):
+            self.add_error("zone", fault)
+        if data.get("repeats") == "custom" and not data.get("rule"):
+            self.add_error("rule", "State the rule.")
+        return data
+
+    def times_given(self) -> dict[str, Any]:
+        """As the services take them."""
+        data = self.cleaned_data
+        zone = ZoneInfo(data["zone"])
+        return {
+            "zone": data["zone"],
+            "starts_at": moment_of(data["start"], zone),
+            "ends_at": moment_of(data["end"], zone) if data["end"] is not None else None,
+            "rule": data["rule"] if data["repeats"] == "custom" else data["repeats"],
+        }
+
+    def show(self, faults: Mapping[str, Sequence[str]]) -> None:
+        """Faults of the services at the fields that people see."""
+        for path, texts in faults.items():
+            name = self.SHOWN.get(path, path)
+            self.add_error(name if name in self.fields else None, list(texts))
+
+
+def times_written(of: Any) -> dict[str, Any]:
+    """What these fields begin with for a row that there is."""
+    times, known = of.times, dict(CHOICES)
+    custom = of.rule not in known
+    return {"start": times.start, "end": times.end, "zone": of.zone, "repeats": "custom" if custom else of.rule, "rule": of.rule if custom else ""}
+
+
+class ReservationForm(TimedForm):
     """`owners` are the teams and classes that it may be for; one that is changed keeps its own."""
 
     name = forms.CharField(max_length=80, help_text="Shown in the calendar and in waiting reasons.")
@@ -64,6 +116,16 @@ class ReservationForm(forms.Form):
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     MORE = ("rule", "notice_min", "lead_min", "decay_min", "idle", "purpose")
+    SHOWN = TimedForm.SHOWN | {
+        "quota": "owner",
+        "job_class": "owner",
+        "gpus": "amount",
+        "nodes": "amount",
+        "level": "shape",
+        "notice_s": "notice_min",
+        "lead_s": "lead_min",
+        "decay_s": "decay_min",
+    }
 
     def __init__(
         self,
@@ -85,30 +147,9 @@ class ReservationForm(forms.Form):
         if of is not None:
             del self.fields["owner"]
 
-    @property
-    def first_fields(self) -> list[Any]:
-        return [field for field in self.visible_fields() if field.name not in (*self.MORE, "reason")]
-
-    @property
-    def more_fields(self) -> list[Any]:
-        return [field for field in self.visible_fields() if field.name in self.MORE]
-
-    @property
-    def more_is_open(self) -> bool:
-        return any(self[name].errors for name in self.MORE if name in self.fields) or self["repeats"].value() == "custom"
-
-    def clean(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        if "zone" in data and (fault := zone_fault(data["zone"])):
-            self.add_error("zone", fault)
-        if data.get("repeats") == "custom" and not data.get("rule"):
-            self.add_error("rule", "State the rule.")
-        return data
-
     def given(self) -> dict[str, Any]:
         """As the services take it."""
         data = self.cleaned_data
-        zone = ZoneInfo(data["zone"])
         shape, _, level = data["shape"].partition(":")
         found = {
             "name": data["name"],
@@ -116,10 +157,7 @@ class ReservationForm(forms.Form):
             "gpus": None if shape == "nodes" else data["amount"],
             "nodes": data["amount"] if shape == "nodes" else None,
             "level": level or None,
-            "zone": data["zone"],
-            "starts_at": moment_of(data["start"], zone),
-            "ends_at": moment_of(data["end"], zone) if data["end"] is not None else None,
-            "rule": data["rule"] if data["repeats"] == "custom" else data["repeats"],
+            **self.times_given(),
             "notice_s": 60 * data["notice_min"],
             "lead_s": 60 * data["lead_min"],
             "decay_s": None if data["decay_min"] is None else 60 * data["decay_min"],
@@ -140,39 +178,15 @@ class ReservationForm(forms.Form):
             found += [f"{label}{text}" for fault in faults if fault.code != "required" for text in fault.messages]
         return found
 
-    def show(self, faults: Mapping[str, Sequence[str]]) -> None:
-        """Faults of the services at the fields that people see."""
-        fields = {
-            "quota": "owner",
-            "job_class": "owner",
-            "gpus": "amount",
-            "nodes": "amount",
-            "level": "shape",
-            "starts_at": "start",
-            "ends_at": "end",
-            "notice_s": "notice_min",
-            "lead_s": "lead_min",
-            "decay_s": "decay_min",
-        }
-        for path, texts in faults.items():
-            name = fields.get(path, path)
-            self.add_error(name if name in self.fields else None, list(texts))
-
 
 def written(of: Reservation) -> dict[str, Any]:
     """What a form begins with for a reservation that there is."""
-    times = of.times
-    known = dict(CHOICES)
     return {
         "name": of.name,
         "gpu_type": of.gpu_type,
         "amount": of.nodes if of.shape == Shape.NODES else of.gpus_milli // 1000,
         "shape": f"block:{of.level}" if of.shape == Shape.BLOCK else of.shape,
-        "start": times.start,
-        "end": times.end,
-        "zone": of.zone,
-        "repeats": of.rule if of.rule in known else "custom",
-        "rule": "" if of.rule in known else of.rule,
+        **times_written(of),
         "notice_min": of.notice_s // 60,
         "lead_min": of.lead_s // 60,
         "decay_min": None if of.decay_s is None else of.decay_s // 60,
