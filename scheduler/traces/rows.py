@@ -100,7 +100,10 @@ def moment(written: str | None) -> datetime | None:
 
 def header_of(file: File) -> frozenset[str]:
     """The names of the columns, as far as the first line has any."""
-    return frozenset(name.strip() for name in next(csv.reader([file.text[:FIRST_LINE].split("\n")[0]]), ()))
+    try:
+        return frozenset(name.strip() for name in next(csv.reader([file.text[:FIRST_LINE].split("\n")[0]]), ()))
+    except csv.Error:
+        return frozenset()  # such as a carriage return in the middle of it
 
 
 def table(file: File, columns: frozenset[str], trace: str) -> Iterator[Row]:

@@ -260,6 +260,14 @@ def test_no_more_are_kept_than_so_many(personas: Personas, monkeypatch: pytest.M
         add(personas)
 
 
+@pytest.mark.parametrize("kind", ["openb", "helios", "philly", "gavel"])
+@pytest.mark.parametrize("text", ["a\rb", "a,b\rc\n1,2", '"'])
+def test_a_first_line_that_is_no_row_is_told_and_breaks_nothing(kind: str, text: str):
+    with pytest.raises(TraceRefused) as refused:
+        trace_read(kind, [File("rows.csv", text)], [shape_of("2x8:h100")])
+    assert refused.value.faults["files"]
+
+
 def test_a_process_reads_one_at_a_time(personas: Personas, client: Client):
     """The second is told so at once; it does not wait behind the first with a connection in its hands."""
     client.force_login(personas.users["superuser"])
