@@ -1,7 +1,7 @@
 """Learning in small steps: which runs are looked at next, what telemetry stores of their GPUs, and the phases found in it.
 
 A run is looked at when it is over, and while it goes on each time that it is twice as old as at the last look, up to a day. Then its row stays as it
-is: later phases are like those of its first day. Telemetry is read once for all runs whose time lies within that of the one that waits longest.
+is: later phases are like those of its first day. A round reads telemetry once, for the runs that wait longest and whose times lie within a day.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,28 +70,22 @@ def runs_note(*, since: datetime, now: datetime) -> None:
 
 
 def runs_learn(*, now: datetime) -> int:
-    """Look at those that are due, within the bounds of a round."""
-    due = RunLearned.objects.filter(due_at__lte=now).select_related("attempt").order_by("due_at", "pk")
-    waiting = list(due[: 4 * MOST_RUNS])
-    looked, minutes, cut = 0, 0.0, 0.0
-    while waiting and looked < MOST_RUNS and cut < MOST_CUT:
-        begin, end = _begin(waiting[0]), _end(waiting[0], now)
-        if looked and minutes + (end - begin) / MINUTE > MOST_MINUTES:
+    """Look at those that are due, the longest first, within the bounds of a round: all of them in one reading of telemetry."""
+    batch: list[RunLearned] = []
+    begin = end = now
+    cut = 0.0
+    for row in RunLearned.objects.filter(due_at__lte=now).select_related("attempt").order_by("due_at", "pk")[: 4 * MOST_RUNS]:
+        first, last = _begin(row), _end(row, now)
+        span = (min(begin, first), max(end, last)) if batch else (first, last)
+        length = (last - first) / MINUTE
+        if not batch or ((span[1] - span[0]) / MINUTE <= MOST_MINUTES and cut + length <= MOST_CUT):
+            batch.append(row)
+            (begin, end), cut = span, cut + length
+        if len(batch) == MOST_RUNS:
             break
-        batch: list[RunLearned] = []
-        for row in waiting:
-            length = (_end(row, now) - _begin(row)) / MINUTE
-            within = begin <= _begin(row) and _end(row, now) <= end
-            if within and looked + len(batch) < MOST_RUNS and (not looked + len(batch) or cut + length <= MOST_CUT):
-                batch.append(row)
-                cut += length
-        if not batch:
-            break
+    if batch:
         _look(batch, begin=begin, end=end, now=now)
-        looked, minutes = looked + len(batch), minutes + (end - begin) / MINUTE
-        done = {row.pk for row in batch}
-        waiting = [row for row in waiting if row.pk not in done]
-    return looked
+    return len(batch)
 
 
 def _begin(row: RunLearned) -> datetime:

@@ -22,7 +22,7 @@ from gpufleet.demo.planned import budgets_seed, changes_seed, power_seed, reserv
 from gpufleet.demo.recurring import schedules_seed
 from gpufleet.demo.speeds import speeds_seed
 from gpufleet.demo.sweeping import sweep_seed
-from gpufleet.demo.templates import templates_seed
+from gpufleet.demo.templates import phases_seed, templates_seed
 from gpufleet.demo.wasting import wasting_seed
 from quotas.models import CardState, NodeKind, QuotaNode, QuotaShare, RateCard, RateClass, RateLine, Role, RoleBinding
 from quotas.permissions import access_for_user
@@ -59,6 +59,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         hardware = hardware_now(plan=plan)
         span = plan.history_hours if hours is None else hours
         jobs = history_write(hardware=hardware, seed=seed, now=now, hours=span, pace=timedelta(seconds=plan.pace_seconds))
+        phases_seed(now=now)
         sweep_seed()
         wasting_seed(seed=seed, now=now)
         ailing_seed(seed=seed, now=now)

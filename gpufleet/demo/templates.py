@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from dashboards.fingerprints.store import runs_learn, runs_note
+from dashboards.telemetry.spans import MINUTES_KEPT
 from gpufleet.core.models import User
 from quotas.models import QuotaNode
 from quotas.permissions import access_for_user
@@ -36,6 +38,13 @@ def templates_seed(*, people: Mapping[str, User], now: datetime) -> None:
     access = access_for_user(people["root"], via="system")
     for name, title, about, body in TEMPLATES.values():
         template_save(access=access, node=node, name=name, title=title, about=about, body=dict(body), now=now - timedelta(days=40))
+
+
+def phases_seed(*, now: datetime) -> None:
+    """What a console that has run for a day has learned of its templates; the task would take minutes to come to all of it."""
+    runs_note(since=now - MINUTES_KEPT, now=now)
+    while runs_learn(now=now):
+        pass
 
 
 def templates_named() -> dict[str, str]:

@@ -8,6 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.db.models import Sum
 
+from dashboards.fingerprints.models import RunLearned
 from dashboards.models import FleetSample, NodeSample, TelemetryFrame
 from dashboards.presenters import overview_shared
 from gpufleet.core.models import Installation, User
@@ -136,6 +137,8 @@ def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
     assert 0.6 < allocated / capacity < 0.95
     assert 0.12 < active / capacity < 0.45
     assert Job.objects.filter(state="queued").exists()
+    # Of runs of templates all is learned that a first round of the task would find due.
+    assert RunLearned.objects.filter(looked_at__isnull=False).exists() and not RunLearned.objects.filter(due_at__lte=NOON).exists()
     # The weeks before it were as busy, and telemetry knows of each month what its jobs computed.
     whole = ChargeSum.objects.filter(by="day", key__lt=f"{NOON:%Y-%m-%d}").values("key").annotate(used=Sum("milli_millis"), measured=Sum("measured"))
     days = [(day["used"] / (Gpu.objects.count() * 1000 * 86_400_000), day["measured"] / day["used"]) for day in whole]
