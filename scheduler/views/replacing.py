@@ -1,26 +1,25 @@
 """The replicas of a service start anew: a page with what that comes to before it begins, and the button that stops it."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST
 
-from gpufleet.core.faults import Conflict, Missing, Stale
+from gpufleet.core.faults import Conflict
 from gpufleet.core.lengths import seconds_read
 from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
-from scheduler.models import ENDED, Job
+from scheduler.models import Job
 from scheduler.presenters.job_changes import revision_typed
-from scheduler.selectors.jobs import job_for, must_steer
-from scheduler.selectors.scaling import is_service, replicas_told
+from scheduler.selectors.jobs import job_for
+from scheduler.selectors.scaling import replicas_told
 from scheduler.services.jobs.replacing import WITHIN, job_replace, job_replace_stop, replacement_foreseen
-from scheduler.services.jobs.steering import REASON_LENGTH
-from scheduler.views.nodes import messages_by_field
+from scheduler.views.service_changes import Typed, service_change, service_for, service_form
 
 TYPED = ("role", "max_unavailable", "within_s", "reason", "revision")
 
@@ -30,28 +29,21 @@ TYPED = ("role", "max_unavailable", "within_s", "reason", "revision")
 def job_replace_page(request: HttpRequest, public_id: str) -> HttpResponse:
     """Begun only if the job still stands as the page showed it."""
     access = access_of(request)
-    job = job_for(access, public_id)
-    must_steer(access, job)
-    if not is_service(job) or job.state in ENDED:
-        raise Missing(f"{public_id} is not a service that goes on.")
+    job = service_for(access, public_id)
+    form = partial(_form, request)
     typed = {name: request.POST.get(name, "") for name in TYPED} if request.method == "POST" else {}
-    try:
+
+    def act() -> HttpResponse:
         asked = _asked(typed)
         preview = Preview(sentences=replacement_foreseen(access=access, job=job, **asked).sentences)
         if request.method != "POST" or "preview" in request.POST:
-            return _form(request, job, typed, preview=preview)
+            return form(job, typed, preview=preview)
         revision = revision_typed(typed["revision"])
         row = job_replace(access=access, job=job, reason=typed["reason"], now=now(), revision=revision, **asked)
         messages.success(request, f"The replicas of {row.role} of {job.name} start anew.")
         return redirect("job", job.public_id)
-    except ValidationError as fault:
-        return _form(request, job, typed, faults=messages_by_field(fault), status=422)
-    except Stale:
-        said = "It has changed since you opened this page. Look at it, then apply again."
-        return _form(request, job_for(access, public_id), typed | {"revision": ""}, faults={"all": [said]}, status=409)
-    except Conflict as fault:
-        status = 409 if request.method == "POST" else 200
-        return _form(request, job_for(access, public_id), typed, faults={"all": [str(fault)]}, status=status)
+
+    return service_change(access, job, typed, act, form)
 
 
 @require_POST
@@ -67,7 +59,7 @@ def job_replace_stop_write(request: HttpRequest, public_id: str) -> HttpResponse
     return redirect("job", job.public_id)
 
 
-def _asked(typed: Mapping[str, str]) -> dict[str, Any]:
+def _asked(typed: Typed) -> dict[str, Any]:
     """What `job_replace` and its preview take; what is not typed is as it is by default."""
     count, within = typed.get("max_unavailable", "").strip(), typed.get("within_s", "").strip()
     if count and not (count.isascii() and count.isdigit() and len(count) < 6):
@@ -78,28 +70,12 @@ def _asked(typed: Mapping[str, str]) -> dict[str, Any]:
     return {"role": typed.get("role", ""), "max_unavailable": int(count or 1), "within_seconds": int(length)}
 
 
-def _form(
-    request: HttpRequest,
-    job: Job,
-    typed: Mapping[str, str],
-    *,
-    faults: Mapping[str, list[str]] | None = None,
-    preview: Preview | None = None,
-    status: int = 200,
-) -> HttpResponse:
-    told = [message for said in (faults or {}).values() for message in said]
+def _form(request: HttpRequest, job: Job, typed: Typed, **told: Any) -> HttpResponse:
     context = {
-        "job": job,
         "roles": replicas_told(job, now=now()).roles,
-        "role": typed.get("role", ""),
+        "chosen": typed.get("role", ""),
         "max_unavailable": typed.get("max_unavailable", "1"),
         "within": typed.get("within_s", "10m"),
-        "reason": typed.get("reason", ""),
-        "reason_optional": True,
-        "reason_most": REASON_LENGTH,
-        "faults": faults or {},
-        "own_faults": ("role", "max_unavailable", "within_s"),
-        "preview": preview or Preview(sentences=(), faults=told),
-        "revision": typed.get("revision") or job.revision,
+        "within_label": "Ready within" if job.launch.get("ready") else "Started within",
     }
-    return render(request, "scheduler/job_replace.html", context, status=status)
+    return service_form(request, job, typed, "scheduler/job_replace.html", context, own_faults=("role", "max_unavailable", "within_s"), **told)

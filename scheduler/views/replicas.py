@@ -1,32 +1,30 @@
 """How many replicas of a service are wanted: a page of its own, with what the change comes to before it is applied."""
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.views.decorators.http import require_http_methods
 
 from dashboards.slo.selectors import level_of, must_have_metric
-from gpufleet.core.faults import Conflict, Missing, Stale
 from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
-from scheduler.models import ENDED, Job
+from scheduler.models import Job
 from scheduler.presenters.bulk import steer_told
 from scheduler.presenters.job_changes import revision_typed
 from scheduler.scenarios.kinds import MOST_WORKERS
-from scheduler.selectors.jobs import job_for, must_steer
-from scheduler.selectors.scaling import ReplicasTold, RoleReplicas, is_service, replicas_told
+from scheduler.selectors.scaling import ReplicasTold, RoleReplicas, replicas_told
 from scheduler.services.jobs.edit_previews import job_scale_preview
 from scheduler.services.jobs.scaling import COOLDOWN, LONGEST_COOLDOWN, job_scale, replicas_follow_set
-from scheduler.services.jobs.steering import REASON_LENGTH
-from scheduler.views.nodes import messages_by_field
+from scheduler.views.service_changes import Typed, service_change, service_for, service_form
 
 UNCHANGED = Preview(sentences=["Nothing is changed so far."])
 
@@ -36,27 +34,21 @@ UNCHANGED = Preview(sentences=["Nothing is changed so far."])
 def job_replicas_page(request: HttpRequest, public_id: str) -> HttpResponse:
     """Applied only if the job still stands as the page showed it."""
     access = access_of(request)
-    job = job_for(access, public_id)
-    must_steer(access, job)
-    if not is_service(job) or job.state in ENDED:
-        raise Missing(f"{public_id} is not a service that goes on.")
+    job = service_for(access, public_id)
+    form = partial(_form, request)
     if request.method != "POST":
-        return _form(request, job, {})
+        return form(job, {})
     typed = {name: request.POST.get(name, "") for name in ("replicas", "role", "reason", "revision", "follow", "cooldown_s")}
-    try:
+
+    def act() -> HttpResponse:
         if "preview" in request.POST:
-            return _form(request, job, typed, preview=_looked(access, job, typed))
+            return form(job, typed, preview=_looked(access, job, typed))
         return _applied(request, access, job, typed)
-    except ValidationError as fault:
-        return _form(request, job, typed, faults=messages_by_field(fault), status=422)
-    except Stale:
-        said = "It has changed since you opened this page. Look at it, then apply again."
-        return _form(request, job_for(access, public_id), typed | {"revision": ""}, faults={"all": [said]}, status=409)
-    except Conflict as fault:
-        return _form(request, job_for(access, public_id), typed, faults={"all": [str(fault)]}, status=409)
+
+    return service_change(access, job, typed, act, form)
 
 
-def _looked(access: Access, job: Job, typed: Mapping[str, str]) -> Preview:
+def _looked(access: Access, job: Job, typed: Typed) -> Preview:
     if typed["follow"]:
         must_have_metric(job)
         _number(typed["cooldown_s"], "cooldown_s", LONGEST_COOLDOWN)
@@ -66,7 +58,7 @@ def _looked(access: Access, job: Job, typed: Mapping[str, str]) -> Preview:
     return steer_told(job_scale_preview(access=access, job=job, replicas=replicas, role=typed["role"], detail=detail, now=now()))
 
 
-def _applied(request: HttpRequest, access: Access, job: Job, typed: Mapping[str, str]) -> HttpResponse:
+def _applied(request: HttpRequest, access: Access, job: Job, typed: Typed) -> HttpResponse:
     moment = now()
     before = _chosen(replicas_told(job, now=moment), typed)
     asked: dict[str, Any] = {"access": access, "role": typed["role"], "reason": typed["reason"], "now": moment}
@@ -102,40 +94,29 @@ def _number(text: str, name: str, most: int) -> int:
     return int(text)
 
 
-def _chosen(found: ReplicasTold, typed: Mapping[str, str]) -> RoleReplicas:
+def _chosen(found: ReplicasTold, typed: Typed) -> RoleReplicas:
     """The role that was chosen, else the one that follows the metric, else the first."""
     roles = found.roles
     return next((one for one in roles if one.role == typed.get("role")), next((one for one in roles if one.follows), roles[0]))
 
 
-def _form(
-    request: HttpRequest,
-    job: Job,
-    typed: Mapping[str, str],
-    *,
-    faults: Mapping[str, list[str]] | None = None,
-    preview: Preview | None = None,
-    status: int = 200,
-) -> HttpResponse:
+def _form(request: HttpRequest, job: Job, typed: Typed, *, preview: Preview | None = None, **told: Any) -> HttpResponse:
     found = replicas_told(job, now=now())
     role = _chosen(found, typed)
     level = level_of(job)
-    told = [message for messages in (faults or {}).values() for message in messages]
+    has_metric = level is not None and bool(level.wanted)
+    hint = "Within the range of the role." if len(found.roles) > 1 else f"{capfirst(role.range_told)}; {role.placed} placed now."
     context = {
-        "job": job,
         "roles": found.roles,
+        "chosen": role.role,
         "rule": found.rule,
-        "has_metric": level is not None and bool(level.wanted),
+        "has_metric": has_metric,
+        "by_hand": "(by hand)" if has_metric or found.rule else "",
+        "replicas_hint": hint,
         "follows": bool(typed["follow"]) if "follow" in typed else role.follows,
         "cooldown": typed.get("cooldown_s") or (found.rule.cooldown_seconds if found.rule else COOLDOWN),
-        "role": role,
         "typed": typed.get("replicas", str(role.wanted)),
-        "reason": typed.get("reason", ""),
-        "reason_optional": True,
-        "reason_most": REASON_LENGTH,
-        "faults": faults or {},
-        "own_faults": ("replicas", "role", "follow", "cooldown_s"),
-        "preview": preview or (Preview(sentences=(), faults=told) if told else UNCHANGED),
-        "revision": typed.get("revision") or job.revision,
     }
-    return render(request, "scheduler/job_replicas.html", context, status=status)
+    fields = ("replicas", "role", "follow", "cooldown_s")
+    preview = preview or (None if told.get("faults") else UNCHANGED)
+    return service_form(request, job, typed, "scheduler/job_replicas.html", context, own_faults=fields, preview=preview, **told)
