@@ -72,6 +72,7 @@ from scheduler.backends.local_runs import (
 )
 from scheduler.backends.manifests import Looker
 from scheduler.backends.old_checkpoints import Deleter
+from scheduler.backends.supervising import processes
 
 log = logging.getLogger(__name__)
 MARK = "GPUFLEET_RUN_DIR"  # in the environment of all that a worker starts; a folder, so that two consoles on one machine never mean the same
@@ -368,21 +369,21 @@ class LocalBackend:
             spot = worker_folder(place, worker["role"], worker["index"])
             state = state_in(spot)
             for process in state.get("processes", ()):
-                if supervisor.started_ticks(process["pid"]) != process["ticks"]:
+                if processes.started_ticks(process["pid"]) != process["ticks"]:
                     continue
                 if number != USR1:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process["pid"], number)
                         sent += 1
                     continue
-                for pid in supervisor.topmost_catching(process["pid"], number):
+                for pid in processes.topmost_catching(process["pid"], number):
                     with contextlib.suppress(ProcessLookupError, PermissionError):  # one below may be another user's: sudo
                         os.kill(pid, number)
                         sent += 1
             if number == KILL:
-                supervisor.end_marked(f"{MARK}={spot}")
+                processes.end_marked(f"{MARK}={spot}")
         if number == KILL and run.uid is not None and workers is None:
-            supervisor.end_user(run.uid)
+            processes.end_user(run.uid)
         return sent
 
     def forget(self, *, keys: Sequence[str], now: datetime) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from scheduler.backends import supervisor
 from scheduler.backends.base import BackendError, BackendRefused, StartOrder
 from scheduler.backends.hostile_files import FOLDER
+from scheduler.backends.supervising.files import write_whole
 
 LOCAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -155,7 +156,7 @@ class Accounts:
             if uid is None:
                 raise BackendError("Every uid of GPUFLEET_LOCAL_UIDS belongs to a job whose checkpoints are kept. Delete some, or widen the range.")
             jobs[job] = uid
-            supervisor.write_whole(path, {"last": uid, "jobs": jobs})
+            write_whole(path, {"last": uid, "jobs": jobs})
             return uid
 
     def _is_on_disk(self, job: str) -> bool:
@@ -174,7 +175,7 @@ class Accounts:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         path = self.folder / "only-team.json"
         if not path.exists():
-            supervisor.write_whole(path, team)
+            write_whole(path, team)
         first = json.loads(path.read_text())
         if first != team:
             raise BackendRefused(f"This machine runs jobs of {first or 'one team'} only, as {why}.")

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from scheduler.backends import supervisor
 from scheduler.backends.base import BackendRefused, LogPart, RunState, SeenRun, StartOrder, WorkerSeat, whole_characters
 from scheduler.backends.local_launch import free_port
+from scheduler.backends.supervising import processes
+from scheduler.backends.supervising.files import write_whole
 
 ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 # A supervisor that has not written its state so long after it was started never will.
@@ -76,9 +77,9 @@ def look_at(place: Path, run: Run, worker: Mapping[str, Any], now: datetime) -> 
         lost = lost or (code != 0 and bool(worker.get("on_trial")) and never_served(state, started, ended))
         lost = lost and worker.get("lost", 0) < MOST_KILLED - 1
         return Look(RunState.ENDED, code, f"{name.capitalize()}: {why}." if why else "", started, ended, lost)
-    alive = [one for one in state.get("processes", ()) if supervisor.started_ticks(one["pid"]) == one["ticks"]]
+    alive = [one for one in state.get("processes", ()) if processes.started_ticks(one["pid"]) == one["ticks"]]
     keeper = state.get("supervisor")
-    if alive or (keeper and supervisor.started_ticks(keeper["pid"]) == keeper["ticks"]):
+    if alive or (keeper and processes.started_ticks(keeper["pid"]) == keeper["ticks"]):
         ready = (state.get("ready"), moment_of(state.get("ready_since")), state.get("ready_why") or "")
         return Look(RunState.RUNNING if started is not None else RunState.STARTING, None, "", started, None, False, *ready)
     if not keeper and now - datetime.fromisoformat(worker.get("at") or run.at) < COME_UP:
@@ -160,7 +161,7 @@ def read(place: Path) -> Run | None:
 
 
 def write(place: Path, run: Run) -> None:
-    supervisor.write_whole(place / "run.json", asdict(run))
+    write_whole(place / "run.json", asdict(run))
 
 
 def state_in(spot: Path) -> dict[str, Any]:

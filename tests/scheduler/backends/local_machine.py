@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.backends import supervisor
 from scheduler.backends.base import NotFound, RunState, SeenRun, StartOrder, WorkerSeat
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
+from scheduler.backends.supervising import processes
 from tests.scheduler.backends.scenes import open_folder, start_order
 from tests.servers import wait_until
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for path in tmp_path.glob("runs/*/*/state.json"):
         for process in json.loads(path.read_text())["processes"]:
-            if supervisor.started_ticks(process["pid"]) == process["ticks"]:
+            if processes.started_ticks(process["pid"]) == process["ticks"]:
                 with suppress(ProcessLookupError):
                     os.killpg(process["pid"], signal.SIGKILL)
 

@@ -18,6 +18,7 @@ from scheduler.backends import local_accounts, supervisor
 from scheduler.backends.base import BackendError, BackendRefused, RunState, SeenRun, StartOrder
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules, namespaces_missing
+from scheduler.backends.supervising import processes
 from tests.scheduler.backends.scenes import open_folder, seat, start_order
 from tests.servers import wait_until
 
@@ -87,7 +88,7 @@ def alive(mark: str) -> list[int]:
                 words = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if mark.encode() in words and supervisor.started_ticks(int(entry.name)) is not None:
+            if mark.encode() in words and processes.started_ticks(int(entry.name)) is not None:
                 found.append(int(entry.name))
     return found
 
@@ -390,7 +391,7 @@ def test_jobs_end_with_a_supervisor_that_is_killed(backend: LocalBackend) -> Non
     says(backend, "up")
     state = json.loads((backend.folder / "runs" / "j-1.1" / "worker-0" / "state.json").read_text())
     os.kill(state["supervisor"]["pid"], 9)
-    wait_until(lambda: supervisor.started_ticks(state["processes"][0]["pid"]) is None, seconds=20, what="it has ended, too")
+    wait_until(lambda: processes.started_ticks(state["processes"][0]["pid"]) is None, seconds=20, what="it has ended, too")
 
 
 def test_the_probe_says_why_or_nothing() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.backends import supervisor
 from scheduler.backends.base import RunState
 from scheduler.backends.local import LocalBackend
 from scheduler.backends.local_accounts import Rules
+from scheduler.backends.supervising.fence import Fence
 from tests.scheduler.backends.local_machine import PYTHON, look, now, order
 from tests.servers import wait_until
 
@@ -60,7 +60,7 @@ def test_what_is_started_inside_is_in_the_cgroup_and_ends_with_it() -> None:
     assert top is not None
     place = top / f"gpufleet-test-{os.getpid()}"
     before = Path("/proc/self/cgroup").read_text()
-    fence = supervisor.Fence({"folder": str(place), "files": {}})
+    fence = Fence({"folder": str(place), "files": {}})
     assert fence.missing == ""
     with fence.inside():
         child = subprocess.Popen([PYTHON, "-c", "import os, time; os.fork(); time.sleep(60)"], start_new_session=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.backends import supervisor
 from scheduler.backends.base import NotFound, RunState, Signal
 from scheduler.backends.local import LocalBackend
+from scheduler.backends.supervising import processes
 from tests.scheduler.backends.local_machine import ended, log, look, now, order, running
 from tests.servers import wait_until
 
@@ -146,7 +146,7 @@ def test_a_stubborn_one_and_all_that_it_started_is_killed(backend: LocalBackend,
 
     backend.stop(key="j-1.1", sequence=3, force=True, now=now())
     assert ended(backend).exit_code == 128 + signal.SIGKILL
-    wait_until(lambda: supervisor.started_ticks(child) is None, seconds=10, what="the child that had made itself independent is gone")
+    wait_until(lambda: processes.started_ticks(child) is None, seconds=10, what="the child that had made itself independent is gone")
 
 
 def test_two_consoles_on_one_machine_do_not_end_each_other_s_runs(backend: LocalBackend, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -167,7 +167,7 @@ def test_what_is_left_behind_by_a_rank_that_ended_is_ended_too(backend: LocalBac
     """
     backend.start(order(body), now=now())
     assert ended(backend).exit_code == 0
-    assert supervisor.started_ticks(int(log(backend))) is None
+    assert processes.started_ticks(int(log(backend))) is None
 
 
 def test_an_older_order_and_an_unknown_run(backend: LocalBackend) -> None:

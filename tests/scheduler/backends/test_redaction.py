@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.backends.supervisor import Log, Redactor
+from scheduler.backends.supervising.logs import Log, Redactor
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADAN\nzzzzBgkqhkiG\n-----END KEY-----"
 
