@@ -30,7 +30,7 @@ from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.jobs.stored import types_of
-from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node
+from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node, Outlook
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
 from scheduler.presenters.evictions import evictions_said, evictions_told
@@ -61,6 +61,7 @@ from scheduler.selectors.jobs import (
     EVENTS_SHOWN,
     MOST_COUNTED,
     WAITING,
+    JobRow,
     attempt_sittings,
     job_attempts,
     job_checkpoints,
@@ -317,18 +318,12 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     nodes = _nodes_of({sitting.node_id for sitting in sittings})
     kinds = {one.kind for one in nodes.values()}
     steers = may_steer(access, job)
-    foreseen = foreseen_start(job, outlook)
-    told = prediction_of(job) if job.state in WAITING else None
     course = _course(request, job, attempts, moment)
-    replicas = replicas_told(job, now=moment) if is_service(job) else None
-    waits = replica_awaited(job, replicas.missing.role, now=moment) if replicas and replicas.missing and running else ""
     context = {
         "job": job,
         "version": version,
         "line": line_of(row, moment),
         "life": life_of(job, attempts, moment, job_wait(job)),
-        "waits": job.state in WAITING,
-        "pause": standstill_now(moment) if job.state in WAITING else None,
         "silent": min(filter(None, (one.silent for one in nodes.values())), default=None) if running else None,
         "is_draft": job.state == JobState.DRAFT,
         "can_connect": steers and may_connect(job),
@@ -341,13 +336,9 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "would_start_if": would_start_if(outlook, discretion),
         "outlook": outlook,
         "looked_at": row.outlook.at if row.outlook else None,
-        "foreseen": foreseen,
-        "foreseen_late": foreseen is not None and foreseen.is_late(moment),
-        "start_bar": None if row.promise else start_bar(foreseen, moment),
-        "told": told,
-        "record": record_of(told, now=moment) if told else None,
         "queue": queue,
         "turn": turn_line(turn, discretion) if turn else None,
+        **_wait(job, row, outlook, moment),
         "promise": row.promise,
         "promised": promised(row.promise, job.public_id, discretion) if row.promise else "",
         "runs": runs_of(attempts, discretion, moment),
@@ -357,10 +348,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "usage": usage,
         "stragglers": job_stragglers(job) if running else [],
         **course,
-        "replicas": replicas,
-        "replacement": next(iter(replacements_told(job, now=moment)), None) if replicas else None,
-        "readiness": replicas.readiness if replicas else readiness_of(job, running),
-        "replica_waits": sentence(Discretion(access, [waits]).text(waits)) if waits else "",
+        **_replicas(access, job, running, moment),
         **_service(access, job, attempts, course["range"], steers, moment),
         "phase": job_phase(access, job, running, now=moment) if running else None,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
@@ -397,6 +385,33 @@ def _course(request: HttpRequest, job: Job, attempts: Sequence[Attempt], now: da
     whole = job_chart(job, attempts, now=now) if chart.is_empty and not is_whole else chart
     shown = None if whole.is_empty or len(whole.rows) <= 2 else chart
     return {"chart": shown, "range": chosen, "ranges": ranges, "measure": measure, "measures": JOB_MEASURES}
+
+
+def _wait(job: Job, row: JobRow, outlook: Outlook | None, now: datetime) -> dict[str, Any]:
+    """When it may start, and how good such predictions were."""
+    waits, foreseen = job.state in WAITING, foreseen_start(job, outlook)
+    told = prediction_of(job) if waits else None
+    return {
+        "waits": waits,
+        "pause": standstill_now(now) if waits else None,
+        "foreseen": foreseen,
+        "foreseen_late": foreseen is not None and foreseen.is_late(now),
+        "start_bar": None if row.promise else start_bar(foreseen, now),
+        "told": told,
+        "record": record_of(told, now=now) if told else None,
+    }
+
+
+def _replicas(access: Access, job: Job, running: Attempt | None, now: datetime) -> dict[str, Any]:
+    """How many replicas of a service there are and can serve, what the next one waits for, and which are being replaced."""
+    told = replicas_told(job, now=now) if is_service(job) else None
+    waits = replica_awaited(job, told.missing.role, now=now) if told and told.missing and running else ""
+    return {
+        "replicas": told,
+        "replacement": next(iter(replacements_told(job, now=now)), None) if told else None,
+        "readiness": told.readiness if told else readiness_of(job, running),
+        "replica_waits": sentence(Discretion(access, [waits]).text(waits)) if waits else "",
+    }
 
 
 def _service(access: Access, job: Job, attempts: Sequence[Attempt], chosen: Range, steers: bool, now: datetime) -> dict[str, Any]:
