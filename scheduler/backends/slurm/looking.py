@@ -43,9 +43,9 @@ from scheduler.backends.slurm.outcomes import (
     ran_out_of_time,
     refusals_of,
 )
-from scheduler.backends.slurm.runs import Numbered, Run, name_of, named, part_set, to_go_on
+from scheduler.backends.slurm.runs import Numbered, Run, part_set, to_go_on
 from scheduler.backends.slurm.site import Site
-from scheduler.backends.slurm.values import KnownGpus, SlurmJob, SlurmNode
+from scheduler.backends.slurm.values import KnownGpus, SlurmJob, SlurmNode, name_of, named
 from scheduler.models import OutsideJob, SlurmRun
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,10 @@ from scheduler.backends.base import (
 from scheduler.backends.local_accounts import KEY
 from scheduler.backends.slurm.client import as_account
 from scheduler.backends.slurm.errors import SlurmSilent
-from scheduler.backends.slurm.runs import Numbered, Run, log_name, name_of, named, part_of, seat_of, state_of
+from scheduler.backends.slurm.runs import Numbered, Run, log_name, part_of, seat_of, state_of
 from scheduler.backends.slurm.script import NUMBERS, Part, Places, has_own_log, is_single, parts_of, saves, script_of
 from scheduler.backends.slurm.site import Site, minutes_of, time_argument
+from scheduler.backends.slurm.values import name_of, named
 from scheduler.models import SlurmRun
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from django.db.models import Exists, OuterRef
 
 from scheduler.backends.base import StartOrder, attempt_key
 from scheduler.backends.slurm.script import Part, is_single
-from scheduler.backends.slurm.values import SlurmJob
+from scheduler.backends.slurm.values import SlurmJob, name_of
 from scheduler.models import Attempt, Order, OrderKind
 
 
@@ -118,15 +118,6 @@ def is_marked(comment: str) -> bool:
 def log_name(*, own: bool, seat: str, part: int) -> str:
     """The file that a node makes when it starts the script. `own`: it is the log of its worker."""
     return f"{seat}.log" if own else f"batch-{part}.log"
-
-
-def named(key: str) -> str:
-    """For `scancel`: only a job of that run, whoever has its number now."""
-    return f"--name={name_of(key)}"
-
-
-def name_of(key: str) -> str:
-    return f"gpufleet-{key}"
 
 
 def state_of(run: Run) -> dict[str, Any]:

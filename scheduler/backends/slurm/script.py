@@ -14,6 +14,7 @@ from typing import Any
 from scheduler.backends.base import BackendRefused, StartOrder, WorkerSeat
 from scheduler.backends.local_launch import NAME, re_formed
 from scheduler.backends.slurm.gres import Gres, is_share, promised
+from scheduler.backends.slurm.values import named
 from scheduler.jobs.stored import role_named
 
 NUMBERS = 10_000  # of parts that one resize may add: none is ever that of an earlier one
@@ -186,7 +187,7 @@ def script_of(order: StartOrder, part: Part, *, places: Places, master: str, sec
         lines += [f"gf_top={shlex.quote(places.node_logs)}", *_LOCAL]
     if not (alone := is_single(order, part)):
         programs = " ".join(f"gf_{name}=$(command -v {name})" for name in ("srun", "scancel", "scontrol"))
-        lines.append(f"{programs}  # before the job's own PATH, which may not have them")
+        lines += [f"{programs}  # before the job's own PATH, which may not have them", f"gf_own_name={shlex.quote(named(order.key))}"]
     lines += [*(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
     lines.append("IFS=$' \\t\\n'  # every shell sets its own anew, and this one reads numbers and lists by it")
     # A home that a node does not have is no fault of the job; a folder that it names is.
@@ -280,7 +281,8 @@ def _any_of(texts: Sequence[str]) -> str:
     return "|".join(f"*{shlex.quote(text)}*" for text in texts)
 
 
-# A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain.
+# A worker is a step. Its exit code is kept in a file of its own; the first that fails ends the others, as a gang without a member waits in vain. They
+# are ended by number and name, and only while the script waits for them: a controller that was killed may give the number again.
 # A task writes to its log itself where its node has the folder: by way of srun, what it wrote just before it was killed can be lost.
 _KEEPER = (
     "unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK  # those of the whole job; each step has its own",
@@ -309,9 +311,9 @@ _KEEPER = (
     '  if [ "$gf_code" -ne 0 ]; then',
     '    if ( set -C; echo "$gf_code" > "$gf_folder/first.$SLURM_JOB_ID" ) 2>/dev/null; then',
     '      [ -z "$gf_lost" ] || echo "$gf_name" > "$gf_folder/lost.$SLURM_JOB_ID"',
-    '      "$gf_scancel" --signal=TERM "$SLURM_JOB_ID"',
+    '      "$gf_scancel" "$gf_own_name" --signal=TERM "$SLURM_JOB_ID"',
     "    fi",
-    '    ( /bin/sleep 10; "$gf_scancel" --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
+    '    ( /bin/sleep 10; kill -0 "$$" && "$gf_scancel" "$gf_own_name" --signal=KILL "$SLURM_JOB_ID" ) >/dev/null 2>&1 &',
     "  fi",
     '  return "$gf_code"',
     "}",

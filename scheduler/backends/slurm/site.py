@@ -25,9 +25,9 @@ from scheduler.backends.patience import Late, Patient
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmClient, uid_of
 from scheduler.backends.slurm.errors import SlurmFailed, SlurmSilent
-from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, name_of, named, state_of
+from scheduler.backends.slurm.runs import KEPT_OF_A_RUN, Numbered, Run, is_marked, log_name, mark_of, state_of
 from scheduler.backends.slurm.script import Places, ports_of
-from scheduler.backends.slurm.values import KnownGpus, Partition, Settings, SlurmJob, SlurmNode
+from scheduler.backends.slurm.values import KnownGpus, Partition, Settings, SlurmJob, SlurmNode, name_of, named
 from scheduler.models import SlurmRun
 
 PROBE_SECONDS = 1.0  # that a tick waits for the answer of a controller that was silent

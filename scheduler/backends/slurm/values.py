@@ -85,3 +85,12 @@ class Config(NamedTuple):
 
 # GPUs by node of jobs that run, each known by number, start, nodes and how many they are: for so long they stay the same.
 KnownGpus = dict[tuple[int, datetime | None, tuple[str, ...], int], Mapping[str, tuple[int, ...]]]
+
+
+def named(key: str) -> str:
+    """For `scancel`: only a job of that run, whoever has its number now."""
+    return f"--name={name_of(key)}"
+
+
+def name_of(key: str) -> str:
+    return f"gpufleet-{key}"

@@ -195,6 +195,32 @@ def test_a_part_that_slurm_starts_again_while_the_others_run_on_ends_as_one_that
     assert other.codes() == (0, "0")
 
 
+def test_a_worker_that_slurm_has_forgotten_ends_no_job_that_was_given_its_number(tmp_path: Path) -> None:
+    """What ends those that do not leave comes later than the others' end, and the number may be another job's by then."""
+    told = tmp_path / "told"
+    said = "echo 'srun: error: Expired or invalid job 7' >&2; exit 1"
+    for name, body in (("srun", said), ("scancel", f'echo "$@" >> {told}'), ("scontrol", ":")):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{body}\n")
+        program.chmod(0o755)
+    order = start_order(workers=2, launch={"shell": "true"})
+    order = replace(order, workers=tuple(replace(seat, node="n0") for seat in order.workers))
+    text = script_of(order, parts_of(order)[0], places=Places(str(tmp_path), str(tmp_path), "nobody", str(tmp_path)), master="n0", secrets={})
+    assert text.count("/bin/sleep 10;") == 1
+    env = {"PATH": f"{tmp_path}:{os.defpath}", "SLURM_JOB_ID": "7"}
+    script = ["/bin/bash", "-c", text.replace("/bin/sleep 10;", "/bin/sleep 0.5;")]
+
+    # All that it starts has the end of this pipe, also what outlives it.
+    reads, writes = os.pipe()
+    with os.fdopen(reads) as lives, subprocess.Popen(script, stdin=subprocess.DEVNULL, env=env, cwd=tmp_path, pass_fds=[writes]) as program:
+        os.close(writes)
+        program.wait(30)
+        lives.read()
+
+    assert program.returncode == 1
+    assert told.read_text().splitlines() == [f"--name=gpufleet-{order.key} --signal=TERM 7"]
+
+
 def test_a_script_that_is_signalled_while_it_starts_a_worker_waits_for_that_worker() -> None:
     """Its number is read from `$!` by the next command, and a signal may come in between."""
     told = "\n".join(TELL_ALL)
