@@ -92,6 +92,7 @@ class Ran:
     parts: Mapping[str, Sequence[End]]
     doubles: Sequence[End]  # of that name, and with another number
     left: Sequence[tuple[str, float] | None]  # by rank its exit code, and when its script began
+    gone: float  # when the last rank had left; 0: not every one has
 
     @property
     def is_whole(self) -> bool:
@@ -108,8 +109,9 @@ class Ran:
 
     @property
     def took(self) -> set[float]:
-        """For how long all of it may have run; nothing where a part is not written down."""
-        return {max(end.end for end in one) - max(end.start for end in one) for one in product(*self.parts.values())}
+        """For how long all of it may have run; nothing where a part is not written down. A busy node tells late that its ranks have left."""
+        kept = [(max(end.start for end in one), max(end.end for end in one)) for one in product(*self.parts.values())]
+        return {end - start for start, last in kept for end in (last, min(last, self.gone or last))}
 
 
 class OnSlurm(Served):
@@ -174,8 +176,9 @@ class OnSlurm(Served):
                 files = [folder / exit_name(seat, part) for part in parts for seat in part["seats"]]
                 words = [file.read_text().split() if file.exists() else None for file in files]
                 left = [None if one is None else (one[0], float(one[1])) for one in words]
+                gone = max(file.stat().st_mtime for file in files) if all(left) else 0.0
                 told = {str(part["id"]): own.pop(str(part["id"]), []) for part in parts}
-                found[str(key)] = Ran(told, list(chain.from_iterable(own.values())), left)
+                found[str(key)] = Ran(told, list(chain.from_iterable(own.values())), left, gone)
         return found
 
     @contextlib.contextmanager
@@ -231,7 +234,8 @@ class Load(threading.Thread):
             name = f"kept-{len(self.answered)}"
             body = {"name": name, "quota": "org/team", "grace_s": 1, "work_s": 3, **rng.choice(SHAPES)}
             body["launch"] = {"shell": f"sleep {rng.uniform(0.5, 4):.1f}"}
-            while name not in self.answered and not self.over.is_set():
+            # Also once it is over: whose answer was lost with the web process is there already, and only another try tells its number.
+            while name not in self.answered and not self.faults:
                 self._try(name, body)
 
     def _try(self, name: str, body: dict) -> None:

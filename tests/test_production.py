@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,9 @@ from scheduler.models import Gpu
 with transaction.atomic():
     print(feed_publish(changes={"gpus": [{"id": Gpu.objects.order_by("pk").values_list("pk", flat=True)[0]}]}))
 """
+
+# Its sessions at the database. The worker's name is given by who starts it.
+OF_WORKER = "FROM pg_stat_activity WHERE application_name = 'worker'"
 
 
 def children(pid: int) -> set[int]:
@@ -74,6 +77,7 @@ class Production:
         here = {"4": "2", "0.0.0.0": "127.0.0.1", "8000": str(self.port)}
         command = [here.get(word, word) for word in (WEB if name == "web" else COMPOSE[name.rpartition(" ")[2]]["command"])]
         assert command[0] in ("celery", "uvicorn")
+        self.manage.env["PGAPPNAME"] = name
         self.programs[name] = self.manage.start("-m", *command, name=name.replace(" ", "-"))
 
     def answers(self) -> bool:
@@ -249,17 +253,30 @@ def test_a_worker_writes_a_large_export_and_one_whose_worker_is_killed_says_so(p
         for pid in [*children(worker.pid), worker.pid]:
             os.kill(pid, number)
 
+    def stands_still() -> bool:
+        """Whether the worker is stopped, and in no transaction: rows that it has locked would stay so for everybody."""
+        signal_worker(signal.SIGSTOP)
+        wait_until(lambda: looking.execute(f"SELECT count(*) {OF_WORKER} AND state = 'active'").fetchone() == (0,), what="its last statement to end")
+        if looking.execute(f"SELECT count(*) {OF_WORKER} AND xact_start IS NOT NULL").fetchone() == (0,):
+            return True
+        signal_worker(signal.SIGCONT)
+        return False
+
     @contextmanager
     def writing() -> Iterator[str]:
         """An export that is being written: its lines are locked meanwhile, so that no machine is too fast to be seen at it."""
-        signal_worker(signal.SIGSTOP)
-        answer = fay.ask("POST", f"/api/v1/costs/{datetime.now(UTC):%Y-%m}/exports", json={"format": "xlsx"})
-        assert answer.status_code == 202, answer.text
-        with looking.transaction():
-            looking.execute("LOCK TABLE charge_line")
-            signal_worker(signal.SIGCONT)
-            wait_until(lambda: told(answer.json()["id"])["state"] == "writing", what="a worker to take it up")
-            yield answer.headers["Location"]
+        wait_until(stands_still, seconds=60, what="a moment between two transactions of the worker")
+        try:
+            answer = fay.ask("POST", f"/api/v1/costs/{datetime.now(UTC):%Y-%m}/exports", json={"format": "xlsx"})
+            assert answer.status_code == 202, answer.text
+            with looking.transaction():
+                looking.execute("LOCK TABLE charge_line")
+                signal_worker(signal.SIGCONT)
+                wait_until(lambda: told(answer.json()["id"])["state"] == "writing", what="a worker to take it up")
+                yield answer.headers["Location"]
+        finally:
+            with suppress(ProcessLookupError, FileNotFoundError):
+                signal_worker(signal.SIGCONT)
 
     with looking:
         with writing() as first:
