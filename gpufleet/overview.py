@@ -39,10 +39,10 @@ GROUPS: dict[str, Sequence[str]] = {
     ),
     "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "drain", "mark", "spare", "abandon", "alerts"),
     "Quotas and costs": ("quota", "reserve", "budget", "ledger", "chargeback"),
-    "Running a console": ("up", "doctor", "person", "inventory", "slurm", "webhooks", "backup", "seed_demo"),
+    "Running a console": ("up", "migrate", "doctor", "person", "inventory", "slurm", "webhooks", "backup", "seed_demo"),
     "Trying and measuring": ("plan", "simulate", "sweep", "trace", "scenario", "bench", "storm"),
 }
-DJANGOS = "Django's commands (migrate, check, shell, ...) are those of manage.py and work here as well: gpufleet help --commands names all."
+DJANGOS = "Django's commands (check, shell, dbshell, ...) are those of manage.py and work here as well: gpufleet help --commands names all."
 
 
 def ours() -> list[str]:

@@ -19,8 +19,11 @@ ROWS: tuple[tuple[str, str, str, float, float, int, str, list[str], int | None],
     ("Telemetry is stale", "telemetry_age", "*", 60, 30, 0, "critical", ["operator"], 30),
     ("Scheduler is overdue", "scheduler_overdue", "", 1, 1, 0, "critical", ["operator"], 15),
 )
+# Smaller amounts a week are no rise.
+LEAST_COST = 100
 FIELDS = ("name", "figure", "subject", "threshold", "clear_at", "for_minutes", "severity", "told", "escalate_minutes")
 
 
 def default_rules() -> list[dict[str, Any]]:
-    return [dict(zip(FIELDS, row, strict=True)) | {"escalate_to": ["superuser"] if row[-1] else []} for row in ROWS]
+    rules = [dict(zip(FIELDS, row, strict=True)) | {"escalate_to": ["superuser"] if row[-1] else []} for row in ROWS]
+    return [rule | {"floor": LEAST_COST if rule["figure"] == "cost_rise" else 0} for rule in rules]

@@ -26,8 +26,6 @@ ROWS: tuple[tuple[str, str, str, int, int, int, int, str], ...] = (
     ("TCP retransmissions", "retransmits", "", 200, 10, 100, 15, "note"),
     ("PCIe saturated", "pcie_saturated", "", 600, 15, 120, 15, "note"),
 )
-# Rules that came later, for consoles that have the first ones.
-LATER = ("nic_lost", "retransmits", "pcie_saturated")
 FIELDS = ("name", "signal", "group", "threshold", "window_minutes", "clear_below", "clear_minutes", "action")
 
 

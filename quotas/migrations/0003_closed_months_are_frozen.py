@@ -2,7 +2,7 @@
 
 from django.db import migrations
 
-PARTS = ("charge_line", "charge_idle")
+PARTS = ("charge_line", "charge_idle", "charge_sum", "charge_idle_day")
 
 
 def guard(apps, schema_editor):
@@ -68,7 +68,6 @@ def unguard(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    replaces = [("quotas", "0013_closed_months_are_frozen")]
     dependencies = [("quotas", "0002_the_ledger_is_append_only")]
 
     operations = [migrations.RunPython(guard, unguard)]

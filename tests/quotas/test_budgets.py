@@ -1,12 +1,9 @@
 """Budgets: periods by a zone's clock, usage counted once, thresholds, exceptions, and what a budget that is used up does."""
 
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
@@ -79,19 +76,6 @@ def test_usage_is_counted_once_however_often_it_is_counted() -> None:
     assert standing(found, fleet.now).used == 8000  # 8 GPUs for an hour, in thousandths of a GPU-hour
     fresh = budget(name="Anew")
     assert standing(fresh, fleet.now).used == 8000
-
-
-def test_usage_is_counted_anew_where_all_was_charged_from_its_allocation_and_nobody_is_warned_twice() -> None:
-    fleet, found = busy(1, amount=11_000)
-    budgets_turn(now=fleet.now)
-    BudgetDay.objects.update(milli_millis=F("milli_millis") + 1_500 * 3_600_000)
-    assert [one.what for one in budgets_turn(now=fleet.now)] == ["warned"]
-
-    import_module("quotas.migrations.0015_charged_from_the_start").add_up_anew(apps, None)
-
-    assert standing(found, fleet.now).used == 8000
-    assert not budgets_turn(now=fleet.now)
-    assert standing(found, fleet.now).used == 8000
 
 
 def test_money_follows_the_rates_of_their_time() -> None:

@@ -1,15 +1,12 @@
 """What the row of a job keeps of its description: one form, whoever made the job."""
 
 import json
-from importlib import import_module
 
 import pytest
-from django.apps import apps
 
 from scheduler.engine.model.values import Topology
 from scheduler.jobs.schema import LONGEST_SECONDS, JobDescription
 from scheduler.jobs.stored import accepts, least_of, most_of, role_named, roles_of, takes_gpus, types_of
-from scheduler.models import Job
 from scheduler.scenarios.kinds import MOST_WORKERS
 from scheduler.scenarios.nodes import MOST_GPUS
 from scheduler.snapshots.jobs import Asks, Kinds
@@ -57,43 +54,6 @@ def test_what_is_read_of_it():
     assert types_of(spec) == [H100, A100]
     assert [accepts(spec, name) for name in (H100, A100, "B200")] == [True, True, False]
     assert [accepts({"roles": [ROLE], "throughput": {H100: 0}}, name) for name in (H100, A100)] == [False, True]
-
-
-@pytest.mark.django_db
-def test_jobs_of_before_are_brought_to_it():
-    """A job that named only its GPUs, roles with a count, and types that stood beside the roles."""
-    before = {
-        8000: ({}, [ROLE | {"gpus": 8}]),
-        24_000: ({"work_s": 5}, [ROLE | {"gpus": 8, "min": 3}]),
-        14_000: ({"roles": []}, [ROLE | {"gpus": 7, "min": 2}]),
-        500: ({}, [ROLE | {"gpu_share": 0.5}]),
-        1500: ({}, [ROLE | {"gpus": 2}]),
-        0: ({}, [ROLE | {"gpus": 0}]),
-        4000: ({"roles": [{"count": 4, "gpus": 1}], "gpu_types": [H100]}, [{"name": "worker", "min": 4, "max": 4, "gpus": 1, "gpu_types": [H100]}]),
-        2000: (
-            {"roles": [{"name": "a", "gpus": 1, "gpu_types": [A100]}, {"name": "b", "gpus": 1}], "gpu_types": [H100], "grace_s": 1.5},
-            [{"name": "a", "min": 1, "gpus": 1, "gpu_types": [A100]}, {"name": "b", "min": 1, "gpus": 1, "gpu_types": [H100]}],
-        ),
-        3000: ({"roles": [ROLE | {"gpus": 3}], "checkpoint": None}, [ROLE | {"gpus": 3}]),
-        5000: ({"roles": [{"gpus": 4}, "one more"]}, [ROLE | {"gpus": 4}, "one more"]),
-    }
-    for milli, (spec, _) in before.items():
-        Job.objects.filter(pk=job(gpus_milli=milli).pk).update(spec=spec)
-
-    import_module("scheduler.migrations.0020_one_form_of_spec").write(apps, None)
-
-    after = dict(Job.objects.values_list("gpus_milli", "spec"))
-    for milli, (spec, roles) in before.items():
-        assert after[milli] == {key: value for key, value in spec.items() if key != "gpu_types"} | {"roles": roles}
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize("spec", [None, [], "gpus", {"roles": "one"}, {"roles": {"gpus": 4}}])
-def test_what_was_never_a_description_stops_no_upgrade(spec):
-    """As somebody has written it into the database."""
-    migration = import_module("scheduler.migrations.0020_one_form_of_spec")
-
-    assert migration.in_one_form(spec, 1000) == spec
 
 
 @pytest.mark.django_db

@@ -1,11 +1,9 @@
 """Idle episodes: what opens one, what ends one, what is done about it, and what must never count as idle."""
 
 from datetime import timedelta
-from importlib import import_module
 
 import numpy as np
 import pytest
-from django.apps import apps
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -549,27 +547,3 @@ def test_the_pages_show_an_episode_to_those_who_see_its_team(gang, personas: Per
     (other,) = gpus_of(builders.node(gpus=1))
     assert "Idle since" not in personas.client("operator").get(f"/gpus/{other.public_id}/").content.decode()
     assert personas.client("stranger").get(f"/idle/{episode.public_id}/").status_code == 403
-
-
-def test_an_upgrade_fills_the_idle_time_of_episodes_that_are_over_too_and_brings_no_step_nearer(gang):
-    """Readings alone made waste. Of an open one that had grown smaller, its last size would tell too much."""
-    job, _ = gang
-    hour = 3_600_000
-
-    def made(number, *, idle_milli, wasted, over):
-        sizes = {"waste": "low", "held_milli": 4000, "idle_milli": idle_milli, "activity_centi": 0, "wasted_milli_millis": wasted}
-        times = {
-            "started_at": NOON,
-            "seen_at": NOON + timedelta(hours=10),
-            "stage_at": NOON,
-            "ended_at": NOON + timedelta(hours=11) if over else None,
-        }
-        return IdleEpisode.objects.create(public_id=f"e-{number}", job=job, attempt=job.attempts.get(), quota=job.quota, **sizes, **times).pk
-
-    as_read = made(0, idle_milli=2000, wasted=2 * 2000 * hour, over=True)
-    as_long = made(1, idle_milli=1000, wasted=4000 * 9 * hour, over=True)
-    smaller = made(2, idle_milli=1000, wasted=4000 * 2 * hour, over=False)
-
-    import_module("dashboards.migrations.0010_idle_time_that_was_read").fill(apps, connection.schema_editor())
-
-    assert dict(IdleEpisode.objects.values_list("pk", "idle_millis")) == {as_read: 2 * hour, as_long: 10 * hour, smaller: 2 * hour}

@@ -2,10 +2,8 @@
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from importlib import import_module
 
 import pytest
-from django.apps import apps
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connection, transaction
 from django.db.models import Sum
@@ -136,21 +134,6 @@ def test_teams_that_a_month_charges_are_counted_before_it_is_closed(world) -> No
 
     assert len(report(world.access("finance"), Period.of(OCTOBER), by="team", now=LATER).rows) == 3
     assert f"{hours(total(OCTOBER)[0])} GPU-hours of 2 teams</dd>" in asked
-
-
-def test_open_months_are_rated_anew_where_all_was_charged_from_its_allocation(world) -> None:
-    for first in (OCTOBER, NOVEMBER):
-        month_refresh(first=first, now=LATER)
-    close(world)
-    right = total(NOVEMBER)
-    ChargeLine.objects.filter(month__first=NOVEMBER).update(milli_millis=1)
-    month_refresh(first=NOVEMBER, now=LATER)
-    assert total(NOVEMBER) != right, "its days are settled"
-
-    import_module("quotas.migrations.0015_charged_from_the_start").add_up_anew(apps, None)
-    month_refresh(first=NOVEMBER, now=LATER)
-
-    assert total(NOVEMBER) == right
 
 
 def test_a_line_leads_to_the_rows_of_the_ledger(world) -> None:

@@ -15,6 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpufleet.core.private import folder_made_private
 from gpufleet.core.sqlite.header import why_damaged
+from gpufleet.core.tables_at_once import too_old
 
 DAMAGED = "The database {path} cannot be used: {damage}. Restore it from a backup, or start with another --data-dir."
 DEMO_SIZES = ("small", "large", "none")
@@ -86,6 +87,8 @@ class Command(BaseCommand):
             raise SystemExit(status)
 
     def _migrate(self) -> None:
+        if why := too_old(connection):
+            raise CommandError(why)
         executor = MigrationExecutor(connection)
         if executor.migration_plan(executor.loader.graph.leaf_nodes()):
             self.stdout.write("Preparing the database …")

@@ -78,5 +78,6 @@ def out_of_partitions(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("dashboards", "0005_operations_of_a_step")]
+    replaces = [("dashboards", "0006_rollups_in_partitions")]
+    dependencies = [("dashboards", "0002_first_rules")]
     operations = [migrations.RunPython(into_partitions, out_of_partitions)]

@@ -1,6 +1,6 @@
 """The fleet, jobs and their runs, the loop, predictions, reservations, templates, schedules and notices.
 
-It stands for the migrations of the time before the first release; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -16,45 +16,45 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
-        ("scheduler", "0001_inventory_and_jobs"),
-        ("scheduler", "0002_placement_until"),
-        ("scheduler", "0003_inventory_import"),
-        ("scheduler", "0004_the_loop"),
-        ("scheduler", "0005_the_capacity_timeline"),
-        ("scheduler", "0007_promises_and_set_aside"),
-        ("scheduler", "0008_submission_keys"),
-        ("scheduler", "0009_measures"),
-        ("scheduler", "0010_past_usage_and_reclaim"),
-        ("scheduler", "0011_workers_that_join"),
-        ("scheduler", "0012_job_times_ahead"),
-        ("scheduler", "0013_templates_and_drafts"),
-        ("scheduler", "0014_webhooks_and_outbox"),
-        ("scheduler", "0015_notices"),
-        ("scheduler", "0016_predictions"),
-        ("scheduler", "0018_notices_followed"),
-        ("scheduler", "0019_predictions_by_futures"),
-        ("scheduler", "0020_job_batches"),
-        ("scheduler", "0021_outlooks_with_ranges"),
-        ("scheduler", "0022_saved_views"),
-        ("scheduler", "0023_schedules"),
-        ("scheduler", "0024_saved_view_revision"),
-        ("scheduler", "0025_schedule_token"),
-        ("scheduler", "0026_draft_repeat"),
-        ("scheduler", "0027_job_marks"),
-        ("scheduler", "0028_what_a_job_was_made_from"),
-        ("scheduler", "0029_job_waits"),
-        ("scheduler", "0030_slurm"),
-        ("scheduler", "0031_webhook_form"),
-        ("scheduler", "0032_gpu_splits"),
-        ("scheduler", "0033_outlook_late_since"),
+        ("scheduler", "0001_tables"),
+        ("scheduler", "0004_defragmentations"),
+        ("scheduler", "0005_quota_replays"),
+        ("scheduler", "0006_outside_jobs"),
+        ("scheduler", "0007_share_steps"),
+        ("scheduler", "0008_node_drain"),
+        ("scheduler", "0009_cluster_silent_since"),
+        ("scheduler", "0010_usual_demand"),
+        ("scheduler", "0011_first_starts_by_time"),
+        ("scheduler", "0012_saved_view_list"),
+        ("scheduler", "0013_slurm_imports"),
+        ("scheduler", "0014_slurm_node_logs"),
+        ("scheduler", "0015_planned_drains"),
+        ("scheduler", "0016_planned_job_changes"),
+        ("scheduler", "0017_slurm_former_folders"),
+        ("scheduler", "0018_planned_health"),
+        ("scheduler", "0019_order_limit"),
+        ("scheduler", "0020_one_form_of_spec"),
+        ("scheduler", "0021_cluster_removed_at"),
+        ("scheduler", "0022_defragmentation_of_the_rule"),
+        ("scheduler", "0023_defragmentations_are_told"),
+        ("scheduler", "0024_links_of_notices"),
+        ("scheduler", "0025_what_ifs"),
+        ("scheduler", "0026_template_speeds"),
+        ("scheduler", "0027_traces"),
+        ("scheduler", "0028_scalings"),
+        ("scheduler", "0029_replica_rules"),
+        ("scheduler", "0030_one_long_what_if"),
+        ("scheduler", "0031_worker_states"),
+        ("scheduler", "0032_replacements"),
+        ("scheduler", "0033_power_caps"),
     ]
 
     initial = True
 
     dependencies = [
-        ('core', '0001_tables'),
-        ('core', '0001_tables'),
-        ('quotas', '0001_tables'),
+        ('core', '0001_all_tables'),
+        ('quotas', '0001_all_tables'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
@@ -93,6 +93,8 @@ class Migration(TablesAtOnce):
                 ('title', models.CharField(blank=True, max_length=120)),
                 ('backend', models.CharField(default='simulated', max_length=20)),
                 ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('silent_since', gpufleet.core.times.MomentField(blank=True, help_text='Its back-end has not answered since: nothing new is placed there.', null=True)),
+                ('removed_at', gpufleet.core.times.MomentField(blank=True, help_text='It has left the fleet: only its history is there.', null=True)),
             ],
             options={
                 'db_table': 'cluster',
@@ -106,6 +108,7 @@ class Migration(TablesAtOnce):
                 ('board', models.CharField(blank=True, max_length=40)),
                 ('memory_mib', models.PositiveIntegerField()),
                 ('hbm_gbps', models.PositiveIntegerField(default=0)),
+                ('rated_watts', models.PositiveIntegerField(blank=True, help_text='Of one GPU; null: as its maker states.', null=True)),
             ],
             options={
                 'db_table': 'gpu_type',
@@ -148,6 +151,28 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'scheduler_lease',
+            },
+        ),
+        migrations.CreateModel(
+            name='ShareStep',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', gpufleet.core.times.MomentField(help_text='The beginning of the hour.', unique=True)),
+                ('fair', models.JSONField(default=dict, help_text='Milli-GPU by public id of a quota node and GPU type; nothing where it is 0.')),
+            ],
+            options={
+                'db_table': 'share_step',
+            },
+        ),
+        migrations.CreateModel(
+            name='UsualDemand',
+            fields=[
+                ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ('learnt_at', gpufleet.core.times.MomentField()),
+                ('parts', models.JSONField(default=list)),
+            ],
+            options={
+                'db_table': 'usual_demand',
             },
         ),
         migrations.CreateModel(
@@ -238,6 +263,27 @@ class Migration(TablesAtOnce):
             },
         ),
         migrations.CreateModel(
+            name='InventoryImport',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('created_by_name', models.CharField(max_length=160)),
+                ('source', models.CharField(help_text="The file's name, or the machine that was looked at.", max_length=200)),
+                ('form', models.CharField(max_length=4)),
+                ('text', models.TextField()),
+                ('remove_missing', models.BooleanField(default=False)),
+                ('digest', models.CharField(max_length=64)),
+                ('counts', models.JSONField(default=dict)),
+                ('applied_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('applied_by_name', models.CharField(blank=True, max_length=160)),
+                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'inventory_import',
+            },
+        ),
+        migrations.CreateModel(
             name='Job',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -266,6 +312,7 @@ class Migration(TablesAtOnce):
                 ('parameters', models.JSONField(blank=True, default=dict, help_text='Of an element of an array: the variables that are its own.')),
                 ('template', models.CharField(blank=True, help_text='The public id of the template that it began with, or the name of a shipped one.', max_length=60, null=True)),
                 ('template_version', models.PositiveIntegerField(blank=True, null=True)),
+                ('template_speeds', models.PositiveIntegerField(blank=True, help_text='Which speeds of its template it was given, by their number; null: its own, or none.', null=True)),
                 ('schedule', models.CharField(blank=True, help_text='The public id of the schedule that submitted it.', max_length=24, null=True)),
                 ('due_at', gpufleet.core.times.MomentField(blank=True, help_text='When that schedule was due; the wall clock may have been later.', null=True)),
                 ('retry_limit', models.PositiveSmallIntegerField(default=0)),
@@ -281,8 +328,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job',
-                'indexes': [models.Index(fields=['state', '-id'], name='job_state'), models.Index(fields=['quota', '-id'], name='job_quota'), models.Index(fields=['-submitted_at', '-id'], name='job_submitted'), models.Index(condition=models.Q(('array', ''), _negated=True), fields=['array', 'array_index'], name='job_array'), models.Index(condition=models.Q(('cost_centre', ''), _negated=True), fields=['cost_centre', '-submitted_at', '-id'], name='job_cost_centre'), models.Index(condition=models.Q(('schedule__isnull', False)), fields=['schedule', 'due_at'], name='job_schedule'), models.Index(condition=models.Q(('template__isnull', False)), fields=['template', '-submitted_at', '-id'], name='job_template_made'), models.Index(condition=models.Q(('ended_at__isnull', True), ('not_before__isnull', False)), fields=['not_before'], name='job_not_before'), models.Index(condition=models.Q(('ended_at__isnull', True), ('retry_at__isnull', False)), fields=['retry_at'], name='job_retry_at'), models.Index(condition=models.Q(('deadline__isnull', False), ('ended_at__isnull', True)), fields=['deadline'], name='job_deadline'), models.Index(condition=models.Q(('ended_at__isnull', True), ('set_aside_until__isnull', False)), fields=['set_aside_until'], name='job_set_aside_until')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('state__in', ('completed', 'failed', 'cancelled'))), models.Q(models.Q(('state__in', ('completed', 'failed', 'cancelled')), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='job_ended_has_time')],
             },
         ),
         migrations.CreateModel(
@@ -295,7 +340,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_dependency',
-                'constraints': [models.UniqueConstraint(fields=('job', 'on'), name='dependency_once'), models.CheckConstraint(condition=models.Q(('job', models.F('on')), _negated=True), name='dependency_on_another')],
             },
         ),
         migrations.AddField(
@@ -324,8 +368,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_batch',
-                'indexes': [models.Index(fields=['at'], name='job_batch_at')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('key', ''), _negated=True), fields=('user', 'key'), name='job_batch_once')],
             },
         ),
         migrations.CreateModel(
@@ -341,7 +383,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_draft',
-                'indexes': [models.Index(fields=['user', '-saved_at'], name='job_draft_user')],
             },
         ),
         migrations.CreateModel(
@@ -359,7 +400,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_event',
-                'indexes': [models.Index(fields=['job', '-at', '-id'], name='job_event_job'), models.Index(fields=['-at', '-id'], name='job_event_at')],
             },
         ),
         migrations.CreateModel(
@@ -372,7 +412,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_follow',
-                'constraints': [models.UniqueConstraint(fields=('job', 'user'), name='job_follow_once')],
             },
         ),
         migrations.CreateModel(
@@ -386,8 +425,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_mark',
-                'indexes': [models.Index(fields=['kind', 'key', 'value', 'job'], name='job_mark_found')],
-                'constraints': [models.UniqueConstraint(fields=('job', 'kind', 'key'), name='job_mark_once')],
             },
         ),
         migrations.CreateModel(
@@ -401,7 +438,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_template',
-                'constraints': [models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('node', 'name'), name='job_template_once')],
             },
         ),
         migrations.CreateModel(
@@ -421,7 +457,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'job_template_version',
-                'constraints': [models.UniqueConstraint(fields=('template', 'number'), name='job_template_version_once')],
             },
         ),
         migrations.CreateModel(
@@ -454,7 +489,6 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'mig_instance',
                 'ordering': ['gpu', 'start'],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('gpu', 'start'), name='mig_start_once_per_gpu')],
             },
         ),
         migrations.CreateModel(
@@ -473,6 +507,8 @@ class Migration(TablesAtOnce):
                 ('health', models.CharField(choices=[('healthy', 'Healthy'), ('suspect', 'Suspect'), ('draining', 'Draining'), ('drained', 'Drained'), ('repairing', 'Repairing'), ('burn_in', 'Burn-in'), ('down', 'Down')], default='healthy', max_length=10)),
                 ('health_since', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
                 ('health_reason', models.CharField(blank=True, max_length=300)),
+                ('drain_way', models.CharField(blank=True, help_text='While it drains: what becomes of its jobs. Empty: they finish.', max_length=10)),
+                ('drain_at', gpufleet.core.times.MomentField(blank=True, help_text='While it drains: when jobs that still run are moved or stopped.', null=True)),
                 ('heartbeat_at', gpufleet.core.times.MomentField(blank=True, null=True)),
                 ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
                 ('removed_at', gpufleet.core.times.MomentField(blank=True, null=True)),
@@ -499,7 +535,6 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'nic',
                 'ordering': ['node', 'name'],
-                'constraints': [models.UniqueConstraint(fields=('node', 'name'), name='nic_name_once_per_node')],
             },
         ),
         migrations.CreateModel(
@@ -519,7 +554,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'inventory_event',
-                'indexes': [models.Index(fields=['node', '-at', '-id'], name='inventory_event_node'), models.Index(fields=['gpu', '-at', '-id'], name='inventory_event_gpu'), models.Index(fields=['-at', '-id'], name='inventory_event_at')],
             },
         ),
         migrations.AddField(
@@ -536,6 +570,7 @@ class Migration(TablesAtOnce):
                 ('title', models.CharField(max_length=200)),
                 ('text', models.CharField(blank=True, max_length=500)),
                 ('job', models.CharField(blank=True, help_text='The public id of the job, where it is one.', max_length=24)),
+                ('link', models.CharField(blank=True, help_text='The page of what it is about, other than a job.', max_length=200)),
                 ('count', models.PositiveIntegerField(default=1, help_text='How many happenings it stands for.')),
                 ('in_console', models.BooleanField(default=True)),
                 ('read_at', gpufleet.core.times.MomentField(blank=True, null=True)),
@@ -543,7 +578,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'notice',
-                'indexes': [models.Index(fields=['user', '-id'], name='notice_user'), models.Index(condition=models.Q(('in_console', True), ('read_at__isnull', True)), fields=['user'], name='notice_unread'), models.Index(fields=['at'], name='notice_at')],
             },
         ),
         migrations.CreateModel(
@@ -568,7 +602,7 @@ class Migration(TablesAtOnce):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('sequence', models.PositiveIntegerField()),
-                ('kind', models.CharField(choices=[('start', 'Start'), ('resize', 'Resize'), ('signal', 'Signal'), ('stop', 'Stop'), ('repartition', 'Repartition')], max_length=12)),
+                ('kind', models.CharField(choices=[('start', 'Start'), ('resize', 'Resize'), ('replace', 'Replace'), ('signal', 'Signal'), ('stop', 'Stop'), ('limit', 'Limit'), ('repartition', 'Repartition')], max_length=12)),
                 ('payload', models.JSONField(default=dict)),
                 ('made_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
                 ('due_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now, help_text='Starts are staggered, and a failed order is tried again later.')),
@@ -580,8 +614,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'backend_order',
-                'indexes': [models.Index(condition=models.Q(('done_at__isnull', True)), fields=['due_at', 'id'], name='order_open')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('attempt__isnull', False)), fields=('attempt', 'sequence'), name='order_sequence_once')],
             },
         ),
         migrations.CreateModel(
@@ -603,8 +635,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'gpu_split',
-                'indexes': [models.Index(fields=['gpu', '-asked_at'], name='gpu_split_gpu')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('draining', 'ordered'))), fields=('gpu',), name='gpu_split_open_once')],
             },
         ),
         migrations.CreateModel(
@@ -624,7 +654,36 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'outlook',
-                'indexes': [models.Index(fields=['codes', 'job'], name='outlook_codes')],
+            },
+        ),
+        migrations.CreateModel(
+            name='OutsideJob',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('number', models.PositiveBigIntegerField(help_text='What the cluster calls it.')),
+                ('name', models.CharField(blank=True, max_length=200)),
+                ('person', models.CharField(blank=True, max_length=100)),
+                ('partition', models.CharField(blank=True, max_length=100)),
+                ('since', gpufleet.core.times.MomentField()),
+                ('until', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('cluster', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='outside_jobs', to='scheduler.cluster')),
+            ],
+            options={
+                'db_table': 'outside_job',
+            },
+        ),
+        migrations.CreateModel(
+            name='OutsideSeat',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('cpus', models.PositiveIntegerField(default=0)),
+                ('memory_mib', models.PositiveBigIntegerField(default=0)),
+                ('gpu', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='outside_seats', to='scheduler.gpu')),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='seats', to='scheduler.outsidejob')),
+                ('node', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='outside_seats', to='scheduler.node')),
+            ],
+            options={
+                'db_table': 'outside_seat',
             },
         ),
         migrations.CreateModel(
@@ -646,8 +705,46 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'placement',
-                'indexes': [models.Index(fields=['gpu', '-since'], name='placement_gpu'), models.Index(fields=['node', '-since'], name='placement_node'), models.Index(condition=models.Q(('until__isnull', True)), fields=['job'], name='placement_job_open'), models.Index(fields=['until'], name='placement_until')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('gpu_milli', 1000), ('mig__isnull', True), ('until__isnull', True)), fields=('gpu',), name='gpu_held_whole_once'), models.UniqueConstraint(condition=models.Q(('mig__isnull', False), ('until__isnull', True)), fields=('mig',), name='mig_instance_held_once'), models.CheckConstraint(condition=models.Q(('gpu_milli__gte', 0), ('gpu_milli__lte', 1000)), name='placement_within_one_gpu')],
+            },
+        ),
+        migrations.CreateModel(
+            name='PlannedHealth',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('to', models.CharField(choices=[('healthy', 'Healthy'), ('suspect', 'Suspect'), ('draining', 'Draining'), ('drained', 'Drained'), ('repairing', 'Repairing'), ('burn_in', 'Burn-in'), ('down', 'Down')], max_length=10)),
+                ('begins_at', gpufleet.core.times.MomentField(db_index=True)),
+                ('way', models.CharField(blank=True, choices=[('finish', 'Finish here'), ('move', 'Save and resume elsewhere'), ('stop', 'Stop, also jobs that may not be preempted')], help_text='Of a drain: what becomes of jobs that run there.', max_length=10)),
+                ('at', gpufleet.core.times.MomentField(blank=True, help_text='Of a drain: when jobs that still run are moved or stopped; empty: as it begins.', null=True)),
+                ('reason', models.CharField(max_length=300)),
+                ('author_name', models.CharField(max_length=160)),
+                ('made_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('node', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='planned_health', to='scheduler.node')),
+            ],
+            options={
+                'db_table': 'planned_health',
+                'ordering': ['begins_at', 'id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='PlannedJobChange',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('action', models.CharField(max_length=20)),
+                ('priority', models.IntegerField(null=True)),
+                ('reason', models.CharField(blank=True, max_length=280)),
+                ('begins_at', gpufleet.core.times.MomentField(db_index=True)),
+                ('made_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('key', models.CharField(blank=True, help_text="The caller's own name for it, if it gave one.", max_length=100)),
+                ('digest', models.CharField(blank=True, help_text='Of what was asked under that name.', max_length=64)),
+                ('author', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('jobs', models.ManyToManyField(db_table='planned_job_change_job', related_name='planned_changes', to='scheduler.job')),
+                ('written_with', models.ForeignKey(blank=True, help_text='The token with which it was planned; once that is revoked or expired it does not begin.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='quotas.servicetoken')),
+            ],
+            options={
+                'db_table': 'planned_job_change',
+                'ordering': ['begins_at', 'id'],
             },
         ),
         migrations.CreateModel(
@@ -682,13 +779,33 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'pool',
                 'ordering': ['name'],
-                'constraints': [models.UniqueConstraint(fields=('cluster', 'name'), name='pool_once_per_cluster')],
             },
         ),
         migrations.AddField(
             model_name='node',
             name='pool',
             field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='nodes', to='scheduler.pool'),
+        ),
+        migrations.CreateModel(
+            name='PowerCap',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('pool', models.CharField(blank=True, help_text='Of nodes, by name or by the label pool; empty: the whole fleet.', max_length=60)),
+                ('watts', models.PositiveBigIntegerField()),
+                ('zone', models.CharField(default='UTC', max_length=60)),
+                ('starts_at', gpufleet.core.times.MomentField(help_text='When it applies first.')),
+                ('ends_at', gpufleet.core.times.MomentField(blank=True, help_text='When that ends; null: standing.', null=True)),
+                ('rule', models.CharField(blank=True, help_text='RFC 5545, over the wall clock of its zone.', max_length=300)),
+                ('note', models.CharField(blank=True, max_length=200)),
+                ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('revision', models.PositiveIntegerField(default=1)),
+                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'power_cap',
+                'ordering': ['pool', 'starts_at', 'id'],
+            },
         ),
         migrations.CreateModel(
             name='Prediction',
@@ -706,7 +823,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'prediction',
-                'indexes': [models.Index(fields=['-started_at', '-id'], name='prediction_started'), models.Index(fields=['at'], name='prediction_at'), models.Index(condition=models.Q(('started_at__isnull', True)), fields=['job'], name='prediction_open')],
             },
         ),
         migrations.CreateModel(
@@ -726,7 +842,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'promise',
-                'indexes': [models.Index(fields=['until'], name='promise_until')],
             },
         ),
         migrations.CreateModel(
@@ -743,7 +858,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'promised_seat',
-                'constraints': [models.UniqueConstraint(condition=models.Q(('gpu_milli', 1000), ('mig__isnull', True)), fields=('gpu',), name='gpu_promised_whole_once'), models.UniqueConstraint(condition=models.Q(('mig__isnull', False)), fields=('mig',), name='mig_instance_promised_once')],
             },
         ),
         migrations.CreateModel(
@@ -757,7 +871,59 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'repartition',
-                'indexes': [models.Index(fields=['-at'], name='repartition_at')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Replacement',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(max_length=100)),
+                ('at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('max_unavailable', models.PositiveIntegerField(default=1)),
+                ('within_seconds', models.PositiveIntegerField(help_text='A new replica can serve by then, or no further one is taken down.')),
+                ('actor_name', models.CharField(max_length=160)),
+                ('reason', models.CharField(blank=True, max_length=300)),
+                ('over_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('end', models.CharField(blank=True, choices=[('done', 'Done'), ('stopped', 'Stopped'), ('failed', 'Stopped by itself'), ('restarted', 'The job started anew'), ('ended', 'The job ended')], max_length=12)),
+                ('why', models.CharField(blank=True, help_text='Why it stopped.', max_length=300)),
+                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='replacements', to='scheduler.attempt')),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='replacements', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'job_replacement',
+            },
+        ),
+        migrations.CreateModel(
+            name='ReplacementStep',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('worker', models.PositiveIntegerField()),
+                ('began_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('sequence', models.PositiveIntegerField(default=0, help_text='Number of the order that its back-end was given.')),
+                ('over_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('end', models.CharField(blank=True, choices=[('ready', 'Replaced'), ('new', 'Was new already'), ('left', 'Left'), ('failed', 'Failed')], max_length=12)),
+                ('replacement', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='steps', to='scheduler.replacement')),
+            ],
+            options={
+                'db_table': 'job_replacement_step',
+            },
+        ),
+        migrations.CreateModel(
+            name='ReplicaRule',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(max_length=100)),
+                ('cooldown_seconds', models.PositiveIntegerField(help_text='So long it has to want fewer before it is given fewer.')),
+                ('since', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('actor_name', models.CharField(help_text='Who had it follow.', max_length=160)),
+                ('read_at', gpufleet.core.times.MomentField(blank=True, help_text='When its metric was read last.', null=True)),
+                ('figure', models.PositiveIntegerField(blank=True, help_text='What it said then.', null=True)),
+                ('low_since', gpufleet.core.times.MomentField(blank=True, help_text='Since when it has said fewer than are wanted.', null=True)),
+                ('low_most', models.PositiveIntegerField(blank=True, help_text='The most that it has said in that time.', null=True)),
+                ('job', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='replica_rule', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'job_replica_rule',
             },
         ),
         migrations.CreateModel(
@@ -765,6 +931,7 @@ class Migration(TablesAtOnce):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('public_id', models.CharField(max_length=24, unique=True)),
+                ('list', models.CharField(default='jobs', max_length=16)),
                 ('name', models.CharField(max_length=80)),
                 ('query', models.CharField(blank=True, help_text="As the list's address has it, without the page.", max_length=2000)),
                 ('is_default', models.BooleanField(default=False, help_text='Whether the list opens with it for its owner.')),
@@ -775,7 +942,27 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'saved_view',
-                'constraints': [models.UniqueConstraint(models.F('owner'), django.db.models.functions.text.Lower('name'), name='saved_view_name_once'), models.UniqueConstraint(condition=models.Q(('is_default', True)), fields=('owner',), name='saved_view_one_default')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Scaling',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(max_length=100)),
+                ('at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('before', models.PositiveIntegerField(help_text='How many were wanted before.')),
+                ('after', models.PositiveIntegerField(help_text='How many are wanted since.')),
+                ('stood', models.PositiveIntegerField(help_text='How many had their place then.')),
+                ('by_metric', models.BooleanField(default=False, help_text='Whether it followed its metric.')),
+                ('actor_name', models.CharField(max_length=160)),
+                ('reason', models.CharField(blank=True, max_length=300)),
+                ('over_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('end', models.CharField(blank=True, choices=[('placed', 'Placed'), ('released', 'Released'), ('overtaken', 'Changed again'), ('ended', 'The job ended'), ('not_running', 'It did not run')], max_length=12)),
+                ('ready_at', gpufleet.core.times.MomentField(blank=True, help_text='When as many could serve, of a job whose workers are asked.', null=True)),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='scalings', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'job_scaling',
             },
         ),
         migrations.CreateModel(
@@ -806,7 +993,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'schedule',
-                'indexes': [models.Index(condition=models.Q(('next_due__isnull', False), ('paused_at__isnull', True)), fields=['next_due'], name='schedule_due'), models.Index(fields=['quota', '-id'], name='schedule_quota')],
             },
         ),
         migrations.CreateModel(
@@ -827,8 +1013,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'schedule_run',
-                'indexes': [models.Index(fields=['at'], name='schedule_run_at')],
-                'constraints': [models.UniqueConstraint(fields=('schedule', 'due_at'), name='schedule_run_once')],
             },
         ),
         migrations.CreateModel(
@@ -849,7 +1033,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'sending',
-                'indexes': [models.Index(condition=models.Q(('state', 'waiting')), fields=['due_at', 'id'], name='sending_due'), models.Index(fields=['user', '-id'], name='sending_user')],
             },
         ),
         migrations.CreateModel(
@@ -865,7 +1048,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'simulated_run',
-                'indexes': [models.Index(fields=['cluster', 'due_at'], name='simulated_run_due')],
             },
         ),
         migrations.CreateModel(
@@ -877,10 +1059,16 @@ class Migration(TablesAtOnce):
                 ('account', models.CharField(blank=True, max_length=60)),
                 ('user', models.CharField(blank=True, help_text="User that jobs run as; empty: the console's own.", max_length=60)),
                 ('folder', models.CharField(help_text='For logs and checkpoints, at the same path on the console and on every node.', max_length=300)),
+                ('former_folders', models.JSONField(blank=True, default=list, help_text='Shared folders of before, the newest first: files of earlier jobs lie there.')),
                 ('rest_url', models.CharField(blank=True, help_text="Of slurmrestd, for reading; empty: Slurm's own commands.", max_length=300)),
+                ('node_logs', models.CharField(blank=True, help_text='Folder of the nodes for logs; empty: they lie in the shared one.', max_length=300)),
                 ('tag', models.CharField(help_text="Marks this console's jobs in Slurm.", max_length=16, unique=True)),
                 ('changed_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('import_minutes', models.PositiveIntegerField(default=0, help_text='Its nodes are imported so often by themselves; 0: never.')),
+                ('imported_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('import_fault', models.CharField(blank=True, help_text='Why the last import by itself changed nothing.', max_length=300)),
                 ('cluster', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='slurm', to='scheduler.cluster')),
+                ('import_waits', models.ForeignKey(blank=True, help_text='A preview that an operator is to look at.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='scheduler.inventoryimport')),
             ],
             options={
                 'db_table': 'slurm_cluster',
@@ -898,7 +1086,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'slurm_run',
-                'indexes': [models.Index(fields=['cluster', 'forgotten_at'], name='slurm_run_open')],
             },
         ),
         migrations.CreateModel(
@@ -913,8 +1100,23 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'submission_key',
-                'indexes': [models.Index(fields=['at'], name='submission_key_at')],
-                'constraints': [models.UniqueConstraint(fields=('user', 'key'), name='submission_key_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='TemplateSpeeds',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('template', models.CharField(help_text='The public id of the template, or the name of a shipped one.', max_length=60)),
+                ('number', models.PositiveIntegerField()),
+                ('speeds', models.JSONField(default=dict, help_text='By GPU type; the fastest is 1, 0 is never used. Empty: nothing is stated any more.')),
+                ('runs', models.JSONField(default=dict, help_text='By GPU type: on how many completed runs a measured speed that was adopted rests.')),
+                ('at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('author_name', models.CharField(max_length=160)),
+                ('reason', models.CharField(blank=True, max_length=280)),
+            ],
+            options={
+                'db_table': 'template_speeds',
+                'constraints': [models.UniqueConstraint(fields=('template', 'number'), name='template_speeds_once')],
             },
         ),
         migrations.CreateModel(
@@ -931,13 +1133,59 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'topology_level',
                 'ordering': ['cluster', 'depth'],
-                'constraints': [models.UniqueConstraint(fields=('cluster', 'depth'), name='level_depth_once'), models.UniqueConstraint(fields=('cluster', 'name'), name='level_name_once')],
             },
         ),
         migrations.AddField(
             model_name='domain',
             name='level',
             field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='domains', to='scheduler.topologylevel'),
+        ),
+        migrations.CreateModel(
+            name='Trace',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('title', models.CharField(max_length=80)),
+                ('kind', models.CharField(help_text='Which trace its files were, or scenario.', max_length=10)),
+                ('files', models.JSONField(default=list, help_text='The names of its files.')),
+                ('document', models.BinaryField(help_text='The scenario as JSON, compressed.')),
+                ('fleet', models.BinaryField(help_text='The same without jobs.')),
+                ('jobs', models.PositiveIntegerField()),
+                ('queues', models.JSONField(default=list, help_text='The names of queues that jobs are in.')),
+                ('nodes', models.PositiveIntegerField()),
+                ('gpus', models.PositiveIntegerField()),
+                ('hours', models.PositiveIntegerField(help_text='Until its last job would have ended, had none waited.')),
+                ('left_out', models.JSONField(default=list, help_text='[why, how many rows]')),
+                ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'trace',
+            },
+        ),
+        migrations.CreateModel(
+            name='QuotaReplay',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('change_revision', models.PositiveIntegerField(default=0, help_text='Of the change when it was asked for.')),
+                ('asked', models.JSONField(default=dict, help_text='days, policy, nodes, return_nodes, and told in words; hours once it is known')),
+                ('is_long', models.BooleanField(default=False, help_text='Whether it may take more than a minute.')),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('playing', 'Playing'), ('done', 'Done'), ('cancelled', 'Cancelled'), ('failed', 'Failed')], default='waiting', max_length=10)),
+                ('asked_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('seen_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now, help_text='When it last went on.')),
+                ('ended_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('hours', models.PositiveIntegerField(default=0, help_text='Played so far.')),
+                ('rows', models.JSONField(default=list, help_text='[key of a quota node, or a queue of a trace, jobs, started, waited, held before and after]')),
+                ('figures', models.JSONField(default=dict, help_text='from, in milliseconds; before and after: of the whole fleet, with a course by hour')),
+                ('fault', models.CharField(blank=True, max_length=300)),
+                ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('change', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='replays', to='quotas.quotachange')),
+                ('trace', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='replays', to='scheduler.trace')),
+            ],
+            options={
+                'db_table': 'quota_replay',
+            },
         ),
         migrations.CreateModel(
             name='UsageStep',
@@ -991,13 +1239,30 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'webhook',
-                'constraints': [models.CheckConstraint(condition=models.Q(('node__isnull', True), ('person__isnull', True), _connector='XOR'), name='webhook_for_a_node_or_a_person'), models.CheckConstraint(condition=models.Q(models.Q(('disabled_at__isnull', False), ('state', 'disabled')), models.Q(models.Q(('state', 'disabled'), _negated=True), ('disabled_at__isnull', True)), _connector='OR'), name='webhook_disabled_has_time'), models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('person',), name='webhook_one_a_person')],
             },
         ),
         migrations.AddField(
             model_name='delivery',
             name='hook',
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='scheduler.webhook'),
+        ),
+        migrations.CreateModel(
+            name='WorkerState',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('role', models.CharField(max_length=100)),
+                ('worker', models.PositiveIntegerField()),
+                ('up', models.BooleanField(default=False)),
+                ('began', models.PositiveIntegerField(default=0, help_text='Number of the order that replaced it in its place last; 0: none.')),
+                ('ready', models.BooleanField(help_text='Null: it is not asked.', null=True)),
+                ('since', gpufleet.core.times.MomentField(default=gpufleet.core.times.now, help_text='Since when it is ready, or is not.')),
+                ('first_at', gpufleet.core.times.MomentField(blank=True, help_text='When it was ready for the first time since it was begun.', null=True)),
+                ('why', models.CharField(blank=True, help_text='Why it is not ready.', max_length=200)),
+                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='worker_states', to='scheduler.attempt')),
+            ],
+            options={
+                'db_table': 'worker_state',
+            },
         ),
         migrations.CreateModel(
             name='CheckpointShard',
@@ -1012,6 +1277,32 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'checkpoint_shard',
                 'constraints': [models.UniqueConstraint(fields=('checkpoint', 'number'), name='shard_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Defragmentation',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('state', models.CharField(choices=[('open', 'Open'), ('ended', 'Ended')], default='open', max_length=5)),
+                ('moves_most', models.PositiveSmallIntegerField()),
+                ('moves_done', models.PositiveSmallIntegerField(default=0)),
+                ('starts_at', gpufleet.core.times.MomentField()),
+                ('ends_at', gpufleet.core.times.MomentField()),
+                ('ended_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('ended_because', models.CharField(blank=True, max_length=300)),
+                ('reason', models.CharField(max_length=300)),
+                ('by_rule', models.BooleanField(default=False)),
+                ('asked_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('asked_by_name', models.CharField(max_length=160)),
+                ('told', models.CharField(blank=True, help_text='What people were told of it last: planned, begun or ended.', max_length=7)),
+                ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ('stopped_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'defragmentation',
+                'indexes': [models.Index(fields=['-asked_at', '-id'], name='defragmentation_asked')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('by_rule',), name='defragmentation_open_once_each'), models.CheckConstraint(condition=models.Q(('moves_most__gte', 1)), name='defragmentation_moves'), models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='defragmentation_lasts')],
             },
         ),
         migrations.CreateModel(
@@ -1036,27 +1327,65 @@ class Migration(TablesAtOnce):
                 'constraints': [models.UniqueConstraint(condition=models.Q(('until__isnull', True)), fields=('gpu',), name='capacity_one_open_per_gpu'), models.CheckConstraint(condition=models.Q(('until__isnull', True), ('until__gte', models.F('since')), _connector='OR'), name='capacity_ends_after_its_start'), models.CheckConstraint(condition=models.Q(('used_milli', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.Value(1000), '-', models.F('starting_milli')), '-', models.F('window_milli')), '-', models.F('draining_milli')), '-', models.F('down_milli')), '-', models.F('kept_milli')), '-', models.F('blocked_milli')), '-', models.F('unwanted_milli')))), name='capacity_is_one_gpu')],
             },
         ),
-        migrations.CreateModel(
-            name='InventoryImport',
-            fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('public_id', models.CharField(max_length=24, unique=True)),
-                ('created_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
-                ('created_by_name', models.CharField(max_length=160)),
-                ('source', models.CharField(help_text="The file's name, or the machine that was looked at.", max_length=200)),
-                ('form', models.CharField(max_length=4)),
-                ('text', models.TextField()),
-                ('remove_missing', models.BooleanField(default=False)),
-                ('digest', models.CharField(max_length=64)),
-                ('counts', models.JSONField(default=dict)),
-                ('applied_at', gpufleet.core.times.MomentField(blank=True, null=True)),
-                ('applied_by_name', models.CharField(blank=True, max_length=160)),
-                ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
-            ],
-            options={
-                'db_table': 'inventory_import',
-                'indexes': [models.Index(fields=['-created_at', '-id'], name='inventory_import_created')],
-            },
+        migrations.AddIndex(
+            model_name='inventoryimport',
+            index=models.Index(fields=['-created_at', '-id'], name='inventory_import_created'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(fields=['state', '-id'], name='job_state'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(fields=['quota', '-id'], name='job_quota'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(fields=['-submitted_at', '-id'], name='job_submitted'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('array', ''), _negated=True), fields=['array', 'array_index'], name='job_array'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('cost_centre', ''), _negated=True), fields=['cost_centre', '-submitted_at', '-id'], name='job_cost_centre'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('schedule__isnull', False)), fields=['schedule', 'due_at'], name='job_schedule'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('template__isnull', False)), fields=['template', '-submitted_at', '-id'], name='job_template_made'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('ended_at__isnull', True), ('not_before__isnull', False)), fields=['not_before'], name='job_not_before'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('ended_at__isnull', True), ('retry_at__isnull', False)), fields=['retry_at'], name='job_retry_at'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('deadline__isnull', False), ('ended_at__isnull', True)), fields=['deadline'], name='job_deadline'),
+        ),
+        migrations.AddIndex(
+            model_name='job',
+            index=models.Index(condition=models.Q(('ended_at__isnull', True), ('set_aside_until__isnull', False)), fields=['set_aside_until'], name='job_set_aside_until'),
+        ),
+        migrations.AddConstraint(
+            model_name='job',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('state__in', ('completed', 'failed', 'cancelled'))), models.Q(models.Q(('state__in', ('completed', 'failed', 'cancelled')), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='job_ended_has_time'),
+        ),
+        migrations.AddConstraint(
+            model_name='dependency',
+            constraint=models.UniqueConstraint(fields=('job', 'on'), name='dependency_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='dependency',
+            constraint=models.CheckConstraint(condition=models.Q(('job', models.F('on')), _negated=True), name='dependency_on_another'),
         ),
         migrations.AddIndex(
             model_name='checkpoint',
@@ -1070,6 +1399,10 @@ class Migration(TablesAtOnce):
             model_name='attempt',
             index=models.Index(condition=models.Q(('ended_at__isnull', True)), fields=['stop_until'], name='attempt_open'),
         ),
+        migrations.AddIndex(
+            model_name='attempt',
+            index=models.Index(condition=models.Q(('number', 1)), fields=['started_at', 'id'], name='attempt_first_start'),
+        ),
         migrations.AddConstraint(
             model_name='attempt',
             constraint=models.UniqueConstraint(fields=('job', 'number'), name='attempt_number_once'),
@@ -1082,6 +1415,66 @@ class Migration(TablesAtOnce):
             model_name='attempt',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('stop_asked_at__isnull', True), ('stop_to', '')), models.Q(models.Q(('stop_to', ''), _negated=True), ('stop_asked_at__isnull', False)), _connector='OR'), name='attempt_stop_is_whole'),
         ),
+        migrations.AddIndex(
+            model_name='jobbatch',
+            index=models.Index(fields=['at'], name='job_batch_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='jobbatch',
+            constraint=models.UniqueConstraint(condition=models.Q(('key', ''), _negated=True), fields=('user', 'key'), name='job_batch_once'),
+        ),
+        migrations.AddIndex(
+            model_name='jobdraft',
+            index=models.Index(fields=['user', '-saved_at'], name='job_draft_user'),
+        ),
+        migrations.AddIndex(
+            model_name='jobevent',
+            index=models.Index(fields=['job', '-at', '-id'], name='job_event_job'),
+        ),
+        migrations.AddIndex(
+            model_name='jobevent',
+            index=models.Index(fields=['-at', '-id'], name='job_event_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='jobfollow',
+            constraint=models.UniqueConstraint(fields=('job', 'user'), name='job_follow_once'),
+        ),
+        migrations.AddIndex(
+            model_name='jobmark',
+            index=models.Index(fields=['kind', 'key', 'value', 'job'], name='job_mark_found'),
+        ),
+        migrations.AddConstraint(
+            model_name='jobmark',
+            constraint=models.UniqueConstraint(fields=('job', 'kind', 'key'), name='job_mark_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='jobtemplate',
+            constraint=models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('node', 'name'), name='job_template_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='jobtemplateversion',
+            constraint=models.UniqueConstraint(fields=('template', 'number'), name='job_template_version_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='miginstance',
+            constraint=models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('gpu', 'start'), name='mig_start_once_per_gpu'),
+        ),
+        migrations.AddConstraint(
+            model_name='nic',
+            constraint=models.UniqueConstraint(fields=('node', 'name'), name='nic_name_once_per_node'),
+        ),
+        migrations.AddIndex(
+            model_name='inventoryevent',
+            index=models.Index(fields=['node', '-at', '-id'], name='inventory_event_node'),
+        ),
+        migrations.AddIndex(
+            model_name='inventoryevent',
+            index=models.Index(fields=['gpu', '-at', '-id'], name='inventory_event_gpu'),
+        ),
+        migrations.AddIndex(
+            model_name='inventoryevent',
+            index=models.Index(fields=['-at', '-id'], name='inventory_event_at'),
+        ),
         migrations.AddConstraint(
             model_name='gpu',
             constraint=models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('node', 'index'), name='gpu_index_once_per_node'),
@@ -1090,13 +1483,261 @@ class Migration(TablesAtOnce):
             model_name='gpu',
             constraint=models.UniqueConstraint(condition=models.Q(models.Q(('uuid', ''), _negated=True), ('removed_at__isnull', True)), fields=('uuid',), name='gpu_uuid_once'),
         ),
+        migrations.AddIndex(
+            model_name='notice',
+            index=models.Index(fields=['user', '-id'], name='notice_user'),
+        ),
+        migrations.AddIndex(
+            model_name='notice',
+            index=models.Index(condition=models.Q(('in_console', True), ('read_at__isnull', True)), fields=['user'], name='notice_unread'),
+        ),
+        migrations.AddIndex(
+            model_name='notice',
+            index=models.Index(fields=['at'], name='notice_at'),
+        ),
+        migrations.AddIndex(
+            model_name='order',
+            index=models.Index(condition=models.Q(('done_at__isnull', True)), fields=['due_at', 'id'], name='order_open'),
+        ),
+        migrations.AddConstraint(
+            model_name='order',
+            constraint=models.UniqueConstraint(condition=models.Q(('attempt__isnull', False)), fields=('attempt', 'sequence'), name='order_sequence_once'),
+        ),
+        migrations.AddIndex(
+            model_name='gpusplit',
+            index=models.Index(fields=['gpu', '-asked_at'], name='gpu_split_gpu'),
+        ),
+        migrations.AddConstraint(
+            model_name='gpusplit',
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ('draining', 'ordered'))), fields=('gpu',), name='gpu_split_open_once'),
+        ),
+        migrations.AddIndex(
+            model_name='outlook',
+            index=models.Index(fields=['codes', 'job'], name='outlook_codes'),
+        ),
+        migrations.AddIndex(
+            model_name='outsidejob',
+            index=models.Index(fields=['cluster', 'until'], name='outside_job_cluster'),
+        ),
+        migrations.AddConstraint(
+            model_name='outsidejob',
+            constraint=models.UniqueConstraint(condition=models.Q(('until__isnull', True)), fields=('cluster', 'number'), name='outside_job_open_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='outsidejob',
+            constraint=models.CheckConstraint(condition=models.Q(('until__isnull', True), ('until__gte', models.F('since')), _connector='OR'), name='outside_job_ends_after_its_start'),
+        ),
+        migrations.AddConstraint(
+            model_name='outsideseat',
+            constraint=models.UniqueConstraint(condition=models.Q(('gpu__isnull', False)), fields=('job', 'gpu'), name='outside_seat_gpu_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='outsideseat',
+            constraint=models.UniqueConstraint(condition=models.Q(('gpu__isnull', True)), fields=('job', 'node'), name='outside_seat_node_once'),
+        ),
+        migrations.AddIndex(
+            model_name='placement',
+            index=models.Index(fields=['gpu', '-since'], name='placement_gpu'),
+        ),
+        migrations.AddIndex(
+            model_name='placement',
+            index=models.Index(fields=['node', '-since'], name='placement_node'),
+        ),
+        migrations.AddIndex(
+            model_name='placement',
+            index=models.Index(condition=models.Q(('until__isnull', True)), fields=['job'], name='placement_job_open'),
+        ),
+        migrations.AddIndex(
+            model_name='placement',
+            index=models.Index(fields=['until'], name='placement_until'),
+        ),
+        migrations.AddConstraint(
+            model_name='placement',
+            constraint=models.UniqueConstraint(condition=models.Q(('gpu_milli', 1000), ('mig__isnull', True), ('until__isnull', True)), fields=('gpu',), name='gpu_held_whole_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='placement',
+            constraint=models.UniqueConstraint(condition=models.Q(('mig__isnull', False), ('until__isnull', True)), fields=('mig',), name='mig_instance_held_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='placement',
+            constraint=models.CheckConstraint(condition=models.Q(('gpu_milli__gte', 0), ('gpu_milli__lte', 1000)), name='placement_within_one_gpu'),
+        ),
+        migrations.AddConstraint(
+            model_name='plannedjobchange',
+            constraint=models.UniqueConstraint(condition=models.Q(('key', ''), _negated=True), fields=('author', 'key'), name='planned_job_change_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='pool',
+            constraint=models.UniqueConstraint(fields=('cluster', 'name'), name='pool_once_per_cluster'),
+        ),
         migrations.AddConstraint(
             model_name='node',
             constraint=models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('cluster', 'name'), name='node_name_once_per_cluster'),
         ),
         migrations.AddConstraint(
+            model_name='powercap',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='power_cap_ends_after_start'),
+        ),
+        migrations.AddIndex(
+            model_name='prediction',
+            index=models.Index(fields=['-started_at', '-id'], name='prediction_started'),
+        ),
+        migrations.AddIndex(
+            model_name='prediction',
+            index=models.Index(fields=['at'], name='prediction_at'),
+        ),
+        migrations.AddIndex(
+            model_name='prediction',
+            index=models.Index(condition=models.Q(('started_at__isnull', True)), fields=['job'], name='prediction_open'),
+        ),
+        migrations.AddIndex(
+            model_name='promise',
+            index=models.Index(fields=['until'], name='promise_until'),
+        ),
+        migrations.AddConstraint(
+            model_name='promisedseat',
+            constraint=models.UniqueConstraint(condition=models.Q(('gpu_milli', 1000), ('mig__isnull', True)), fields=('gpu',), name='gpu_promised_whole_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='promisedseat',
+            constraint=models.UniqueConstraint(condition=models.Q(('mig__isnull', False)), fields=('mig',), name='mig_instance_promised_once'),
+        ),
+        migrations.AddIndex(
+            model_name='repartition',
+            index=models.Index(fields=['-at'], name='repartition_at'),
+        ),
+        migrations.AddIndex(
+            model_name='replacement',
+            index=models.Index(fields=['job', '-at', '-id'], name='replacement_job'),
+        ),
+        migrations.AddIndex(
+            model_name='replacement',
+            index=models.Index(fields=['at'], name='replacement_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='replacement',
+            constraint=models.UniqueConstraint(condition=models.Q(('over_at__isnull', True)), fields=('job',), name='replacement_one_open_per_job'),
+        ),
+        migrations.AddConstraint(
+            model_name='replacement',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('end', ''), ('over_at__isnull', True)), models.Q(('over_at__isnull', False), models.Q(('end', ''), _negated=True)), _connector='OR'), name='replacement_over_is_whole'),
+        ),
+        migrations.AddConstraint(
+            model_name='replacementstep',
+            constraint=models.UniqueConstraint(fields=('replacement', 'worker'), name='replacement_step_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='savedview',
+            constraint=models.UniqueConstraint(models.F('owner'), models.F('list'), django.db.models.functions.text.Lower('name'), name='saved_view_name_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='savedview',
+            constraint=models.UniqueConstraint(condition=models.Q(('is_default', True)), fields=('owner', 'list'), name='saved_view_one_default'),
+        ),
+        migrations.AddIndex(
+            model_name='scaling',
+            index=models.Index(fields=['job', '-at', '-id'], name='scaling_job'),
+        ),
+        migrations.AddIndex(
+            model_name='scaling',
+            index=models.Index(fields=['at'], name='scaling_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='scaling',
+            constraint=models.UniqueConstraint(condition=models.Q(('over_at__isnull', True)), fields=('job', 'role'), name='scaling_one_open_per_role'),
+        ),
+        migrations.AddConstraint(
+            model_name='scaling',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('end', ''), ('over_at__isnull', True)), models.Q(('over_at__isnull', False), models.Q(('end', ''), _negated=True)), _connector='OR'), name='scaling_over_is_whole'),
+        ),
+        migrations.AddIndex(
+            model_name='schedule',
+            index=models.Index(condition=models.Q(('next_due__isnull', False), ('paused_at__isnull', True)), fields=['next_due'], name='schedule_due'),
+        ),
+        migrations.AddIndex(
+            model_name='schedule',
+            index=models.Index(fields=['quota', '-id'], name='schedule_quota'),
+        ),
+        migrations.AddIndex(
+            model_name='schedulerun',
+            index=models.Index(fields=['at'], name='schedule_run_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='schedulerun',
+            constraint=models.UniqueConstraint(fields=('schedule', 'due_at'), name='schedule_run_once'),
+        ),
+        migrations.AddIndex(
+            model_name='sending',
+            index=models.Index(condition=models.Q(('state', 'waiting')), fields=['due_at', 'id'], name='sending_due'),
+        ),
+        migrations.AddIndex(
+            model_name='sending',
+            index=models.Index(fields=['user', '-id'], name='sending_user'),
+        ),
+        migrations.AddIndex(
+            model_name='simulatedrun',
+            index=models.Index(fields=['cluster', 'due_at'], name='simulated_run_due'),
+        ),
+        migrations.AddIndex(
+            model_name='slurmrun',
+            index=models.Index(fields=['cluster', 'forgotten_at'], name='slurm_run_open'),
+        ),
+        migrations.AddIndex(
+            model_name='submissionkey',
+            index=models.Index(fields=['at'], name='submission_key_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='submissionkey',
+            constraint=models.UniqueConstraint(fields=('user', 'key'), name='submission_key_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='topologylevel',
+            constraint=models.UniqueConstraint(fields=('cluster', 'depth'), name='level_depth_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='topologylevel',
+            constraint=models.UniqueConstraint(fields=('cluster', 'name'), name='level_name_once'),
+        ),
+        migrations.AddConstraint(
             model_name='domain',
             constraint=models.UniqueConstraint(fields=('cluster', 'path'), name='domain_path_once'),
+        ),
+        migrations.AddIndex(
+            model_name='trace',
+            index=models.Index(fields=['-created_at', '-id'], name='trace_created'),
+        ),
+        migrations.AddIndex(
+            model_name='quotareplay',
+            index=models.Index(fields=['change', '-id'], name='quota_replay_of_change'),
+        ),
+        migrations.AddIndex(
+            model_name='quotareplay',
+            index=models.Index(fields=['-asked_at', '-id'], name='quota_replay_asked'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotareplay',
+            constraint=models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'playing'))), fields=('change',), name='quota_replay_one_at_a_time'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotareplay',
+            constraint=models.UniqueConstraint(condition=models.Q(('change__isnull', True), ('state__in', ('waiting', 'playing'))), fields=('asked_by',), name='quota_replay_one_of_a_person'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotareplay',
+            constraint=models.UniqueConstraint(condition=models.Q(('is_long', True), ('state__in', ('waiting', 'playing'))), fields=('is_long',), name='quota_replay_one_long'),
+        ),
+        migrations.AddConstraint(
+            model_name='webhook',
+            constraint=models.CheckConstraint(condition=models.Q(('node__isnull', True), ('person__isnull', True), _connector='XOR'), name='webhook_for_a_node_or_a_person'),
+        ),
+        migrations.AddConstraint(
+            model_name='webhook',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('disabled_at__isnull', False), ('state', 'disabled')), models.Q(models.Q(('state', 'disabled'), _negated=True), ('disabled_at__isnull', True)), _connector='OR'), name='webhook_disabled_has_time'),
+        ),
+        migrations.AddConstraint(
+            model_name='webhook',
+            constraint=models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('person',), name='webhook_one_a_person'),
         ),
         migrations.AddIndex(
             model_name='delivery',
@@ -1117,5 +1758,13 @@ class Migration(TablesAtOnce):
         migrations.AddConstraint(
             model_name='delivery',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('done_at__isnull', True), ('state', 'waiting')), models.Q(models.Q(('state', 'waiting'), _negated=True), ('done_at__isnull', False)), _connector='OR'), name='delivery_done_has_time'),
+        ),
+        migrations.AddIndex(
+            model_name='workerstate',
+            index=models.Index(condition=models.Q(('ready', False)), fields=['since'], name='worker_state_not_ready'),
+        ),
+        migrations.AddConstraint(
+            model_name='workerstate',
+            constraint=models.UniqueConstraint(fields=('attempt', 'role', 'worker'), name='worker_state_once'),
         ),
     ]

@@ -1,6 +1,6 @@
 """The tree, roles, tokens, policies, the ledger, budgets, rate cards and months of charges.
 
-It stands for the migrations of the time before the first release; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -15,23 +15,27 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
-        ("quotas", "0001_tree_roles_and_rates"),
-        ("quotas", "0002_paths_are_lower_case"),
-        ("quotas", "0003_token_lineage"),
-        ("quotas", "0004_there_is_one_top"),
-        ("quotas", "0005_the_ledger"),
-        ("quotas", "0007_policy_of_nodes"),
-        ("quotas", "0008_changes_of_the_tree"),
-        ("quotas", "0009_reservations_and_budgets"),
-        ("quotas", "0010_the_ledger_names_tier_and_pool"),
-        ("quotas", "0011_rate_cards"),
-        ("quotas", "0012_months_of_charges"),
+        ("quotas", "0001_tables"),
+        ("quotas", "0004_reconciliations"),
+        ("quotas", "0005_the_ledger_by_time_and_job"),
+        ("quotas", "0006_month_pages_read_indexes"),
+        ("quotas", "0007_cost_mails"),
+        ("quotas", "0008_cost_exports"),
+        ("quotas", "0009_rate_cards_have_an_author"),
+        ("quotas", "0010_efficiency_of_months"),
+        ("quotas", "0011_sums_of_months"),
+        ("quotas", "0012_exports_of_periods"),
+        ("quotas", "0013_idle_cost_by_day"),
+        ("quotas", "0014_windows_ended_early"),
+        ("quotas", "0015_charged_from_the_start"),
+        ("quotas", "0016_ledger_clock_unseen"),
+        ("quotas", "0017_budgets_untold"),
     ]
 
     initial = True
 
     dependencies = [
-        ('core', '0001_tables'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
@@ -42,6 +46,7 @@ class Migration(TablesAtOnce):
                 ('at', gpufleet.core.times.MomentField()),
                 ('began_at', gpufleet.core.times.MomentField(help_text='Usage before this moment is not in the ledger.')),
                 ('decided_at', gpufleet.core.times.MomentField(help_text='When the class of all that runs was last decided together.')),
+                ('unseen', models.JSONField(default=list, help_text='Clusters that do not answer: what runs there is decided anew when they do.')),
                 ('wanted_types', models.JSONField(default=list, help_text='GPU types that waiting work asks for; * stands for all.')),
             ],
             options={
@@ -71,6 +76,7 @@ class Migration(TablesAtOnce):
                 ('warned_at', gpufleet.core.times.MomentField(blank=True, help_text='In this period.', null=True)),
                 ('stopped_at', gpufleet.core.times.MomentField(blank=True, help_text='Since when it is used up, in this period.', null=True)),
                 ('excepted', models.BooleanField(default=False, help_text='An exception lets work start although it is used up.')),
+                ('untold', models.CharField(blank=True, default='', help_text='What it has turned to, on which nobody has acted yet.', max_length=8)),
                 ('revision', models.PositiveIntegerField(default=1)),
                 ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
             ],
@@ -118,6 +124,80 @@ class Migration(TablesAtOnce):
             },
         ),
         migrations.CreateModel(
+            name='ChargeUse',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('day', models.DateField()),
+                ('job', models.CharField(max_length=24)),
+                ('measured', models.BigIntegerField(help_text='Held on GPUs with readings.')),
+                ('computing', models.BigIntegerField()),
+                ('month', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='uses', to='quotas.chargemonth')),
+            ],
+            options={
+                'db_table': 'charge_use',
+            },
+        ),
+        migrations.CreateModel(
+            name='CostExport',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('first', models.DateField(help_text='The first day that it is of.')),
+                ('last', models.DateField(help_text='The last day that it is of.')),
+                ('format', models.CharField(max_length=12)),
+                ('by', models.CharField(help_text='Of a summary: what it is by.', max_length=80)),
+                ('users', models.BooleanField(default=False, help_text='Whether names of people are in the file.')),
+                ('scope', models.JSONField(help_text='Topmost paths of the tree whose costs are in the file.')),
+                ('asked_name', models.CharField(max_length=160)),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('writing', 'Writing'), ('done', 'Ready'), ('failed', 'Failed'), ('expired', 'Expired')], default='waiting', max_length=10)),
+                ('lines', models.PositiveBigIntegerField(default=0, help_text='Written so far.')),
+                ('of_lines', models.PositiveBigIntegerField(default=0)),
+                ('size', models.PositiveBigIntegerField(default=0, help_text='Bytes of the file.')),
+                ('fault', models.CharField(blank=True, max_length=300)),
+                ('asked_at', gpufleet.core.times.MomentField()),
+                ('seen_at', gpufleet.core.times.MomentField(help_text='When it last went on.')),
+                ('ended_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('expires_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('asked_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'cost_export',
+            },
+        ),
+        migrations.CreateModel(
+            name='CostMail',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('day', models.PositiveSmallIntegerField(default=3, help_text='Of the month after, at 06:00 UTC.')),
+                ('author_name', models.CharField(max_length=160)),
+                ('created_at', gpufleet.core.times.MomentField()),
+                ('removed_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('people', models.ManyToManyField(related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'cost_mail',
+            },
+        ),
+        migrations.CreateModel(
+            name='CostMailing',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('first', models.DateField(help_text='The month that it is of.')),
+                ('state', models.CharField(choices=[('waiting', 'Waiting'), ('sent', 'Sent'), ('failed', 'Given up')], default='waiting', max_length=10)),
+                ('attempts', models.PositiveIntegerField(default=0)),
+                ('made_at', gpufleet.core.times.MomentField()),
+                ('due_at', gpufleet.core.times.MomentField(help_text='Not sent before. Whoever sends it moves this on first, so that nobody else does meanwhile.')),
+                ('done_at', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('fault', models.CharField(blank=True, max_length=300)),
+                ('mail', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='mailings', to='quotas.costmail')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'db_table': 'cost_mailing',
+            },
+        ),
+        migrations.CreateModel(
             name='QuotaNode',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -144,7 +224,6 @@ class Migration(TablesAtOnce):
             options={
                 'db_table': 'quota_node',
                 'ordering': ['path'],
-                'constraints': [models.UniqueConstraint(fields=('parent', 'name'), name='quota_name_once_per_parent'), models.UniqueConstraint(condition=models.Q(('parent__isnull', True)), fields=('depth',), name='quota_one_top'), models.CheckConstraint(condition=models.Q(('path', django.db.models.functions.text.Lower('path'))), name='quota_path_is_lower_case')],
             },
         ),
         migrations.CreateModel(
@@ -178,7 +257,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'quota_change',
-                'indexes': [models.Index(fields=['-changed_at', '-id'], name='quota_change_changed'), models.Index(condition=models.Q(('state', 'scheduled')), fields=['apply_at'], name='quota_change_due')],
             },
         ),
         migrations.CreateModel(
@@ -215,9 +293,12 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'ledger_entry',
-                'indexes': [models.Index(fields=['attempt'], name='ledger_attempt'), models.Index(fields=['quota', 'since'], name='ledger_quota'), models.Index(fields=['until'], name='ledger_until'), models.Index(condition=models.Q(('until__isnull', True)), fields=['id'], name='ledger_open')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('until__isnull', True)), fields=('attempt', 'role', 'worker', 'gpu_type'), name='ledger_one_open_per_worker'), models.CheckConstraint(condition=models.Q(('until__isnull', True), ('until__gte', models.F('since')), _connector='OR'), name='ledger_ends_after_its_start')],
             },
+        ),
+        migrations.AddField(
+            model_name='costmail',
+            name='node',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='quotas.quotanode'),
         ),
         migrations.CreateModel(
             name='ChargeLine',
@@ -245,11 +326,11 @@ class Migration(TablesAtOnce):
                 ('effective_nanos', models.BigIntegerField()),
                 ('corrects', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='corrections', to='quotas.chargemonth')),
                 ('month', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='lines', to='quotas.chargemonth')),
+                ('use', models.ForeignObject(from_fields=('month', 'day', 'job'), null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='quotas.chargeuse', to_fields=('month', 'day', 'job'))),
                 ('quota', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='quotas.quotanode')),
             ],
             options={
                 'db_table': 'charge_line',
-                'indexes': [models.Index(fields=['month', 'day'], name='charge_line_day'), models.Index(fields=['month', 'quota_path'], name='charge_line_quota'), models.Index(condition=models.Q(('corrects__isnull', False)), fields=['corrects'], name='charge_line_corrects')],
             },
         ),
         migrations.AddField(
@@ -270,7 +351,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'quota_share',
-                'constraints': [models.UniqueConstraint(fields=('node', 'gpu_type'), name='quota_share_once_per_type')],
             },
         ),
         migrations.CreateModel(
@@ -284,7 +364,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'quota_version',
-                'indexes': [models.Index(fields=['node', '-at', '-id'], name='quota_version_of_node')],
             },
         ),
         migrations.CreateModel(
@@ -304,12 +383,11 @@ class Migration(TablesAtOnce):
                 ('approved_name', models.CharField(blank=True, max_length=160)),
                 ('approved_at', gpufleet.core.times.MomentField(blank=True, null=True)),
                 ('revision', models.PositiveIntegerField(default=1)),
+                ('author', models.ForeignKey(help_text='Who wrote its prices last.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('replaces', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='replaced_by', to='quotas.ratecard')),
             ],
             options={
                 'db_table': 'rate_card',
-                'indexes': [models.Index(fields=['state', 'valid_from'], name='rate_card_state')],
-                'constraints': [models.CheckConstraint(condition=models.Q(('valid_to__isnull', True), ('valid_to__gt', models.F('valid_from')), _connector='OR'), name='rate_card_ends_after_start'), models.UniqueConstraint(condition=models.Q(('state', 'active')), fields=('valid_from',), name='rate_card_once_per_moment')],
             },
         ),
         migrations.CreateModel(
@@ -327,7 +405,29 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'rate_line',
-                'constraints': [models.UniqueConstraint(fields=('card', 'gpu_type', 'share_class', 'tier', 'pool'), name='rate_line_once'), models.CheckConstraint(condition=models.Q(('discount_ppm__lte', 1000000)), name='rate_line_discount')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Reconciliation',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(max_length=24, unique=True)),
+                ('reference', models.CharField(help_text="The supplier's number of the invoice.", max_length=80)),
+                ('currency', models.CharField(max_length=3)),
+                ('amount_nanos', models.BigIntegerField()),
+                ('fees_nanos', models.BigIntegerField(default=0, help_text='Taxes and fees in the amount.')),
+                ('basis', models.CharField(help_text='The price of the rate card that it was held against: contracted or list.', max_length=10)),
+                ('lines', models.JSONField(default=list, help_text='What the invoice says of each GPU type: hours and unit price.')),
+                ('steps', models.JSONField(help_text='The variance table, as it was then.')),
+                ('left_nanos', models.BigIntegerField(help_text='What nothing explains.')),
+                ('note', models.CharField(blank=True, max_length=280)),
+                ('closed_digest', models.CharField(blank=True, help_text='Of the closed month; empty while it was an estimate.', max_length=64)),
+                ('author_name', models.CharField(max_length=160)),
+                ('created_at', gpufleet.core.times.MomentField()),
+                ('month', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reconciliations', to='quotas.chargemonth')),
+            ],
+            options={
+                'db_table': 'charge_reconciliation',
             },
         ),
         migrations.CreateModel(
@@ -364,8 +464,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'reservation',
-                'indexes': [models.Index(fields=['state', 'gpu_type'], name='reservation_state')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('job_class', ''), ('quota__isnull', False)), models.Q(('quota__isnull', True), models.Q(('job_class', ''), _negated=True)), _connector='OR'), name='reservation_owner'), models.CheckConstraint(condition=models.Q(('gpus_milli__gt', 0)), name='reservation_has_gpus'), models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='reservation_ends_after_start')],
             },
         ),
         migrations.CreateModel(
@@ -382,7 +480,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'role_binding',
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('group', ''), ('user__isnull', False)), models.Q(('user__isnull', True), models.Q(('group', ''), _negated=True)), _connector='OR'), name='role_for_user_or_group'), models.UniqueConstraint(condition=models.Q(('user__isnull', False)), fields=('user', 'role', 'node'), name='role_once_per_user'), models.UniqueConstraint(condition=models.Q(('group', ''), _negated=True), fields=('group', 'role', 'node'), name='role_once_per_group')],
             },
         ),
         migrations.CreateModel(
@@ -404,7 +501,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'service_token',
-                'constraints': [models.CheckConstraint(condition=models.Q(('expires_at__gt', models.F('created_at'))), name='token_expires_after_creation')],
             },
         ),
         migrations.CreateModel(
@@ -418,12 +514,11 @@ class Migration(TablesAtOnce):
                 ('missing_milli', models.PositiveBigIntegerField(default=0, help_text='GPUs that no job could be asked for when it was cleared.')),
                 ('claimed_at', gpufleet.core.times.MomentField(blank=True, help_text='When a job that may use it was seen; only where unused windows are released.', null=True)),
                 ('released_at', gpufleet.core.times.MomentField(blank=True, help_text='Since when it holds nothing, as nobody had claimed it.', null=True)),
+                ('ended_early', models.BooleanField(default=False, help_text='Somebody ended this one of a rule; an approval does not resume it.')),
                 ('reservation', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='windows', to='quotas.reservation')),
             ],
             options={
                 'db_table': 'reservation_window',
-                'indexes': [models.Index(fields=['starts_at'], name='window_start'), models.Index(condition=models.Q(('released_at__isnull', True)), fields=['ends_at'], name='window_end')],
-                'constraints': [models.UniqueConstraint(fields=('reservation', 'starts_at'), name='window_once_per_start'), models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gte', models.F('starts_at')), _connector='OR'), name='window_ends_after_start')],
             },
         ),
         migrations.CreateModel(
@@ -441,6 +536,22 @@ class Migration(TablesAtOnce):
             },
         ),
         migrations.CreateModel(
+            name='ChargeIdleDay',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('day', models.DateField()),
+                ('gpu_type', models.CharField(max_length=60)),
+                ('cause', models.CharField(max_length=12)),
+                ('milli_millis', models.BigIntegerField()),
+                ('effective_nanos', models.BigIntegerField()),
+                ('month', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='idle_days', to='quotas.chargemonth')),
+            ],
+            options={
+                'db_table': 'charge_idle_day',
+                'constraints': [models.UniqueConstraint(fields=('month', 'day', 'gpu_type', 'cause'), name='charge_idle_day_once')],
+            },
+        ),
+        migrations.CreateModel(
             name='ChargeIdle',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -455,6 +566,117 @@ class Migration(TablesAtOnce):
                 'constraints': [models.UniqueConstraint(fields=('month', 'gpu_type', 'cause'), name='charge_idle_once')],
             },
         ),
+        migrations.CreateModel(
+            name='ChargeSum',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('by', models.CharField(help_text='The column of a line.', max_length=12)),
+                ('key', models.CharField(blank=True, help_text='What lines have in that column.', max_length=500)),
+                ('share_class', models.CharField(max_length=10)),
+                ('lines', models.PositiveBigIntegerField()),
+                ('milli_millis', models.BigIntegerField()),
+                ('borrowed', models.BigIntegerField(help_text='Of the use, what was borrowed.')),
+                ('list_nanos', models.BigIntegerField()),
+                ('contracted_nanos', models.BigIntegerField()),
+                ('effective_nanos', models.BigIntegerField()),
+                ('unpriced', models.BigIntegerField(help_text='Of the use, what no price held for.')),
+                ('measured', models.BigIntegerField(help_text='Of the use, what has telemetry.')),
+                ('computing', models.BigIntegerField(help_text='Of that, what computed.')),
+                ('month', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sums', to='quotas.chargemonth')),
+            ],
+            options={
+                'db_table': 'charge_sum',
+                'constraints': [models.UniqueConstraint(fields=('month', 'by', 'key', 'share_class'), name='charge_sum_once')],
+            },
+        ),
+        migrations.AddConstraint(
+            model_name='chargeuse',
+            constraint=models.UniqueConstraint(fields=('month', 'day', 'job'), name='charge_use_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='chargeuse',
+            constraint=models.CheckConstraint(condition=models.Q(('computing__gte', 0), ('measured__gt', 0)), name='charge_use_measured'),
+        ),
+        migrations.AddIndex(
+            model_name='costexport',
+            index=models.Index(fields=['asked_by', '-id'], name='cost_export_of_person'),
+        ),
+        migrations.AddIndex(
+            model_name='costexport',
+            index=models.Index(condition=models.Q(('state', 'done')), fields=['expires_at'], name='cost_export_expires'),
+        ),
+        migrations.AddIndex(
+            model_name='costmailing',
+            index=models.Index(condition=models.Q(('state', 'waiting')), fields=['due_at'], name='cost_mailing_due'),
+        ),
+        migrations.AddConstraint(
+            model_name='costmailing',
+            constraint=models.UniqueConstraint(fields=('mail', 'user', 'first'), name='cost_mailing_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotanode',
+            constraint=models.UniqueConstraint(fields=('parent', 'name'), name='quota_name_once_per_parent'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotanode',
+            constraint=models.UniqueConstraint(condition=models.Q(('parent__isnull', True)), fields=('depth',), name='quota_one_top'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotanode',
+            constraint=models.CheckConstraint(condition=models.Q(('path', django.db.models.functions.text.Lower('path'))), name='quota_path_is_lower_case'),
+        ),
+        migrations.AddIndex(
+            model_name='quotachange',
+            index=models.Index(fields=['-changed_at', '-id'], name='quota_change_changed'),
+        ),
+        migrations.AddIndex(
+            model_name='quotachange',
+            index=models.Index(condition=models.Q(('state', 'scheduled')), fields=['apply_at'], name='quota_change_due'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(fields=['attempt'], name='ledger_attempt'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(fields=['quota', 'since'], name='ledger_quota'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(fields=['until'], name='ledger_until'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(fields=['since', 'id'], name='ledger_since'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(fields=['job'], name='ledger_job'),
+        ),
+        migrations.AddIndex(
+            model_name='ledgerentry',
+            index=models.Index(condition=models.Q(('until__isnull', True)), fields=['id'], name='ledger_open'),
+        ),
+        migrations.AddConstraint(
+            model_name='ledgerentry',
+            constraint=models.UniqueConstraint(condition=models.Q(('until__isnull', True)), fields=('attempt', 'role', 'worker', 'gpu_type'), name='ledger_one_open_per_worker'),
+        ),
+        migrations.AddConstraint(
+            model_name='ledgerentry',
+            constraint=models.CheckConstraint(condition=models.Q(('until__isnull', True), ('until__gte', models.F('since')), _connector='OR'), name='ledger_ends_after_its_start'),
+        ),
+        migrations.AddIndex(
+            model_name='chargeline',
+            index=models.Index(fields=['month', 'day', 'share_class', 'quota_path', 'effective_nanos'], name='charge_line_by_day'),
+        ),
+        migrations.AddIndex(
+            model_name='chargeline',
+            index=models.Index(fields=['month', 'quota_path', 'share_class', 'card', 'milli_millis', 'list_nanos', 'contracted_nanos', 'effective_nanos'], name='charge_line_by_quota'),
+        ),
+        migrations.AddIndex(
+            model_name='chargeline',
+            index=models.Index(condition=models.Q(('corrects__isnull', False)), fields=['corrects'], name='charge_line_corrects'),
+        ),
         migrations.AddIndex(
             model_name='budget',
             index=models.Index(condition=models.Q(('removed_at__isnull', True), ('stopped_at__isnull', False)), fields=['stopped_at'], name='budget_stopped'),
@@ -466,5 +688,81 @@ class Migration(TablesAtOnce):
         migrations.AddConstraint(
             model_name='budget',
             constraint=models.CheckConstraint(condition=models.Q(models.Q(('ends_at__gt', models.F('starts_at')), ('period', 'custom'), ('starts_at__isnull', False)), models.Q(('period', 'custom'), _negated=True), _connector='OR'), name='budget_custom_times'),
+        ),
+        migrations.AddConstraint(
+            model_name='quotashare',
+            constraint=models.UniqueConstraint(fields=('node', 'gpu_type'), name='quota_share_once_per_type'),
+        ),
+        migrations.AddIndex(
+            model_name='quotaversion',
+            index=models.Index(fields=['node', '-at', '-id'], name='quota_version_of_node'),
+        ),
+        migrations.AddIndex(
+            model_name='ratecard',
+            index=models.Index(fields=['state', 'valid_from'], name='rate_card_state'),
+        ),
+        migrations.AddConstraint(
+            model_name='ratecard',
+            constraint=models.CheckConstraint(condition=models.Q(('valid_to__isnull', True), ('valid_to__gt', models.F('valid_from')), _connector='OR'), name='rate_card_ends_after_start'),
+        ),
+        migrations.AddConstraint(
+            model_name='ratecard',
+            constraint=models.UniqueConstraint(condition=models.Q(('state', 'active')), fields=('valid_from',), name='rate_card_once_per_moment'),
+        ),
+        migrations.AddConstraint(
+            model_name='rateline',
+            constraint=models.UniqueConstraint(fields=('card', 'gpu_type', 'share_class', 'tier', 'pool'), name='rate_line_once'),
+        ),
+        migrations.AddConstraint(
+            model_name='rateline',
+            constraint=models.CheckConstraint(condition=models.Q(('discount_ppm__lte', 1000000)), name='rate_line_discount'),
+        ),
+        migrations.AddIndex(
+            model_name='reservation',
+            index=models.Index(fields=['state', 'gpu_type'], name='reservation_state'),
+        ),
+        migrations.AddConstraint(
+            model_name='reservation',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('job_class', ''), ('quota__isnull', False)), models.Q(('quota__isnull', True), models.Q(('job_class', ''), _negated=True)), _connector='OR'), name='reservation_owner'),
+        ),
+        migrations.AddConstraint(
+            model_name='reservation',
+            constraint=models.CheckConstraint(condition=models.Q(('gpus_milli__gt', 0)), name='reservation_has_gpus'),
+        ),
+        migrations.AddConstraint(
+            model_name='reservation',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='reservation_ends_after_start'),
+        ),
+        migrations.AddConstraint(
+            model_name='rolebinding',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('group', ''), ('user__isnull', False)), models.Q(('user__isnull', True), models.Q(('group', ''), _negated=True)), _connector='OR'), name='role_for_user_or_group'),
+        ),
+        migrations.AddConstraint(
+            model_name='rolebinding',
+            constraint=models.UniqueConstraint(condition=models.Q(('user__isnull', False)), fields=('user', 'role', 'node'), name='role_once_per_user'),
+        ),
+        migrations.AddConstraint(
+            model_name='rolebinding',
+            constraint=models.UniqueConstraint(condition=models.Q(('group', ''), _negated=True), fields=('group', 'role', 'node'), name='role_once_per_group'),
+        ),
+        migrations.AddConstraint(
+            model_name='servicetoken',
+            constraint=models.CheckConstraint(condition=models.Q(('expires_at__gt', models.F('created_at'))), name='token_expires_after_creation'),
+        ),
+        migrations.AddIndex(
+            model_name='window',
+            index=models.Index(fields=['starts_at'], name='window_start'),
+        ),
+        migrations.AddIndex(
+            model_name='window',
+            index=models.Index(condition=models.Q(('released_at__isnull', True)), fields=['ends_at'], name='window_end'),
+        ),
+        migrations.AddConstraint(
+            model_name='window',
+            constraint=models.UniqueConstraint(fields=('reservation', 'starts_at'), name='window_once_per_start'),
+        ),
+        migrations.AddConstraint(
+            model_name='window',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at__isnull', True), ('ends_at__gte', models.F('starts_at')), _connector='OR'), name='window_ends_after_start'),
         ),
     ]

@@ -1,6 +1,6 @@
 """People, their sessions, the audit log and how far background work has come.
 
-It stands for the migrations of the time before the first release; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
 """
 
 import django.contrib.auth.models
@@ -17,9 +17,8 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
-        ("core", "0001_people_audit_and_feed"),
-        ("core", "0003_progress"),
-        ("core", "0004_audit_keeps_the_node"),
+        ("core", "0001_tables"),
+        ("core", "0003_home_order"),
     ]
 
     initial = True
@@ -66,6 +65,7 @@ class Migration(TablesAtOnce):
                 ('public_id', models.CharField(max_length=24, unique=True)),
                 ('display_name', models.CharField(blank=True, max_length=120)),
                 ('clock_utc', models.BooleanField(default=False, help_text="Show times in UTC rather than in the browser's zone.")),
+                ('home_order', models.JSONField(blank=True, default=dict, help_text='The two columns of each page of Home.')),
                 ('groups', models.ManyToManyField(blank=True, help_text='The groups this user belongs to. A user will get all permissions granted to each of their groups.', related_name='user_set', related_query_name='user', to='auth.group', verbose_name='groups')),
                 ('user_permissions', models.ManyToManyField(blank=True, help_text='Specific permissions for this user.', related_name='user_set', related_query_name='user', to='auth.permission', verbose_name='user permissions')),
             ],

@@ -1,6 +1,6 @@
 """Telemetry, idle time, health, alerts, the gap, fragmentation and Prometheus servers.
 
-It stands for the migrations of the time before the first release; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -14,25 +14,44 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
-        ("dashboards", "0001_telemetry"),
-        ("dashboards", "0002_telemetry_minute"),
-        ("dashboards", "0003_idle"),
-        ("dashboards", "0004_health_and_alerts"),
-        ("dashboards", "0006_telemetry_store"),
-        ("dashboards", "0007_gap"),
-        ("dashboards", "0008_prometheus_server"),
-        ("dashboards", "0009_fragmentation"),
+        ("dashboards", "0001_tables"),
+        ("dashboards", "0003_gap_parts_of_nobody_are_once"),
+        ("dashboards", "0004_costs_that_rise"),
+        ("dashboards", "0005_operations_of_a_step"),
+        ("dashboards", "0007_the_newest_gap_by_gpu"),
+        ("dashboards", "0008_kernel_logs_read"),
+        ("dashboards", "0009_xids_are_remembered_by_gpu"),
+        ("dashboards", "0010_idle_time_that_was_read"),
+        ("dashboards", "0011_least_idle_share_of_a_reclaim"),
+        ("dashboards", "0012_each_incident_is_told"),
+        ("dashboards", "0013_weak_signal_by_gpu"),
+        ("dashboards", "0014_network_and_pcie_links"),
+        ("dashboards", "0015_sign_in_of_prometheus_servers"),
+        ("dashboards", "0016_faults_of_idle_episodes"),
+        ("dashboards", "0017_service_levels"),
+        ("dashboards", "0018_phases_of_runs"),
     ]
 
     initial = True
 
     dependencies = [
-        ('core', '0001_tables'),
-        ('quotas', '0001_tables'),
-        ('scheduler', '0001_tables'),
+        ('quotas', '0001_all_tables'),
+        ('scheduler', '0001_all_tables'),
+        migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
     operations = [
+        migrations.CreateModel(
+            name='GapNewest',
+            fields=[
+                ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ('at', gpufleet.core.times.MomentField()),
+                ('pieces', models.BinaryField(help_text='Compressed uint64 columns: part, GPU, job (0: none) and milli-GPU.')),
+            ],
+            options={
+                'db_table': 'gap_newest',
+            },
+        ),
         migrations.CreateModel(
             name='HealthFrame',
             fields=[
@@ -43,6 +62,8 @@ class Migration(TablesAtOnce):
                 ('devices', models.BinaryField(help_text="uint64, packed: a GPU's key doubled, a node's key doubled and one.")),
                 ('last', models.BinaryField(help_text='uint32 by signal and device, packed; the largest value: not read.')),
                 ('sums', models.BinaryField(help_text='As `last`: of the running five minutes.')),
+                ('logs', models.JSONField(default=list, help_text='Boots whose kernel log was read, with the number of the newest record; the last one read last.')),
+                ('slow_nics', models.JSONField(default=dict, help_text='Gb/s by node and network port, of those below their nominal speed.')),
             ],
             options={
                 'db_table': 'health_frame',
@@ -100,6 +121,7 @@ class Migration(TablesAtOnce):
                 ('warn_minutes', models.PositiveIntegerField(blank=True, null=True)),
                 ('warn_again_minutes', models.PositiveIntegerField(blank=True, null=True)),
                 ('reclaim_minutes', models.PositiveIntegerField(blank=True, null=True)),
+                ('reclaim_share_percent', models.PositiveSmallIntegerField(default=50, help_text='A job is reclaimed only while at least this share of its GPUs is idle.')),
                 ('hold_after', models.BooleanField(default=False, help_text='A reclaimed job is held until its owner releases it.')),
                 ('weekdays', models.JSONField(default=list, help_text='0 is Monday. Steps are taken on these days; empty: on all.')),
                 ('hours_from', models.PositiveSmallIntegerField(blank=True, help_text='Minutes after midnight, in the zone.', null=True)),
@@ -119,6 +141,8 @@ class Migration(TablesAtOnce):
                 ('at', gpufleet.core.times.MomentField(help_text='The newest look.')),
                 ('ranks', models.PositiveIntegerField()),
                 ('figures', models.BinaryField(help_text='float32: looks by ranks, seconds a step, the newest look last; NaN: not reported.')),
+                ('flops', models.FloatField(help_text='Operations of one step of the whole job, where a rank told them.', null=True)),
+                ('precision', models.CharField(blank=True, help_text='Of those operations: bf16, fp8 and so on.', max_length=8)),
             ],
             options={
                 'db_table': 'step_look',
@@ -137,6 +161,7 @@ class Migration(TablesAtOnce):
                 ('temperature_c', models.BinaryField()),
                 ('tensor_active', models.BinaryField(default=b'', help_text='Empty where the source has no such counter; likewise `dram_active`.')),
                 ('dram_active', models.BinaryField(default=b'')),
+                ('weak_ids', models.BinaryField(default=b'', help_text="Keys of GPUs whose SM activity is the driver's utilization. Not told: all, or none.")),
             ],
             options={
                 'db_table': 'telemetry_frame',
@@ -167,9 +192,10 @@ class Migration(TablesAtOnce):
                 ('public_id', models.CharField(max_length=24, unique=True)),
                 ('name', models.CharField(max_length=80)),
                 ('figure', models.CharField(max_length=24)),
-                ('subject', models.CharField(blank=True, help_text='A GPU type, class, team, pool or cluster; * is each of them; empty: the whole.', max_length=400)),
+                ('subject', models.CharField(blank=True, help_text='A GPU type, class, team, pool, node or cluster; * is each of them; empty: the whole.', max_length=400)),
                 ('threshold', models.FloatField()),
                 ('clear_at', models.FloatField()),
+                ('floor', models.FloatField(default=0, help_text='Of a rise of costs: smaller amounts a week do not count.')),
                 ('for_minutes', models.PositiveIntegerField(default=5)),
                 ('severity', models.CharField(choices=[('info', 'Info'), ('warning', 'Warning'), ('critical', 'Critical')], default='warning', max_length=10)),
                 ('told', models.JSONField(default=list, help_text='Roles on the whole fleet whose people are told: operator, finance, quota_admin, superuser.')),
@@ -246,11 +272,13 @@ class Migration(TablesAtOnce):
                 ('activity_centi', models.PositiveIntegerField(help_text='Mean SM activity of the idle GPUs over the window, in hundredths of a percent.')),
                 ('started_at', gpufleet.core.times.MomentField()),
                 ('seen_at', gpufleet.core.times.MomentField(help_text='Until when readings show it. What is later is not counted.')),
+                ('idle_millis', models.BigIntegerField(default=0, help_text='Milliseconds that readings show it idle. The steps of a policy go by them.')),
                 ('ended_at', gpufleet.core.times.MomentField(blank=True, null=True)),
                 ('end_reason', models.CharField(blank=True, max_length=200)),
                 ('wasted_milli_millis', models.BigIntegerField(default=0, help_text='Milli-GPU times milliseconds.')),
                 ('stage', models.CharField(choices=[('open', 'Open'), ('notified', 'Notified'), ('warned', 'Warned'), ('warned_again', 'Warned twice'), ('reclaiming', 'Reclaiming'), ('reclaimed', 'Reclaimed')], default='open', max_length=14)),
                 ('stage_at', gpufleet.core.times.MomentField()),
+                ('fault', models.CharField(blank=True, help_text='Why the last round could not go on with it; empty where it could.', max_length=300)),
                 ('snoozed_until', gpufleet.core.times.MomentField(blank=True, null=True)),
                 ('snoozes', models.PositiveSmallIntegerField(default=0)),
                 ('reclaimed_at', gpufleet.core.times.MomentField(blank=True, null=True)),
@@ -262,8 +290,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'idle_episode',
-                'indexes': [models.Index(fields=['-started_at'], name='idle_started'), models.Index(fields=['job', '-started_at'], name='idle_job'), models.Index(fields=['ended_at'], name='idle_ended')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('attempt',), name='idle_one_open_per_attempt')],
             },
         ),
         migrations.CreateModel(
@@ -281,7 +307,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'idle_exemption',
-                'constraints': [models.CheckConstraint(condition=models.Q(('node__isnull', True), ('job__isnull', True), _connector='XOR'), name='idle_exemption_of_one')],
             },
         ),
         migrations.CreateModel(
@@ -296,7 +321,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'idle_step',
-                'indexes': [models.Index(fields=['episode', 'at', 'id'], name='idle_step_episode')],
             },
         ),
         migrations.CreateModel(
@@ -319,8 +343,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'incident',
-                'indexes': [models.Index(fields=['-opened_at'], name='incident_opened'), models.Index(fields=['node', '-opened_at'], name='incident_node')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('closed_at__isnull', True)), fields=('node',), name='incident_one_open_per_node')],
             },
         ),
         migrations.CreateModel(
@@ -340,8 +362,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'health_finding',
-                'indexes': [models.Index(fields=['node', '-since'], name='finding_node')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('cleared_at__isnull', True)), fields=('rule', 'device'), name='finding_one_open')],
             },
         ),
         migrations.CreateModel(
@@ -357,7 +377,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'incident_step',
-                'indexes': [models.Index(fields=['incident', 'at', 'id'], name='incident_step_at')],
             },
         ),
         migrations.CreateModel(
@@ -386,8 +405,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'node_sample',
-                'indexes': [models.Index(fields=['at'], name='node_sample_at')],
-                'constraints': [models.UniqueConstraint(fields=('node', 'at'), name='node_sample_once')],
             },
         ),
         migrations.CreateModel(
@@ -398,6 +415,11 @@ class Migration(TablesAtOnce):
                 ('name', models.CharField(max_length=80)),
                 ('url', models.CharField(max_length=500)),
                 ('enabled', models.BooleanField(default=True)),
+                ('for_services', models.BooleanField(default=False, help_text='Whether it is asked queries that owners of inference jobs write.')),
+                ('sign_in', models.CharField(choices=[('none', 'Without signing in'), ('basic', 'User name and password'), ('bearer', 'Bearer token')], default='none', max_length=8)),
+                ('username', models.CharField(blank=True, max_length=200)),
+                ('sealed', models.TextField(blank=True, help_text="The password or token, encrypted with the installation's key.")),
+                ('tenant', models.CharField(blank=True, help_text='Whose series are asked for, where a server keeps those of several.', max_length=200)),
                 ('revision', models.PositiveIntegerField(default=1)),
                 ('changed_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
                 ('changed_by', models.CharField(blank=True, max_length=160)),
@@ -408,11 +430,91 @@ class Migration(TablesAtOnce):
                 ('gpus', models.PositiveIntegerField(default=0, help_text='How many known GPUs the last answer had.')),
                 ('duration_ms', models.PositiveIntegerField(default=0)),
                 ('oddities', models.JSONField(default=dict, help_text='How often each oddity was met since the server was added.')),
-                ('xids', models.JSONField(default=dict, help_text='The last XID of each GPU, by UUID, so that each counts once.')),
             ],
             options={
                 'db_table': 'prometheus_server',
                 'constraints': [models.UniqueConstraint(condition=models.Q(('removed_at__isnull', True)), fields=('name',), name='prometheus_server_named_once')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RunLearned',
+            fields=[
+                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='learned', serialize=False, to='scheduler.attempt')),
+                ('template', models.CharField(help_text='As in the job.', max_length=60)),
+                ('since', gpufleet.core.times.MomentField(help_text='When it ran; minutes count from there.')),
+                ('due_at', gpufleet.core.times.MomentField(help_text='When it is looked at next; null: never again.', null=True)),
+                ('looked_at', gpufleet.core.times.MomentField(null=True)),
+                ('minutes', models.PositiveIntegerField(default=0)),
+                ('read', models.PositiveIntegerField(default=0, help_text='Minutes in which SM activity was read.')),
+                ('is_weak', models.BooleanField(default=False, help_text="A GPU had only the driver's utilization, of which no phases are told.")),
+                ('level', models.FloatField(null=True)),
+                ('period', models.FloatField(null=True)),
+                ('parts', models.JSONField(default=list, help_text='[phase, first minute, minutes, seconds, level of each counter] of each part.')),
+                ('sums', models.JSONField(default=dict, help_text='By phase: [seconds, level of each counter], for figures about many templates.')),
+            ],
+            options={
+                'db_table': 'run_learned',
+                'indexes': [models.Index(fields=['template', '-since'], name='run_learned_template'), models.Index(condition=models.Q(('due_at__isnull', False)), fields=['due_at'], name='run_learned_due'), models.Index(fields=['since'], name='run_learned_since')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ServiceBreach',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('since', gpufleet.core.times.MomentField()),
+                ('until', gpufleet.core.times.MomentField(blank=True, null=True)),
+                ('end', models.CharField(blank=True, choices=[('met', 'Objective met'), ('ended', 'The job ended'), ('unread', 'No reading'), ('removed', 'Objective changed or removed')], max_length=8)),
+                ('objective_ms', models.PositiveIntegerField()),
+                ('worst_ms', models.FloatField()),
+                ('cause', models.CharField(choices=[('capacity', 'Missing capacity'), ('co_tenant', 'Co-tenant'), ('unknown', 'Unknown')], default='unknown', max_length=10)),
+                ('said', models.CharField(blank=True, help_text='The cause in words. It may name jobs of others.', max_length=400)),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='service_breaches', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'service_breach',
+            },
+        ),
+        migrations.CreateModel(
+            name='ServiceLevel',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('title', models.CharField(help_text='What the latency is: p99 latency, time to first token.', max_length=40)),
+                ('latency', models.CharField(help_text='PromQL that gives seconds.', max_length=1000)),
+                ('objective_ms', models.PositiveIntegerField()),
+                ('rate', models.CharField(blank=True, help_text='PromQL that gives requests a second.', max_length=1000)),
+                ('wanted', models.CharField(blank=True, help_text='PromQL that gives replicas.', max_length=1000)),
+                ('revision', models.PositiveIntegerField(default=1)),
+                ('changed_at', gpufleet.core.times.MomentField(default=gpufleet.core.times.now)),
+                ('changed_by', models.CharField(blank=True, max_length=160)),
+                ('looked_at', gpufleet.core.times.MomentField(blank=True, help_text='When it was asked for last.', null=True)),
+                ('read_at', gpufleet.core.times.MomentField(blank=True, help_text='When its latency was read last.', null=True)),
+                ('latency_ms', models.FloatField(blank=True, null=True)),
+                ('requests', models.FloatField(blank=True, null=True)),
+                ('replicas_wanted', models.FloatField(blank=True, null=True)),
+                ('replicas', models.PositiveIntegerField(default=0)),
+                ('faults', models.JSONField(default=dict)),
+                ('over', models.PositiveSmallIntegerField(default=0, help_text='Rounds in a row over the objective, as far as they matter.')),
+                ('calm', models.PositiveSmallIntegerField(default=0, help_text='Rounds in a row within it.')),
+                ('job', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='service_level', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'service_level',
+            },
+        ),
+        migrations.CreateModel(
+            name='ServiceSample',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', gpufleet.core.times.MomentField()),
+                ('objective_ms', models.PositiveIntegerField()),
+                ('latency_ms', models.FloatField(blank=True, null=True)),
+                ('requests', models.FloatField(blank=True, null=True)),
+                ('replicas_wanted', models.FloatField(blank=True, null=True)),
+                ('replicas', models.PositiveIntegerField(default=0)),
+                ('job', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='service_samples', to='scheduler.job')),
+            ],
+            options={
+                'db_table': 'service_sample',
             },
         ),
         migrations.CreateModel(
@@ -452,8 +554,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'straggler',
-                'indexes': [models.Index(fields=['-since'], name='straggler_since')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('attempt', 'gpu'), name='straggler_one_open')],
             },
         ),
         migrations.CreateModel(
@@ -479,8 +579,6 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'telemetry_minute',
-                'indexes': [models.Index(fields=['at'], name='telemetry_minute_at'), models.Index(condition=models.Q(('is_rolled', False)), fields=['at'], name='telemetry_minute_open')],
-                'constraints': [models.UniqueConstraint(fields=('cluster', 'at'), name='telemetry_minute_once')],
             },
         ),
         migrations.CreateModel(
@@ -521,7 +619,7 @@ class Migration(TablesAtOnce):
             ],
             options={
                 'db_table': 'gap_part',
-                'constraints': [models.UniqueConstraint(fields=('cause', 'gpu_type', 'pool', 'job_class', 'quota'), name='gap_part_once', nulls_distinct=False)],
+                'constraints': [models.UniqueConstraint(fields=('cause', 'gpu_type', 'pool', 'job_class', 'quota'), name='gap_part_of_quota_once'), models.UniqueConstraint(condition=models.Q(('quota__isnull', True)), fields=('cause', 'gpu_type', 'pool', 'job_class'), name='gap_part_once')],
             },
         ),
         migrations.CreateModel(
@@ -562,5 +660,97 @@ class Migration(TablesAtOnce):
                 'indexes': [models.Index(fields=['node', '-at'], name='health_bucket_node')],
                 'constraints': [models.UniqueConstraint(fields=('at', 'device', 'signal', 'code'), name='health_bucket_once')],
             },
+        ),
+        migrations.AddIndex(
+            model_name='idleepisode',
+            index=models.Index(fields=['-started_at'], name='idle_started'),
+        ),
+        migrations.AddIndex(
+            model_name='idleepisode',
+            index=models.Index(fields=['job', '-started_at'], name='idle_job'),
+        ),
+        migrations.AddIndex(
+            model_name='idleepisode',
+            index=models.Index(fields=['ended_at'], name='idle_ended'),
+        ),
+        migrations.AddConstraint(
+            model_name='idleepisode',
+            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('attempt',), name='idle_one_open_per_attempt'),
+        ),
+        migrations.AddConstraint(
+            model_name='idleexemption',
+            constraint=models.CheckConstraint(condition=models.Q(('node__isnull', True), ('job__isnull', True), _connector='XOR'), name='idle_exemption_of_one'),
+        ),
+        migrations.AddIndex(
+            model_name='idlestep',
+            index=models.Index(fields=['episode', 'at', 'id'], name='idle_step_episode'),
+        ),
+        migrations.AddIndex(
+            model_name='incident',
+            index=models.Index(fields=['-opened_at'], name='incident_opened'),
+        ),
+        migrations.AddIndex(
+            model_name='incident',
+            index=models.Index(fields=['node', '-opened_at'], name='incident_node'),
+        ),
+        migrations.AddConstraint(
+            model_name='incident',
+            constraint=models.UniqueConstraint(condition=models.Q(('closed_at__isnull', True)), fields=('node',), name='incident_one_open_per_node'),
+        ),
+        migrations.AddIndex(
+            model_name='healthfinding',
+            index=models.Index(fields=['node', '-since'], name='finding_node'),
+        ),
+        migrations.AddConstraint(
+            model_name='healthfinding',
+            constraint=models.UniqueConstraint(condition=models.Q(('cleared_at__isnull', True)), fields=('rule', 'device'), name='finding_one_open'),
+        ),
+        migrations.AddIndex(
+            model_name='incidentstep',
+            index=models.Index(fields=['incident', 'at', 'id'], name='incident_step_at'),
+        ),
+        migrations.AddIndex(
+            model_name='nodesample',
+            index=models.Index(fields=['at'], name='node_sample_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='nodesample',
+            constraint=models.UniqueConstraint(fields=('node', 'at'), name='node_sample_once'),
+        ),
+        migrations.AddIndex(
+            model_name='servicebreach',
+            index=models.Index(fields=['until'], name='service_breach_until'),
+        ),
+        migrations.AddConstraint(
+            model_name='servicebreach',
+            constraint=models.UniqueConstraint(condition=models.Q(('until__isnull', True)), fields=('job',), name='service_breach_one_open'),
+        ),
+        migrations.AddIndex(
+            model_name='servicesample',
+            index=models.Index(fields=['at'], name='service_sample_at'),
+        ),
+        migrations.AddConstraint(
+            model_name='servicesample',
+            constraint=models.UniqueConstraint(fields=('job', 'at'), name='service_sample_once'),
+        ),
+        migrations.AddIndex(
+            model_name='straggler',
+            index=models.Index(fields=['-since'], name='straggler_since'),
+        ),
+        migrations.AddConstraint(
+            model_name='straggler',
+            constraint=models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True)), fields=('attempt', 'gpu'), name='straggler_one_open'),
+        ),
+        migrations.AddIndex(
+            model_name='telemetryminute',
+            index=models.Index(fields=['at'], name='telemetry_minute_at'),
+        ),
+        migrations.AddIndex(
+            model_name='telemetryminute',
+            index=models.Index(condition=models.Q(('is_rolled', False)), fields=['at'], name='telemetry_minute_open'),
+        ),
+        migrations.AddConstraint(
+            model_name='telemetryminute',
+            constraint=models.UniqueConstraint(fields=('cluster', 'at'), name='telemetry_minute_once'),
         ),
     ]
