@@ -19,6 +19,7 @@ class Happened(StrEnum):
     REQUEUED = "job.requeued"
     MOVED = "job.moved"
     DEGRADED = "job.degraded"
+    REPLACE_STOPPED = "job.replace_stopped"
     NEAR_LIMIT = "job.near_limit"
     NODE_DRAINING = "job.node_draining"
     COMPLETED = "job.completed"
@@ -74,6 +75,7 @@ LABELS: dict[str, str] = {
     Happened.REQUEUED: "Its run ended early and it waits again",
     Happened.MOVED: "It is moved to other GPUs",
     Happened.DEGRADED: "It lost workers and runs on",
+    Happened.REPLACE_STOPPED: "Replacing its replicas stopped early",
     Happened.NEAR_LIMIT: "Its time limit is near",
     Happened.NODE_DRAINING: "Its node is drained at a stated time",
     Happened.COMPLETED: "It completed",

@@ -32,6 +32,7 @@ from scheduler.models import (
     StepEnd,
     WorkerState,
 )
+from scheduler.notify.happenings import Happened
 from scheduler.selectors.jobs import must_steer
 from scheduler.services.jobs.revisions import unchanged_or_stale
 from scheduler.services.jobs.scaling import service_role
@@ -146,7 +147,7 @@ def job_replace_stop(*, access: Access, job: Job, reason: str = "", now: datetim
             raise Conflict(f"No replicas of {fresh.public_id} are being replaced.")
         _over(row, ReplacementEnd.STOPPED, cause, steps.now)
         said = "No further replica is replaced."
-        steps.note(fresh, f"{said} {cause}".strip(), attempt=row.attempt, detail={"replacement": row.pk})
+        steps.note(fresh, f"{said} {cause}".strip(), attempt=row.attempt, detail={"replacement": row.pk}, told=Happened.REPLACE_STOPPED)
         steps.record(fresh, "job.replace_stop", None, {"role": row.role}, cause or said)
         steps.write(news)
         news.publish()
@@ -338,7 +339,10 @@ def _said(seconds: float) -> str:
 
 def _fail(row: Replacement, job: Job, steps: Steps, why: str) -> None:
     _over(row, ReplacementEnd.FAILED, why, steps.now)
-    steps.note(job, f"The replacement of its replicas stopped. {why}", attempt=row.attempt, detail={"replacement": row.pk})
+    ends = list(ReplacementStep.objects.filter(replacement=row).values_list("over_at", "end"))
+    done = sum(over_at is not None and end != StepEnd.FAILED for over_at, end in ends)
+    said = f"The replacement of its replicas stopped after {done} of {len(ends)}. {why}"
+    steps.note(job, said, attempt=row.attempt, detail={"replacement": row.pk}, told=Happened.REPLACE_STOPPED)
 
 
 def _over(row: Replacement, end: ReplacementEnd, why: str, now: datetime) -> None:

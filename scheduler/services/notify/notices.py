@@ -48,10 +48,13 @@ class Kind(StrEnum):
     RESERVATION = "reservation"
     BUDGET = "budget"
     SCHEDULE = "schedule"
+    REPLACEMENT = "replacement"
 
 
 # Kinds that came later. Choices that were saved before there were such kinds say nothing of them: then the console tells them.
-ADDED_LATER = frozenset({Kind.IDLE, Kind.ALERT, Kind.DRAIN, Kind.MOVED, Kind.APPROVAL, Kind.RESERVATION, Kind.BUDGET, Kind.SCHEDULE})
+ADDED_LATER = frozenset(
+    {Kind.IDLE, Kind.ALERT, Kind.DRAIN, Kind.MOVED, Kind.APPROVAL, Kind.RESERVATION, Kind.BUDGET, Kind.SCHEDULE, Kind.REPLACEMENT}
+)
 
 
 class Way(StrEnum):
@@ -74,7 +77,10 @@ KIND_OF: dict[str, Kind] = {
     Happened.NEAR_LIMIT: Kind.NEAR_LIMIT,
     Happened.NODE_DRAINING: Kind.DRAIN,
     Happened.MOVED: Kind.MOVED,
+    Happened.REPLACE_STOPPED: Kind.REPLACEMENT,
 }
+# Told to whoever began what stopped, too.
+OF_OTHERS = frozenset({Happened.REPLACE_STOPPED})
 KIND_LABELS: dict[str, str] = {
     Kind.STARTED: "A job runs",
     Kind.PREEMPTED: "A job lost its GPUs and waits again",
@@ -89,6 +95,7 @@ KIND_LABELS: dict[str, str] = {
     Kind.RESERVATION: "Your reservation lacks GPUs, is released unused, or is changed by somebody else",
     Kind.BUDGET: "A budget of your teams is near its limit, used up, or open again",
     Kind.SCHEDULE: "A schedule or planned change of yours was not carried out",
+    Kind.REPLACEMENT: "Replacing the replicas of a service stopped early",
 }
 WAY_LABELS = {Way.CONSOLE: "Console", Way.EMAIL: "E-mail", Way.WEBHOOK: "Own webhook"}
 QUIET_RULES = {"hold": "Hold it back and send it as one when they are over", "drop": "Leave it out"}
@@ -102,6 +109,7 @@ _ONE = {
     Happened.NEAR_LIMIT: "The time limit of {} is near",
     Happened.NODE_DRAINING: "Drain of the node of {}",
     Happened.MOVED: "{} is moved to other GPUs",
+    Happened.REPLACE_STOPPED: "Replacing replicas of {} stopped",
 }
 _MANY = {
     Kind.STARTED: "{} jobs run",
@@ -117,6 +125,7 @@ _MANY = {
     Kind.RESERVATION: "{} notices about your reservations",
     Kind.BUDGET: "{} notices about budgets",
     Kind.SCHEDULE: "{} notices about your schedules and planned changes",
+    Kind.REPLACEMENT: "Replacing replicas stopped {} times",
 }
 # Where many of a kind are seen together, of those that are about no job.
 _LISTS = {
@@ -260,24 +269,25 @@ def _self(access: Access) -> User:
 
 
 def notices_make(*, rows: Iterable[Happening], jobs: Mapping[int, Job], names: Names, now: datetime, news: News) -> int:
-    """Tell owners and followers of these happenings, in the caller's transaction. Returns how many notices that were."""
+    """Tell owners and followers of these happenings, and who began what stopped, in the caller's transaction. Returns how many notices that were."""
     told: dict[tuple[int, Kind], list[tuple[Happening, Job]]] = defaultdict(list)
     followers: dict[int, list[int]] = defaultdict(list)
     for followed, user in JobFollow.objects.filter(job__among=list(jobs)).order_by("pk").values_list("job_id", "user_id"):
         followers[followed].append(user)
     rows = list(rows)
-    cancelled = _cancelled_by(rows, jobs)
+    cancelled, begun = _cancelled_by(rows, jobs), _begun_by(rows, jobs)
     for row in rows:
         kind, job = KIND_OF.get(row.kind), jobs.get(row.job)
         if kind is None or job is None:
             continue
-        for user in dict.fromkeys([*([row.owner] if row.owner is not None else []), *followers[row.job]]):
+        concerned = [row.owner, *followers[row.job], begun.get(row.pk)]
+        for user in dict.fromkeys(user for user in concerned if user is not None):
             if user != (row.actor or cancelled.get(row.pk)):  # nobody needs to be told what he did himself
                 told[user, kind].append((row, job))
     found = User.objects.filter(pk__in={user for user, _ in told}, is_active=True).select_related("notice_choices")
     people = {user.pk: user for user in found}
     sees = accesses_for_users(people.values())
-    followed_by = {user for following in followers.values() for user in following}
+    followed_by = {user for following in [*followers.values(), begun.values()] for user in following}
     for (user, kind), each in told.items():
         follows = user in followed_by and user in sees
         # Who follows a job is told of it as long as he sees it; an owner always.
@@ -353,6 +363,15 @@ def _cancelled_by(rows: Sequence[Happening], jobs: Mapping[int, Job]) -> dict[in
         if row is not None and after in ENDING:
             found[row] = user
     return found
+
+
+def _begun_by(rows: Sequence[Happening], jobs: Mapping[int, Job]) -> dict[int, int]:
+    """Whoever began the replacement of replicas that stopped, by the row that tells of it: an operator or a lead often, who owns no such job."""
+    stopped = {jobs[row.job].public_id: row.pk for row in rows if row.kind in OF_OTHERS and row.job in jobs}
+    if not stopped:
+        return {}
+    asked = AuditEntry.objects.filter(object_kind="job", object_id__in=stopped, action="job.replace", actor__isnull=False)
+    return {stopped[job]: user for job, user in asked.order_by("pk").values_list("object_id", "actor_id")}
 
 
 def choices_for(user: User) -> Choices:

@@ -20,7 +20,7 @@ from scheduler.models import Delivery, Happening, HookForm, Job, JobFollow, Noti
 from scheduler.notify.happenings import PAYLOAD_VERSION, TOLD, slack_text
 from scheduler.selectors.discretion import Discretion, Names
 from scheduler.services.loop.story import Event
-from scheduler.services.notify.notices import ADDED_LATER, KIND_OF, notices_make
+from scheduler.services.notify.notices import ADDED_LATER, KIND_OF, OF_OTHERS, notices_make
 
 COLUMNS = ("kind", "at", "job", "revision", "owner", "actor", "actor_name", "from_state", "to_state", "cause", "attempt")
 AT_ONCE = 500
@@ -61,14 +61,14 @@ def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
 
 
 def _of_people(found: list[tuple[Event, str]], chosen: Mapping[int, dict[str, list[str]]]) -> list[tuple[Event, str]]:
-    """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind."""
+    """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind; and what may concern others, whom only the audit knows."""
     found = [(event, kind) for event, kind in found if kind in KIND_OF]
     kept: list[tuple[Event, str]] = []
     rest: list[tuple[Event, str]] = []
     for event, kind in found:
         owner = event.job.owner_id
         mine = KIND_OF[kind]
-        wants = owner is not None and (owner not in chosen or chosen[owner].get(mine, mine in ADDED_LATER))
+        wants = kind in OF_OTHERS or (owner is not None and (owner not in chosen or chosen[owner].get(mine, mine in ADDED_LATER)))
         (kept if wants else rest).append((event, kind))
     if rest:
         followed = set(FOLLOWED({event.job.pk for event, _ in rest}))

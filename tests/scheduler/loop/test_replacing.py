@@ -11,12 +11,29 @@ from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.live.news import News
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Access
-from scheduler.models import Cluster, Job, JobState, Order, OrderKind, Placement, Replacement, ReplacementStep, Scaling, SimulatedRun, WorkerState
+from scheduler.models import (
+    Cluster,
+    Delivery,
+    Job,
+    JobState,
+    Notice,
+    Order,
+    OrderKind,
+    Placement,
+    Replacement,
+    ReplacementStep,
+    Scaling,
+    Sending,
+    SimulatedRun,
+    WorkerState,
+)
 from scheduler.selectors.readiness import replicas_not_ready
 from scheduler.selectors.replacing import replacements_told
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.replacing import job_replace, job_replace_stop, replacement_foreseen, replacements_advance
 from scheduler.services.jobs.scaling import job_scale
+from scheduler.services.notify.notices import job_follow, notices_choose
+from scheduler.services.notify.outbox import outbox_turn
 from tests import builders
 from tests.personas import Personas
 from tests.scheduler.loop.test_readiness import PROBE, Played, readiness, service
@@ -106,7 +123,7 @@ def test_one_that_cannot_serve_in_time_stops_the_rest_and_the_others_serve_on(ac
     row = Replacement.objects.get()
     assert (row.end, row.why) == ("failed", "Server 0 was not ready 10 s after it was taken down. It still loads.")
     assert begun() == [0] and readiness(served).ready == 2 and state(served) == JobState.RUNNING
-    assert served.events.filter(cause__startswith="The replacement of its replicas stopped. Server 0 was not ready").exists()
+    assert served.events.filter(cause__startswith="The replacement of its replicas stopped after 0 of 3. Server 0 was not ready").exists()
 
 
 def test_a_leader_that_dies_in_between_loses_nothing(access: Access) -> None:
@@ -205,3 +222,68 @@ def test_only_those_who_may_steer_it_replace_its_replicas(personas: Personas) ->
             job_replace(access=personas.access(who), job=fresh(served), now=loop.now)
         with pytest.raises(PermissionDenied):
             job_replace_stop(access=personas.access(who), job=fresh(served), now=loop.now)
+
+
+def owned(personas: Personas, who: str) -> tuple[Job, Played]:
+    """A running service of somebody, of which the outbox has told what there was to tell."""
+    served, loop = running()
+    Job.objects.update(owner=personas.users[who], quota=personas.nodes["acme/research/nlp"])
+    outbox_turn(now=loop.now)
+    Notice.objects.all().delete()
+    return served, loop
+
+
+def told(loop: Played) -> dict[str, tuple[str, str]]:
+    outbox_turn(now=loop.now)
+    return {one.user.username: (one.title, one.text) for one in Notice.objects.filter(kind="replacement").select_related("user")}
+
+
+def test_its_owner_its_followers_and_who_began_it_are_told_that_it_stopped_by_itself(personas: Personas) -> None:
+    served, loop = owned(personas, "submitter")
+    hook = builders.webhook(personas.nodes["acme/research/nlp"])
+    hook.kinds = ["job.replace_stopped"]
+    hook.save()
+    job_follow(access=personas.access("viewer"), job=served, follows=True, now=loop.now)
+    # What was chosen before there was such a kind says nothing of it; and the owner's choice is not that of who began it.
+    notices_choose(access=personas.access("submitter"), ways={"failed": ["console"], "replacement": []})
+    replace(personas.access("operator"), served, loop, within_seconds=10)
+    run = SimulatedRun.objects.get()
+    run.state["nature"]["ready"] = 500_000
+    run.save()
+    loop.seconds(20)
+
+    found = told(loop)
+
+    assert set(found) == {"viewer", "operator"}
+    title, text = found["operator"]
+    assert title == "Replacing replicas of train stopped"
+    assert text == "The replacement of its replicas stopped after 0 of 3. Server 0 was not ready 10 s after it was taken down. It still loads."
+    assert Notice.objects.filter(kind="replacement", job=served.public_id).count() == 2
+    assert Delivery.objects.filter(hook=hook, kind="job.replace_stopped", job=served.public_id).count() == 1
+
+
+def test_who_began_it_is_told_by_mail_though_nobody_else_wants_to_know(personas: Personas, settings: Any) -> None:
+    settings.EMAIL_HOST = "mail.example.org"
+    lead = personas.users["team_lead"]
+    lead.email = "lead@example.org"
+    lead.save()
+    served, loop = owned(personas, "submitter")
+    notices_choose(access=personas.access("submitter"), ways={})
+    notices_choose(access=personas.access("team_lead"), ways={"replacement": ["email"]})
+    replace(personas.access("team_lead"), served, loop)
+    job_replace_stop(access=personas.access("operator"), job=fresh(served), reason="Wrong weights.", now=loop.now)
+
+    assert told(loop)["team_lead"][1] == "No further replica is replaced. Wrong weights."
+    assert Sending.objects.get().way == "email"
+
+
+def test_of_a_replacement_that_is_done_and_of_ones_own_stop_nobody_is_told(personas: Personas) -> None:
+    served, loop = owned(personas, "submitter")
+    mine = personas.access("submitter")
+    replace(mine, served, loop)
+    job_replace_stop(access=mine, job=fresh(served), now=loop.now)
+    assert not told(loop)
+    loop.seconds(20)
+    replace(mine, served, loop, max_unavailable=3)
+    loop.seconds(30)
+    assert Replacement.objects.latest("pk").end == "done" and not told(loop)
