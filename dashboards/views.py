@@ -8,6 +8,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from dashboards.courses import cluster_chart, fleet_chart, gpu_chart, job_chart, job_range, job_ranges, node_chart, node_heat, pool_chart, team_chart
+from dashboards.fingerprints.told import ahead_told
 from dashboards.home.week import week_tiles
 from dashboards.idle.selectors import episodes_listed, idle_rows
 from dashboards.lists import CELLS, cells, cells_listed
@@ -124,6 +125,14 @@ def team_course_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
     access = access_of(request)
     team = quota_for(access, public_id)
     return _course(request, team_chart(team, access=access, chosen=range_of(request.GET), now=now()), team.public_id)
+
+
+@require_GET
+@requires(Can.SEE)
+def team_ahead_chart(request: HttpRequest, public_id: str) -> HttpResponseBase:
+    """The load that a team's running jobs are to bring, a minute later."""
+    team = quota_for(access_of(request), public_id)
+    return _course(request, ahead_told(now=now(), quota=team).chart, f"{team.public_id}-ahead")
 
 
 @require_GET

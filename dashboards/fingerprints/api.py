@@ -15,6 +15,7 @@ from dashboards.fingerprints.phases import COUNTERS
 from dashboards.fingerprints.selectors import job_phase, template_learned
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
+from quotas.selectors.nodes import node_for as quota_for
 from scheduler.selectors.clusters import cluster_for, pool_for
 from scheduler.selectors.jobs import job_attempts, job_for
 from scheduler.selectors.templates import template_named
@@ -159,6 +160,8 @@ class AheadQuery(Schema):
     hours: int = Field(2, ge=1, le=6, description="How far ahead.")
     cluster: str = Field("", max_length=120, description="Of this cluster alone.")
     pool: str = Field("", max_length=120, description="Of this pool of the cluster alone.")
+    gpu_type: str = Field("", max_length=60, description="Of GPUs of this type alone.")
+    quota: str = Field("", max_length=60, description="Id of a node of the quota tree: of jobs at it and below alone.")
 
 
 class LoadAheadOut(Schema):
@@ -169,7 +172,11 @@ class LoadAheadOut(Schema):
     computing: list[float] = Field(description="SM activity expected, in GPUs that compute fully.", examples=[[212.4, 213.0]])
     saving: list[float] = Field(description="GPUs of jobs that are expected to save a checkpoint in the step.", examples=[[64.0, 48.2]])
     loaded: list[float] = Field(description="GPUs of jobs that are expected to end their load in the step.", examples=[[8.0, 0.0]])
+    low: list[float] = Field(description="One time in ten fewer compute.", examples=[[197.1, 197.6]])
+    high: list[float] = Field(description="One time in ten more compute.", examples=[[227.7, 228.4]])
+    jobs: int = Field(description="Running jobs that are in it.", examples=[41])
     gpus: int = Field(description="GPUs of the running jobs that are in it.", examples=[288])
+    other_jobs: int = Field(description="Running jobs of which too little is known.", examples=[12])
     others: int = Field(description="GPUs of running jobs of which too little is known.", examples=[120])
 
 
@@ -188,6 +195,11 @@ def load_expected(request: HttpRequest, asked: Query[AheadQuery]) -> dict[str, A
         pool = pool_for(access, asked.cluster, asked.pool) if asked.pool else None
     except Http404 as fault:
         raise ValidationError({"pool": [str(fault)]}) from fault
-    found = fleet_ahead(hours=asked.hours, now=now(), cluster=cluster, pool=pool)
-    columns = {name: [round(getattr(step, name), 2) for step in found.steps] for name in ("computing", "saving", "loaded")}
-    return {"since": found.since, "step_seconds": int(STEP.total_seconds()), **columns, "gpus": found.gpus, "others": found.others}
+    try:
+        quota = quota_for(access, asked.quota) if asked.quota else None
+    except Http404 as fault:
+        raise ValidationError({"quota": ["There is no such quota node."]}) from fault
+    found = fleet_ahead(hours=asked.hours, now=now(), cluster=cluster, pool=pool, quota=quota, gpu_type=asked.gpu_type)
+    columns = {name: [round(getattr(step, name), 2) for step in found.steps] for name in ("computing", "low", "high", "saving", "loaded")}
+    counts = {name: getattr(found, name) for name in ("jobs", "gpus", "other_jobs", "others")}
+    return {"since": found.since, "step_seconds": int(STEP.total_seconds()), **columns, **counts}

@@ -14,6 +14,8 @@ from dashboards.fingerprints.phases import LONGEST_CHECKPOINT, OFF, Part, Phase,
 SURE = OFF
 # Minutes after the last one that is expected, from which on a checkpoint or the end of a load is late.
 LATE = 2.0
+# Standard deviations on each side of the mean between which a normal distribution lies eight times in ten.
+EIGHT_IN_TEN = 1.2816
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def _told(told: Ahead, seconds: Typical, since: float, times: float, now: float)
 class Going:
     """A run that goes on, in seconds from now: `gpus` it holds, when it began, how long its load takes, and the SM activity of it and of the rest.
 
-    `anchor`: the middle of its last checkpoint, or where it began to compute; None where it saves none that recur, as its `period`.
+    `anchor`: the middle of its last checkpoint, or where it began to compute; None where it saves none that recur, as its `period`. `spread`: how
+    far SM activity at work differs from run to run, as a standard deviation.
     """
 
     gpus: float
@@ -103,33 +106,46 @@ class Going:
     working: float
     period: float | None = None
     anchor: float = 0.0
+    spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Expected on average over a step: GPUs that compute (SM activity), and GPUs whose runs begin to save a checkpoint or end their load in it."""
+    """Expected on average over a step: GPUs that compute (SM activity), and GPUs whose runs begin to save a checkpoint or end their load in it.
+
+    Eight times in ten GPUs that compute lie between `low` and `high`.
+    """
 
     computing: float
     saving: float
     loaded: float
+    low: float = 0.0
+    high: float = 0.0
 
 
 def load_ahead(runs: Iterable[Going], *, step: float, count: int) -> list[Step]:
     """The sum over runs in each step from now on, if all of them go on and no others begin.
 
-    What is known of a checkpoint's moment fades: each period adds a tenth of it to the spread, as independent errors add.
+    What is known of a checkpoint's moment fades: each period adds a tenth of it to the spread, as independent errors add. So do the levels of runs,
+    which differ from one to the next, whoever else runs: the more run, the narrower is the range beside the sum.
     """
-    computing, saving, loaded = [0.0] * count, [0.0] * count, [0.0] * count
+    computing, saving, loaded, variance = [0.0] * count, [0.0] * count, [0.0] * count, [0.0] * count
+    whole = 0.0
     for run in runs:
         ends = run.began + run.load
+        whole += run.gpus
         for place in range(count):
             begin, end = place * step, (place + 1) * step
             loads = min(max(0.0, ends - begin), step) / step
             computing[place] += run.gpus * (loads * run.loading + (1 - loads) * run.working)
+            variance[place] += (run.gpus * (1 - loads) * run.spread) ** 2
             loaded[place] += run.gpus if begin <= ends < end else 0.0
             if run.period is not None:
                 saving[place] += run.gpus * _expected_saves(run.anchor, run.period, max(begin, ends), end)
-    return [Step(*one) for one in zip(computing, saving, loaded, strict=True)]
+    off = [EIGHT_IN_TEN * one**0.5 for one in variance]
+    low = [max(0.0, one - less) for one, less in zip(computing, off, strict=True)]
+    high = [min(whole, one + more) for one, more in zip(computing, off, strict=True)]
+    return [Step(*one) for one in zip(computing, saving, loaded, low, high, strict=True)]
 
 
 def _expected_saves(anchor: float, period: float, begin: float, end: float) -> float:

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_safe
 
+from dashboards.fingerprints.told import ahead_told
 from dashboards.gap.causes import Cause
 from dashboards.gap.figures import CAUSES, DIMENSIONS, HOURS_A_MONTH, WEEK, Dimension, Row, gap_by, gap_report, gap_weeks, sees_costs
 from dashboards.gap.rows import GAP_GPUS, filters_asked, gap_behind, gap_days, gpus_behind, rows_presented
@@ -63,6 +64,7 @@ def gap_page(request: HttpRequest) -> HttpResponse:
         "gpu_type": gpu_type,
         "range": chosen,
         "chart": gap_chart(access, chosen, gpu_type, moment),
+        "ahead": ahead_told(now=moment, gpu_type=gpu_type),
         "sees_costs": sees_costs(access),
         "weak": weak_told(),
         "version": version,
@@ -75,6 +77,15 @@ def gap_page(request: HttpRequest) -> HttpResponse:
 def gap_history(request: HttpRequest) -> HttpResponseBase:
     """The chart for another range or type, or a minute later."""
     answer = chart_response(request, gap_chart(access_of(request), range_of(request.GET), request.GET.get("type", ""), now()), name="gap")
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+@require_safe
+@requires(Can.SEE)
+def gap_ahead(request: HttpRequest) -> HttpResponseBase:
+    """The chart of the load to come, a minute later. Sums over the fleet tell of no single team."""
+    answer = chart_response(request, ahead_told(now=now(), gpu_type=request.GET.get("type", "")).chart, name="load-ahead")
     answer["Cache-Control"] = "no-store"
     return answer
 

@@ -29,18 +29,22 @@ MARKS_NAMED = 3
 # Of more their lines are faint, as they would hide what they are about.
 MARKS_APART = 20
 MARK_LENGTH = 80
+BAND_OPACITY = 0.25
 
 Value = float | int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line, area or set of bars. `colour` is the name of a colour in tokens.css; None in `values` is a gap, never a zero."""
+    """One line, area or set of bars. `colour` is the name of a colour in tokens.css; None in `values` is a gap, never a zero.
+
+    `low` and the `high` that follows it are the edges in which 80% lie, drawn as a band.
+    """
 
     name: str
     values: Sequence[Value]
     colour: str
-    kind: Literal["line", "area", "bar"] = "line"
+    kind: Literal["line", "area", "bar", "low", "high"] = "line"
     dashed: bool = False
 
 
@@ -59,7 +63,7 @@ class Column:
     name: str
     colour: str = ""
     dashed: bool = False
-    is_flat: bool = False  # an area of which nothing is seen
+    is_flat: bool = False  # an area of which nothing is seen, or an edge of a band
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +155,18 @@ def over_time(
         filled = stacked and one.kind == "area"
         # What is stacked counts as zero where it is not known: before the first moment and after the last it would seem to rise, and to fall.
         shown = known if filled else slice(None)
+        of_band = one.kind in ("low", "high")
         figure.add_trace(
             go.Scatter(
                 x=times[shown],
                 y=_numbers(one.values)[shown],
                 name=_text(one.name),
                 mode="lines",
-                line={"color": colour, "width": 0 if filled else 2, "dash": "dot" if one.dashed else "solid"},
+                line={"color": colour, "width": 0 if filled or of_band else 2, "dash": "dot" if one.dashed else "solid"},
                 stackgroup="all" if filled else None,
-                fill=None if filled or one.kind != "area" else "tozeroy",
-                fillcolor=colour if one.kind == "area" else None,
+                fill="tonexty" if one.kind == "high" else None if filled or one.kind != "area" else "tozeroy",
+                fillcolor=colour if one.kind in ("area", "high") else None,
+                opacity=BAND_OPACITY if of_band else None,
                 hovertemplate=f"%{{y:,.3~f}}{'%' if unit == '%' else ' ' + unit}",
             )
         )
@@ -173,9 +179,15 @@ def over_time(
         figure.layout.xaxis.range = [moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") for moment in ends]
         figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True})
     rows = tuple(zip(at, *(one.values for one in series), strict=True))
-    columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, stacked and not any(one.values)) for one in series))
-    keys = (Column("No data", "gap"),) if gaps else ()
+    columns = (Column("Time"), *(Column(one.name, one.colour, one.dashed, _is_unkeyed(one, stacked=stacked)) for one in series))
+    bands = (Column("80% range", one.colour, dashed=True) for one in series if one.kind == "high")
+    keys = (*bands, *([Column("No data", "gap")] if gaps else []))
     return Chart(label, unit, figure.to_plotly_json(), columns, rows, tuple(marks), keys, len(found) > MOST_MARKS)
+
+
+def _is_unkeyed(one: Series, *, stacked: bool) -> bool:
+    """Whether the legend has nothing of its own for a series."""
+    return one.kind in ("low", "high") or (stacked and not any(one.values))
 
 
 def _known(series: Sequence[Series]) -> slice:

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.courses import team_chart
+from dashboards.fingerprints.told import ahead_told
 from gpufleet.core import csvfile
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_revision
@@ -121,6 +122,7 @@ def node_context(access: Access, node: QuotaNode, grant: GrantForm | None = None
         "version": version,
         "range": chosen,
         "chart": team_chart(node, access=access, chosen=chosen, now=now()),
+        "ahead": ahead_told(now=now(), quota=node),
         "week_ago": f"{now() - timedelta(days=7):%Y-%m-%d}",
         "crumbs": [(step, ancestors.get("/".join(steps[: depth + 1]))) for depth, step in enumerate(steps[:-1])],
         "cells": cells_of(node, gpu_types, sums.get(node.path, {})),

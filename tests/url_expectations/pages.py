@@ -68,6 +68,7 @@ PAGES = [
     Expect("GET", "quotas/<str:public_id>/", FLEET, lambda w: {"public_id": w.other.public_id}, hidden=SEES - FLEET, case="of another team"),
     Expect("GET", "quotas/<str:public_id>/fairness/", SEES, team),
     Expect("GET", "quotas/<slug:public_id>/course", SEES, team),
+    Expect("GET", "quotas/<slug:public_id>/ahead", SEES, team),
     Expect("GET", "quotas/<str:public_id>/edit/", EDITS, team),
     Expect("POST", "quotas/<str:public_id>/edit/", EDITS, team, data=lambda w: node_form(w) | {"kind": "team", "title": "New"}),
     Expect("GET", "quotas/<str:public_id>/new/", EDITS, team),
@@ -372,6 +373,7 @@ PAGES = [
     Expect("GET", "gap/gpus/", SEES),
     Expect("GET", "gap/week/", SEES),
     Expect("GET", "gap/history", SEES),
+    Expect("GET", "gap/ahead", SEES),
     # incidents and health rules
     Expect("GET", "incidents/", SEES),
     Expect("GET", "incidents/rules/", SEES),

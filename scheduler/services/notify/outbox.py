@@ -61,7 +61,7 @@ def happenings_write(*, events: Iterable[Event], actor: Actor) -> None:
 
 
 def _of_people(found: list[tuple[Event, str]], chosen: Mapping[int, dict[str, list[str]]]) -> list[tuple[Event, str]]:
-    """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind; and what may concern others, whom only the audit knows."""
+    """Those of jobs whose owner, or somebody who follows them, wants to be told of the kind; and those that others may want to be told, too."""
     found = [(event, kind) for event, kind in found if kind in KIND_OF]
     kept: list[tuple[Event, str]] = []
     rest: list[tuple[Event, str]] = []

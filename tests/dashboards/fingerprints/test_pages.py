@@ -11,9 +11,11 @@ from dashboards.fingerprints.neighbours import neighbours_of
 from dashboards.fingerprints.phases import COUNTERS, Phase
 from dashboards.fingerprints.selectors import example_chart, job_phase, template_learned
 from dashboards.fingerprints.store import runs_learn, runs_note
+from dashboards.gap.store import gap_turn
 from dashboards.models import TelemetryMinute
 from gpufleet.core.times import now
 from quotas.models import QuotaNode
+from scheduler.models import Attempt
 from scheduler.selectors.templates import template_named
 from tests import builders
 from tests.dashboards.fingerprints.drawn import blind, drawn_run
@@ -162,3 +164,53 @@ def test_beside_which_templates_it_goes_well(personas, learned, django_assert_ma
     assert "Sharing with others" in page and "Memory too small" in page
     told = personas.client("team_lead").get(f"/api/v1/fingerprints/{REF}").json()["beside"]
     assert [(one["verdict"], one["unread"]) for one in told] == [("well", []), ("no", [])]
+
+
+# The load ahead
+
+
+def test_the_load_ahead_stands_on_the_pages_of_the_gap_and_of_a_team_with_what_it_rests_on(personas, learned) -> None:
+    gap_turn(now=learned)
+    client = personas.client("team_lead")
+    team = QuotaNode.objects.get(path=TEAM)
+    idle, page = client.get(reverse("gap")).content.decode(), client.get(reverse("quota", args=[team.public_id])).content.decode()
+    assert "No job runs on whole GPUs." in idle and "No job runs on whole GPUs." in page
+    assert reverse("gap-ahead") not in idle, "an empty chart says no more than the sentence"
+
+    gpus = gpus_of(builders.node("n0", gpus=2, of=builders.cluster("c9")))
+    above = gpus_of(builders.node("n1", gpus=4, of=builders.cluster("c9")))
+    run_made("unknown", gpus, since=learned - 30 * MINUTE, until=None, on=team)
+    assert "Too little is known of 1 running job: phases" in client.get(reverse("gap")).content.decode()
+
+    run_made(Attempt.objects.earliest("pk").job.template, above, since=learned - 30 * MINUTE, until=None, on=QuotaNode.objects.get(path=OTHER))
+    runs_note(since=learned, now=learned)
+    fleet, page = client.get(reverse("gap")).content.decode(), client.get(reverse("quota", args=[team.public_id])).content.decode()
+    said = "1 running job on 4 GPUs, if all continue and no others start. 1 more job on 2 GPUs is not included: too few runs are known."
+    assert said in fleet
+    assert "Too little is known of 1 running job" in page, "the other one is above the team"
+    for header in ("Allocated to these jobs (GPUs)", "Low (GPUs)", "High (GPUs)", "Computing (GPUs)"):
+        assert header in fleet
+
+    chart = client.get(reverse("gap-ahead")).json()
+    assert (chart["label"], chart["empty"]) == ("Expected load, next 4 hours", False)
+    assert "80% range" in chart["legend"]
+    assert client.get(reverse("quota-ahead", args=[team.public_id])).json()["empty"]
+    lines = b"".join(client.get(reverse("gap-ahead"), {"format": "csv"}).streaming_content).decode().splitlines()
+    assert len(lines) == 1 + 4 * 12
+
+
+def test_the_load_ahead_is_told_of_subtrees_that_the_caller_sees(personas, learned) -> None:
+    gpus = gpus_of(builders.node("n0", gpus=2, of=builders.cluster("c9")))
+    run_made(Attempt.objects.earliest("pk").job.template, gpus, since=learned - 30 * MINUTE, until=None, on=QuotaNode.objects.get(path=TEAM))
+    runs_note(since=learned, now=learned)
+    mine, other = (QuotaNode.objects.get(path=path).public_id for path in (TEAM, "acme/research/vision"))
+    client = personas.client("team_lead")
+
+    found = client.get("/api/v1/fleet/load-ahead", {"quota": mine, "hours": 1}).json()
+
+    assert (found["jobs"], found["gpus"], found["other_jobs"], found["others"]) == (1, 2, 0, 0)
+    assert all(low <= mean <= high for low, mean, high in zip(found["low"], found["computing"], found["high"], strict=True))
+    assert client.get("/api/v1/fleet/load-ahead", {"quota": mine, "gpu_type": "other"}).json()["jobs"] == 0
+    refused = client.get("/api/v1/fleet/load-ahead", {"quota": other})
+    assert (refused.status_code, refused.json()["errors"]) == (422, [{"path": "quota", "message": "There is no such quota node."}])
+    assert personas.client("superuser").get("/api/v1/fleet/load-ahead", {"quota": other}).json()["jobs"] == 0
