@@ -1,4 +1,4 @@
-"""Windows of a calendar as the engine is told of them at an instant: what is promised when, and what must be kept clear.
+"""Windows of a calendar, and power caps, as the engine is told of them at an instant: what is promised when, and what must be kept clear.
 
 The engine keeps jobs out of the way of windows to come, and lends what a window that lasts does not use. Two things are said to it here by what is
 known. In the lead of a window, nothing is evictable in time any more, so its notice is none. And of a window that keeps its GPUs idle for the owner,
@@ -8,7 +8,7 @@ the part behind the next few minutes (`TURN_MS`) is a window to come of its own:
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scheduler.engine.model.values import Window
+from scheduler.engine.model.values import PowerCap, Window
 
 TURN_MS = 300_000
 
@@ -59,3 +59,29 @@ def _windows(one: Promised, start: int, end: int | None, notice_ms: int, mark: s
             for number in range(one.nodes)
         ]
     return [Window(f"{one.name}{mark}", one.quota, one.class_rank, one.gpus, one.gpu_type, one.level, start, end, notice_ms, None)]
+
+
+class Capped(NamedTuple):
+    """A power cap at one of its times, as it was written between two instants."""
+
+    pool: str | None  # None: the whole fleet
+    watts: int
+    start: int
+    end: int | None
+    known: int
+    gone: int | None  # when it was changed or removed
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """When it changes what is allowed, or what is known of that."""
+        return tuple(turn for turn in (self.start, self.end, self.known, self.gone) if turn is not None)
+
+
+def caps_at(caps: Iterable[Capped], now: int) -> tuple[PowerCap, ...]:
+    """What is known at an instant, and lasts or is to come, in the engine's order."""
+    there = (one for one in caps if one.known <= now and (one.gone is None or one.gone > now) and (one.end is None or one.end > now))
+    return in_cap_order(PowerCap(*one[:4]) for one in there)
+
+
+def in_cap_order(caps: Iterable[PowerCap]) -> tuple[PowerCap, ...]:
+    return tuple(sorted(caps, key=lambda one: (one.start, one.pool or "", one.watts, one.end or 0)))

@@ -1,7 +1,7 @@
 """Submissions of some days played on a fleet by the engine itself: how long jobs waited and how much they held, by quota, by class and over time.
 
-It is the `World` of every simulation, with the fleet's topology, parts of GPUs, elastic sizes, decayed usage, and the windows that the calendar
-had. Only plans are fewer: the more they cost, the longer it waits from one to the next.
+It is the `World` of every simulation, with the fleet's topology, parts of GPUs, elastic sizes, decayed usage, and the windows and power caps that
+there were. Only plans are fewer: the more they cost, the longer it waits from one to the next.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from typing import Any
 
 from scheduler.engine.model.values import CLASSES, Job, Scenario
 
-from .calendar import Promised, windows_at
+from .calendar import Capped, Promised, caps_at, windows_at
 from .world import NEVER, Policy, World, milli_of
 
 HOUR = 3_600_000
@@ -79,8 +79,19 @@ class Had:
 class Span(World):
     """One play, with what each quota waits and holds."""
 
-    def __init__(self, scenario: Scenario, works: dict[str, int], calendar: Sequence[Promised], step: int, policy: Policy | None = None) -> None:
-        self.begin, self.step, self.calendar = scenario.now, step, calendar
+    def __init__(
+        self,
+        scenario: Scenario,
+        works: dict[str, int],
+        calendar: Sequence[Promised],
+        step: int,
+        policy: Policy | None = None,
+        caps: Sequence[Capped] = (),
+    ) -> None:
+        """`caps` stand in for those of the scenario, if there are any."""
+        self.begin, self.step, self.calendar, self.caps = scenario.now, step, calendar, caps
+        self._cap_turns = sorted({turn for one in caps for turn in one.turns})
+        self._caps_turn = scenario.now if caps else NEVER  # when the caps have to be looked at anew
         self._planned: int | None = None
         self._owed: int | None = None  # since when a plan is due that had to wait for its step
         self._holds: dict[str, int] = {}  # milli-GPU, by job
@@ -124,16 +135,23 @@ class Span(World):
         shown = windows_at(self.calendar, self.now, self.template.settings.window_horizon_ms) if self.calendar else ()
         if shown != self.template.windows:
             self.template = replace(self.template, windows=shown)
+        if self.now >= self._caps_turn:
+            self.template = replace(self.template, power=replace(self.template.power, caps=caps_at(self.caps, self.now)))
+            self._caps_turn = self._next_cap_turn(self.now)
         super()._plan()
 
+    def _next_cap_turn(self, since: int) -> int:
+        place = bisect_right(self._cap_turns, since)
+        return self._cap_turns[place] if place < len(self._cap_turns) else NEVER
+
     def _next_moment(self) -> int | None:
-        """A window that begins, ends or comes into its lead changes what may be done, as does what happens or the engine asks for."""
+        """A window that begins, ends or comes into its lead, or a cap, changes what may be done, as does what happens or the engine asks for."""
         time = super()._next_moment()
         if not self.active:
             return time
         turns = (turn for one in self.calendar for turn in (one.start - max(one.lead_ms, one.notice_ms), one.start, one.end) if turn is not None)
         since = self.begin if self._planned is None else self._planned
-        turn = min((turn for turn in turns if turn > since), default=NEVER)
+        turn = min(self._next_cap_turn(since), min((turn for turn in turns if turn > since), default=NEVER))
         return turn if turn < (NEVER if time is None else time) else time
 
     def _come(self, job: Job) -> None:
@@ -220,6 +238,7 @@ def played(
     calendar: Sequence[Promised] = (),
     policy: Policy | None = None,
     step: int = 0,
+    caps: Sequence[Capped] = (),
 ) -> Iterator[dict[str, Any]]:
     """A message for each hour with its course, every few hours and at the end with a table and figures; as long as `on` says so.
 
@@ -233,7 +252,7 @@ def played(
         jobs.append(job)
         works[job.name] = work
     nodes = tuple(replace(node, repartitioned=()) for node in scenario.nodes)
-    world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step, policy)
+    world = Span(replace(scenario, nodes=nodes, jobs=tuple(jobs)), works, calendar, step, policy, caps)
     for hour in range(1, hours + 1):
         if not world.until(scenario.now + hour * HOUR, on):
             return

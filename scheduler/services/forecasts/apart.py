@@ -1,8 +1,8 @@
 """One play of the last days as a program of its own: `python -m scheduler.services.forecasts.apart`.
 
-It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], and the windows of the
-calendar, a line each. It writes a line for each hour that was played, and twice a second how many plans it made after the first two and what they
-took, in milliseconds. So a console can follow it beside its loop, and end it.
+It reads a scenario, whose jobs are specimens, rows of [specimen, submitted, milliseconds of work, estimate, limit, quota], the windows of the
+calendar, and the power caps, a line each. It writes a line for each hour that was played, and twice a second how many plans it made after the first
+two and what they took, in milliseconds. So a console can follow it beside its loop, and end it.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from typing import Any
 
 from scheduler.scenarios.reading import load
 from scheduler.services.forecasts.programs import NICENESS
-from scheduler.simulation.calendar import Promised
+from scheduler.simulation.calendar import Capped, Promised
 from scheduler.simulation.policies import POLICIES
 from scheduler.simulation.span import played
 
@@ -58,9 +58,10 @@ def main() -> int:
     scenario = load(sys.stdin.buffer.readline())
     rows = json.loads(sys.stdin.buffer.readline())
     calendar = [Promised(*row) for row in json.loads(sys.stdin.buffer.readline())]
+    caps = [Capped(*row) for row in json.loads(sys.stdin.buffer.readline())]
     gc.freeze()
     policy, _ = POLICIES[asked.policy]
-    for told in played(scenario, rows, asked.hours, watch, calendar, policy, asked.step):
+    for told in played(scenario, rows, asked.hours, watch, calendar, policy, asked.step, caps):
         watch.tell(told)
     return 0
 

@@ -71,7 +71,7 @@ class TraceThere:
             settings = settings_changed(replace(self._scenario.settings, forecast="none"), wanted)
             nodes = nodes_changed(self._scenario.nodes, wanted)
             scenario = replace(self._scenario, settings=settings, nodes=nodes, windows=(), demand=(), jobs=jobs)
-            lines = [Speller().spell(scenario), json.dumps(rows, separators=(",", ":")).encode(), b"[]"]
+            lines = [Speller().spell(scenario), json.dumps(rows, separators=(",", ":")).encode(), b"[]", b"[]"]
             parts.append(Side(b"".join(line + b"\n" for line in lines), {quota.name: quota.name for quota in scenario.quotas}))
         return Cut(hours, moment_of(begin), [one.work for one in found], parts)
 
