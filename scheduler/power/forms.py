@@ -24,7 +24,7 @@ class CapForm(TimedForm):
         help_text="Of the GPUs, without their hosts.",
     )
     start = LocalField(label="Start")
-    end = LocalField(required=False, label="End", help_text="Empty: standing.")
+    end = LocalField(required=False, label="End", help_text="Empty: it has no end (standing).")
     zone = forms.CharField(max_length=60, label="Time zone", help_text="Times and repeats follow this clock.", widget=ZonePicker)
     repeats = forms.ChoiceField(choices=CHOICES, required=False)
     rule = forms.CharField(max_length=300, required=False, label="RFC 5545 rule", help_text="Such as FREQ=WEEKLY;BYDAY=MO,WE.")

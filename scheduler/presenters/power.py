@@ -105,7 +105,7 @@ def preview_told(found: CapPreview) -> Preview:
     if found.freed:
         sentences.append(f"{plural(found.freed, 'job')} would no longer wait for power.")
     if not found.waits and not found.freed:
-        sentences.append("No other job would wait for power now.")
+        sentences.append("No waiting job is held back by it now.")
     sentences.append("No job is preempted.")
     jobs = [
         JobEffect(one.job, one.name, one.path, one.owner, one.gpus_milli, (Effect(look_of(one.effect).word), Effect(one.detail)))

@@ -85,7 +85,7 @@ def _written(request: HttpRequest, access: Access, of: PowerCap | None, begun: d
         status = 422
     context = {
         "form": form,
-        "preview": told,
+        "preview": Preview(sentences=(), faults=form.unclear) if form.is_bound and form.unclear else told,
         "reason": form["reason"].value() or "",
         "reason_optional": True,
         "reason_most": form.fields["reason"].max_length,  # type: ignore[attr-defined]

@@ -77,6 +77,15 @@ class TimedForm(forms.Form):
             name = self.SHOWN.get(path, path)
             self.add_error(name if name in self.fields else None, list(texts))
 
+    @property
+    def unclear(self) -> list[str]:
+        """What is wrong with what was typed, for a preview: not what is still missing."""
+        found = []
+        for name, faults in self.errors.as_data().items():
+            label = f"{self[name].label}: " if name in self.fields else ""
+            found += [f"{label}{text}" for fault in faults if fault.code != "required" for text in fault.messages]
+        return found
+
 
 def times_written(of: Any) -> dict[str, Any]:
     """What these fields begin with for a row that there is."""
@@ -168,15 +177,6 @@ class ReservationForm(TimedForm):
             of_class = data["owner"].startswith("class:")
             found |= {"quota": None if of_class else data["owner"], "job_class": data["owner"].removeprefix("class:") if of_class else None}
         return found | ({"reason": data["reason"]} if data.get("reason") else {})
-
-    @property
-    def unclear(self) -> list[str]:
-        """What is wrong with what was typed, for a preview: not what is still missing."""
-        found = []
-        for name, faults in self.errors.as_data().items():
-            label = f"{self[name].label}: " if name in self.fields else ""
-            found += [f"{label}{text}" for fault in faults if fault.code != "required" for text in fault.messages]
-        return found
 
 
 def written(of: Reservation) -> dict[str, Any]:
