@@ -29,7 +29,7 @@ MARKS_NAMED = 3
 # Of more their lines are faint, as they would hide what they are about.
 MARKS_APART = 20
 MARK_LENGTH = 80
-BAND_OPACITY = 0.25
+BAND_PERCENT = 30  # of its colour
 
 Value = float | int | None
 
@@ -165,8 +165,7 @@ def over_time(
                 line={"color": colour, "width": 0 if filled or of_band else 2, "dash": "dot" if one.dashed else "solid"},
                 stackgroup="all" if filled else None,
                 fill="tonexty" if one.kind == "high" else None if filled or one.kind != "area" else "tozeroy",
-                fillcolor=colour if one.kind in ("area", "high") else None,
-                opacity=BAND_OPACITY if of_band else None,
+                fillcolor=_colour(f"{one.colour}, {BAND_PERCENT}%") if one.kind == "high" else colour if one.kind == "area" else None,
                 hovertemplate=f"%{{y:,.3~f}}{'%' if unit == '%' else ' ' + unit}",
             )
         )

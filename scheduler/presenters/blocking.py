@@ -51,6 +51,7 @@ class Around:
     held_by: JobEvent | None = None
     out_of_service: Mapping[str, OutOfService] = field(default_factory=dict)
     named: Mapping[str, Job] = field(default_factory=dict)  # jobs of its reasons that the reader may see
+    at: datetime | None = None  # of its reasons
 
 
 Sentence = tuple[str, datetime | None]
@@ -83,7 +84,9 @@ def blockers_now(
 ) -> list[Blocker]:
     """The same with all that is looked up for it, in four queries at most. `discretion` has read the reasons and the words of the turn."""
     reserved = [str(reason["holder"]) for reason in outlook.reasons if reason.get("code") == "reservation" and "holder" in reason] if outlook else []
-    around = Around(job, waits_for, turn, job_held_by(job), out_of_service(outlook), jobs_named(access, reserved) if reserved else {})
+    around = Around(
+        job, waits_for, turn, job_held_by(job), out_of_service(outlook), jobs_named(access, reserved) if reserved else {}, outlook and outlook.at
+    )
     return blockers(outlook, discretion, block_holders(access, outlook, now), around)
 
 
@@ -222,12 +225,15 @@ def _window(reason: Reason, *_: Any) -> Sentence:
     return f"{reason['window']} must be over, or this job be sure to end before it begins, by a shorter limit", None
 
 
-def _power(reason: Reason, *_: Any) -> Sentence:
+def _power(reason: Reason, _: Holders | None, around: Around) -> Sentence:
     if reason.get("never"):
         return "it never starts like this: fewer GPUs, a shorter limit, or a higher cap would help", None
+    start, less = _moment(reason.get("start")), "fewer GPUs need less power"
+    if start is not None and around.at is not None and start > around.at:
+        return f"a time limit that ends before the cap begins, or a higher cap; {less}", None
     if reason["needed_watts"] > reason["cap_watts"]:
-        return "the cap must end or be raised; fewer GPUs, or a limit that ends before it begins, would help", _moment(reason.get("end"))
-    return "running jobs of the pool must end, or the cap end or be raised; fewer GPUs, or a limit that ends before it begins, would help", None
+        return f"the cap must end or be raised; {less}", _moment(reason.get("end"))
+    return f"running jobs of the pool must end, or the cap end or be raised; {less}", None
 
 
 # Its turn, and what it waits for whatever the fleet has

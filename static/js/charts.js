@@ -3,7 +3,7 @@
   "use strict";
 
   const root = document.documentElement;
-  const VARIABLE = /^var\((--[\w-]+)\)$/;
+  const VARIABLE = /^var\((--[\w-]+)(?:, (\d+)%)?\)$/;
   const probe = document.createElement("i");
   const drawn = new Set();
   let library = null;
@@ -24,7 +24,9 @@
   function resolved(value) {
     if (typeof value === "string") {
       const variable = VARIABLE.exec(value);
-      return variable ? colour(variable[1]) : value;
+      if (!variable) return value;
+      const whole = colour(variable[1]);
+      return variable[2] ? whole.replace(/^rgb\((.*)\)$/, `rgba($1, ${variable[2] / 100})`) : whole;
     }
     if (Array.isArray(value)) return value.map(resolved);
     if (value && typeof value === "object" && !ArrayBuffer.isView(value)) return Object.fromEntries(Object.entries(value).map(([key, inner]) => [key, resolved(inner)]));

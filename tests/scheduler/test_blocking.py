@@ -259,6 +259,21 @@ def test_what_binds_in_the_empty_fleet_decides_what_helps(shared, facts, helps):
     assert helps in told(shared, "viewer", waiting)["empty_fleet"].unblock
 
 
+@pytest.mark.parametrize(
+    ("facts", "helps"),
+    [
+        ({"start": "2026-11-20T09:00:00Z"}, "Running jobs of the pool must end, or the cap end or be raised; fewer GPUs need less power."),
+        ({"start": "2026-11-20T09:00:00Z", "needed_watts": 9900}, "The cap must end or be raised; fewer GPUs need less power."),
+        ({"start": "2026-11-20T14:00:00Z"}, "A time limit that ends before the cap begins, or a higher cap; fewer GPUs need less power."),
+    ],
+)
+def test_no_limit_helps_under_a_cap_that_has_begun(shared, facts, helps):
+    waiting = job(on=shared.nodes[OURS])
+    outlook(waiting, reasons=[{"code": "power", "detail": "x", **FACTS["power"], **facts}])
+
+    assert told(shared, "viewer", waiting)["power"].unblock == helps
+
+
 @pytest.mark.parametrize("code", REASONS)
 def test_every_reason_has_a_sentence_and_one_of_an_earlier_version_breaks_nothing(shared, code):
     waiting = job(on=shared.nodes[OURS])

@@ -82,7 +82,9 @@ def test_the_page_previews_begins_and_stops_it(personas, served):
     assert "being replaced already" in shown(personas, address)
     assert client.post(f"{address}stop/").status_code == 302
     page = re.sub(r"\s+", " ", client.get(home).content.decode())
-    assert "Last replacement:</strong> 0 of 2, stopped" in page and address + "stop/" not in page
+    ended = page[page.index("Last replacement:") :]
+    assert re.match(r"Last replacement:</strong> 0 of 2, stopped <time.*?</time>, begun <time.*?</time> by Submitter\.", ended), ended[:300]
+    assert address + "stop/" not in page
 
 
 def test_the_page_says_why_it_cannot_be_done(personas, served):

@@ -186,7 +186,7 @@ def test_the_page_shows_caps_to_everyone_and_their_forms_to_operators(fleet, per
     assert "No job is preempted." in looked.content.decode()
     unclear = oona.post("/power/caps/new/", form | {"do": "look", "zone": "Mars/Base", "kilowatts": ""}).content.decode()
     effect = unclear[unclear.index('id="change-preview"') :]
-    assert "There is no time zone" in effect, "the form itself stays as it is while one types"
+    assert "Time zone: Name a time zone such as" in effect, "the form itself stays as it is while one types"
     assert "required" not in effect, "what is yet to be typed is no fault"
     cap.refresh_from_db()
     assert cap.watts == 12_000
