@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.core.stopping import stopping
+from scheduler.services.forecasts import beside
 from scheduler.services.forecasts.beside import GivenUp, waits_foreseen_beside
 from scheduler.simulation.futures import Stage, past_of, waits_foreseen
 from tests.scheduler.simulation.test_futures import fleet, job
@@ -67,3 +68,14 @@ def test_a_child_that_is_ended_keeps_nobody_waiting(played, how: str) -> None:
 
     assert [type(one) for one in ended] == [GivenUp]
     assert not children()
+
+
+def test_what_takes_too_long_is_given_up_and_told_by_estimates(monkeypatch, caplog) -> None:
+    """An error here would leave every waiting job without a start, again and again, for as long as the machine is busy."""
+    monkeypatch.setattr(beside, "LONGEST", 0.2)
+    scenario = fleet([job(f"j{number}", 4, 1 + number % 7, at=number) for number in range(4_000)])
+
+    assert waits_foreseen_beside(scenario, past_of([("a", 100, 50)], scenario.jobs), {"j1"}, seed=1) == {}
+
+    assert not children()
+    assert "not played within" in caplog.text

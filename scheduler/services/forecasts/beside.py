@@ -4,6 +4,7 @@ The child reads what to play and writes what came of it. It has none of the cons
 ended where the console stops.
 """
 
+import logging
 import os
 import pickle
 import subprocess
@@ -19,6 +20,7 @@ from scheduler.engine.model.values import Scenario
 from scheduler.services.forecasts.programs import NICENESS, program
 from scheduler.simulation.futures import Past, Stage, Waits, waits_foreseen
 
+log = logging.getLogger(__name__)
 LONGEST = 300.0  # seconds
 _children: set[subprocess.Popen[bytes]] = set()
 _starting = RLock()  # whoever ends the children finds also the one that is just being started
@@ -29,6 +31,7 @@ class GivenUp(Exception):
 
 
 def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str], *, seed: int) -> dict[str, Waits]:
+    """None of them where that takes too long: then starts are told by the forecast, as of what is too much to play."""
     told = pickle.dumps((scenario, past, set(asked), seed))
     with _starting:
         started = subprocess.Popen(**program(__name__), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
@@ -36,6 +39,9 @@ def waits_foreseen_beside(scenario: Scenario, past: Past, asked: Collection[str]
     with started as child:
         try:
             answer, _ = child.communicate(told, timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            log.warning("Futures were not played within %d s. Starts are told by estimates.", LONGEST)
+            return {}
         finally:
             _children.discard(child)
             child.kill()
