@@ -194,6 +194,7 @@ VARIABLES = (
     Variable("GPUFLEET_LIMIT_WARNING_S", "0 to 86400", _whole(0, 86_400), "300", "300"),
     Variable("GPUFLEET_READY_BOUND_S", "1 to 86400", _whole(1, 86_400), "600", "600"),
     Variable("GPUFLEET_SCALE_UP_BOUND_S", "1 to 86400", _whole(1, 86_400), "60", "60"),
+    Variable("GPUFLEET_DEFER_LEAST_PERCENT", "0 to 100", _whole(0, 100), "5", "5"),
     Variable("GPUFLEET_WEBHOOK_NETWORKS", "networks such as 10.1.0.0/16 with commas between them, or empty", _networks, "", ""),
     Variable("GPUFLEET_WEBHOOK_HTTP", "on or off", _switch, "off", "off"),
     Variable("GPUFLEET_WEBHOOK_GIVE_UP_DAYS", "1 to 60", _whole(1, 60), "5", "5"),

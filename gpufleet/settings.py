@@ -282,6 +282,7 @@ SCHEDULER = {
         "LIMIT_WARNING_S",
         "READY_BOUND_S",
         "SCALE_UP_BOUND_S",
+        "DEFER_LEAST_PERCENT",
     )
 }
 # What runs on the console's own machine, and as whom; scheduler/backends/registry.py makes the local back-end's rules of it.

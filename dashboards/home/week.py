@@ -201,6 +201,6 @@ def waits_sampled(since: datetime) -> list[tuple[datetime, float]]:
     step = max(1, -(-(ends["last"] - ends["first"] + 1) // SAMPLED))
     rows = starts.filter(pk__among=list(range(ends["first"], ends["last"] + 1, step)))
     return [
-        (at, max(0.0, (at - max(submitted, due or submitted)).total_seconds()))
-        for at, submitted, due in rows.values_list("started_at", "job__submitted_at", "job__not_before")
+        (at, max(0.0, (at - max(submitted, due or submitted, deferred or submitted)).total_seconds()))
+        for at, submitted, due, deferred in rows.values_list("started_at", "job__submitted_at", "job__not_before", "job__deferred_to")
     ]

@@ -89,7 +89,7 @@ SECTIONS = (
     ),
     _section("roles", "Elastic, parts of GPUs, several roles"),
     _section("place", "Where it may run", *PLACING, "sharing", "node_labels", "needs", "tolerates_suspect"),
-    _section("when", "When, and after what", "not_before", "deadline", "after", "hold", "draft", "retries"),
+    _section("when", "When, and after what", "not_before", "deadline", "defer", "after", "hold", "draft", "retries"),
     Section("repeat", "Repeat", tuple(_field(ScheduleIn, key, REPEAT) for key in RECURS)),
     _section(
         "give",

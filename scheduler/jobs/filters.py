@@ -41,6 +41,7 @@ BLOCKERS = {
     "hold": "Held back by a person",
     "retry": "Backs off after a failure",
     "dependency": "Waits for another job",
+    "deferred": "Deferred to a better hour",
     "budget": "Its team's budget is used up",
     "aside": "Excluded from planning",
 }

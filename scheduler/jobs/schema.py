@@ -104,6 +104,8 @@ Estimate = Annotated[RunTime, Shown("Estimated run time", "Such as 90m, 2h, 1d, 
 Limit = Annotated[RunTime, Shown("Time limit", "Such as 90m, 12h or 1d. A limit lets it start in gaps.")]
 NotBefore = Annotated[Moment | None, Shown("Not before (UTC)")]
 Deadline = Annotated[Moment | None, Shown("Deadline (UTC)", "The job fails if it has not started by then.")]
+DEFER_CHOICES = (("price", "To the lowest price"), ("carbon", "To the least CO2"))
+Defer = Annotated[Literal["price", "carbon"] | None, Shown("Defer", "To a better hour, inside its deadline.", choices=DEFER_CHOICES, blank="No")]
 Retries = Annotated[int, Field(ge=0, le=1000), Shown("Retries", "Restarts after failures of its own.")]
 Labels = Annotated[dict[Word, Text], Field(max_length=50), Shown("Labels", "One key=value a line.")]
 CostCentre = Annotated[str, StringConstraints(max_length=40), Shown("Cost centre")]
@@ -362,6 +364,7 @@ class JobChange(Part):
     limit_s: Limit = Field(default=None, description="Counted from the start of the run that goes on.")
     not_before: NotBefore = None
     deadline: Deadline = None
+    defer: Defer = None
     retries: Retries = 0
     labels: Labels = Field(default_factory=dict, description="All of them as they shall be.")
     cost_centre: CostCentre = ""
@@ -421,6 +424,11 @@ class JobDescription(Part):
     limit_s: Limit = Field(default=None, description="Ended after so long a run.")
     not_before: NotBefore = None
     deadline: Deadline = Field(default=None, description="Not started by then, it has failed.")
+    defer: Defer = Field(
+        default=None,
+        description="Started in the hours before its deadline in which its energy costs least (price) or stands for the least CO2 (carbon). A batch "
+        "job with deadline and estimate_s.",
+    )
     retries: Retries = 0
     labels: Labels = Field(default_factory=dict)
     cost_centre: CostCentre = ""

@@ -28,6 +28,7 @@ COLUMNS = {
     "limit_s": "limit_seconds",
     "not_before": "not_before",
     "deadline": "deadline",
+    "defer": "defer",
     "retries": "retry_limit",
     "labels": "labels",
     "cost_centre": "cost_centre",

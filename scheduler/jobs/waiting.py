@@ -7,7 +7,9 @@ from scheduler.models import WaitKind
 
 OF_QUOTA = ("limit", "guarantee", "budget")
 OF_ROOM = ("capacity", "fragmentation", "topology", "sharing")
-ASIDE = ("hold", "held", "retry", "dependency", "aside")
+ASIDE = ("hold", "held", "retry", "dependency", "aside", "deferred")
+# For what a job is deferred, by what its description says.
+DEFERRED_FOR = {"price": "a lower price of energy", "carbon": "energy with less CO2"}
 
 
 def wait_kind(reasons: Iterable[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from scheduler.models import Job
 # A role of no more than these is said by `gpus`, `workers` and `gpu_types`.
 PLAIN_ROLE = frozenset({"name", "min", "gpus", "gpu_types"})
 # What a job may have none of. Its times are not among them, as they may have passed.
-STATED = ("estimate_s", "limit_s", "retries", "labels", "cost_centre")
+STATED = ("estimate_s", "limit_s", "defer", "retries", "labels", "cost_centre")
 # Set by the array that the job was an element of.
 ARRAY_INDEX = "GPUFLEET_ARRAY_INDEX"
 # Set by the schedule that submitted it. It stays when the same is submitted again: the run is still about that time.
@@ -19,7 +19,10 @@ DUE_AT = "GPUFLEET_DUE_AT"
 def description_of(job: Job, now: datetime) -> dict[str, Any]:
     """What `POST /jobs` would take. Times that have passed, and what only belonged to its array, are left out."""
     times = {"not_before": job.not_before, "deadline": job.deadline}
-    return _timeless(job) | {key: moment.isoformat() for key, moment in times.items() if moment is not None and moment > now}
+    found = _timeless(job) | {key: moment.isoformat() for key, moment in times.items() if moment is not None and moment > now}
+    if "deadline" not in found:
+        found.pop("defer", None)  # it needs one
+    return found
 
 
 def description_again(job: Job, *, with_launch: bool) -> dict[str, Any]:

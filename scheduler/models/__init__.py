@@ -3,8 +3,8 @@
 What hardware there is (`inventory`), what runs on it (`jobs`), what runs there that is not ours (`outside`), what was decided (`loop`), what was
 ordered (`execution`), what the hardware was good for (`timeline`), what the scheduler counts of itself (`measures`), what people begin with when
 they submit (`templates`), what they may ask for again (`repeats`), what views they keep (`saved_views`), what is submitted again and again
-(`schedules`), what pools may draw (`power`), how many replicas of services were wanted (`scaling`), when more jobs may be moved
-(`defragmenting`), and what others are told (`notices`).
+(`schedules`), what pools may draw and what their energy costs (`power`), how many replicas of services were wanted (`scaling`), when more jobs may be
+moved (`defragmenting`), and what others are told (`notices`).
 """
 
 from scheduler.models.defragmenting import Defragmentation
@@ -56,7 +56,7 @@ from scheduler.models.notices import (
 )
 from scheduler.models.outside import OutsideJob, OutsideSeat
 from scheduler.models.planned_changes import PlannedJobChange
-from scheduler.models.power import PowerCap
+from scheduler.models.power import EnergyForecast, EnergyRate, PowerCap
 from scheduler.models.repeats import JobBatch, SubmissionKey
 from scheduler.models.replays import GOING_ON, LOST, LOST_AFTER, QuotaReplay, ReplayState
 from scheduler.models.saved_views import SavedView, ViewedList
@@ -87,6 +87,8 @@ __all__ = [
     "Dependency",
     "Domain",
     "DrainWay",
+    "EnergyForecast",
+    "EnergyRate",
     "Gpu",
     "GpuMode",
     "GpuSplit",

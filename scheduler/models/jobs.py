@@ -57,6 +57,9 @@ class Job(models.Model):
     launch = models.JSONField(default=dict, blank=True, help_text="What a back-end starts: command, environment, working directory, secrets by name.")
     not_before = MomentField(null=True, blank=True)
     deadline = MomentField(null=True, blank=True)
+    defer = models.CharField(max_length=8, null=True, blank=True, help_text="By what it may be deferred: price or carbon; null: not at all.")
+    deferred_to = MomentField(null=True, blank=True, help_text="Not started before; once that has come, it waits as any other.")
+    deferral = models.JSONField(null=True, blank=True, help_text="By which figures that was chosen; null: it is still to be judged, if at all.")
     held_at = MomentField(null=True, blank=True, help_text="Since when a person holds it back; it keeps its place in the queue.")
     array = models.CharField(max_length=24, blank=True, help_text="The public id of the array it is an element of.")
     array_index = models.PositiveIntegerField(null=True, blank=True)
@@ -92,8 +95,9 @@ class Job(models.Model):
             # What lies ahead of jobs is looked for in every tick, and few of them have any of it.
             *(
                 models.Index(fields=[column], name=f"job_{column}", condition=Q(ended_at__isnull=True, **{f"{column}__isnull": False}))
-                for column in ("not_before", "retry_at", "deadline", "set_aside_until")
+                for column in ("not_before", "retry_at", "deadline", "set_aside_until", "deferred_to")
             ),
+            models.Index(fields=["id"], name="job_to_be_judged", condition=Q(ended_at__isnull=True, defer__isnull=False, deferral__isnull=True)),
         ]
         constraints = [
             models.CheckConstraint(

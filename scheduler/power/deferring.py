@@ -103,9 +103,8 @@ def best_start(courses: Mapping[str, Course], wish: Wish, least_percent: int) ->
             at_once.append(now)
         # The mean is linear between starts at which a run begins or ends with a change of the rate: the lowest is at one of these, or at an end.
         starts = {wish.earliest, latest, *course.at, *(edge - wish.length for edge in course.at)}
-        for start in starts:
-            if wish.earliest <= start <= latest and (total := sums.total(start, wish.length)) is not None:
-                found.append((total, start, pool))
+        tried = ((sums.total(start, wish.length), start) for start in starts if wish.earliest <= start <= latest)
+        found += [(total, start, pool) for total, start in tried if total is not None]
     if not at_once:
         return None  # nothing to compare with
     total, start, pool = min(found)

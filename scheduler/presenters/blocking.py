@@ -326,6 +326,7 @@ _WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
     "hold": _hold,
     "retry": _retry,
     "dependency": _dependency,
+    "deferred": _says("it becomes due automatically; Start now ends the deferral", "until"),
     "budget": _says("it starts with the budget's next period, with a larger amount, or with an exception; quota admins set both"),
     "aside": _aside,
 }

@@ -11,6 +11,7 @@ from gpufleet.core.templatetags.shell import gpus, plural, relative
 from scheduler.jobs.filters import BLOCKERS
 from scheduler.jobs.speeds import seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import least_of, most_of, name_of, roles_of, types_of
+from scheduler.jobs.waiting import DEFERRED_FOR
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobEvent, JobState, Outlook, Promise, Wait
 from scheduler.presenters.explained import change_in_words
 from scheduler.selectors.alignment import Alignment
@@ -123,6 +124,8 @@ def _waiting(row: JobRow, now: datetime) -> Line:
         return Line(f"Waits for {plural(row.unmet, 'job')} to end.")
     if job.not_before and job.not_before > now:
         return Line("Not due yet.", job.not_before, "due")
+    if job.deferred_to and job.deferred_to > now:
+        return Line(f"Deferred for {DEFERRED_FOR.get(job.defer or '', 'a better hour')}.", job.deferred_to, "due")
     if job.retry_at and job.retry_at > now:
         return Line("Backs off before it is tried again.", job.retry_at, "tried")
     foreseen = foreseen_start(job, outlook)

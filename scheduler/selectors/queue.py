@@ -73,7 +73,7 @@ def jobs_waiting_longest(access: Access, *, now: datetime) -> QuerySet[Job]:
 
     One that a person holds, that is not due, or that is behind other jobs waits for none of these. A job with a date waits since that date.
     """
-    due = Q(not_before__isnull=True) | Q(not_before__lte=now)
+    due = (Q(not_before__isnull=True) | Q(not_before__lte=now)) & (Q(deferred_to__isnull=True) | Q(deferred_to__lte=now))
     found = jobs_listed(access).filter(due, state__in=WAITING, held_at__isnull=True).exclude(wait__kind=WaitKind.ASIDE)
-    since = Greatest("state_since", Coalesce("not_before", "state_since"))
+    since = Greatest("state_since", Coalesce("not_before", "state_since"), Coalesce("deferred_to", "state_since"))
     return found.annotate(waits_since=since).order_by("waits_since", "id").defer(None).defer("launch", "parameters")

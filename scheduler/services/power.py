@@ -15,7 +15,7 @@ from gpufleet.core.recurrence import rule_fault
 from gpufleet.core.zones import zone_fault
 from quotas.permissions import Access, Can
 from quotas.rules import Faults, note
-from scheduler.models import GpuType, PowerCap
+from scheduler.models import EnergyRate, GpuType, PowerCap
 from scheduler.selectors.power import pools_known
 from scheduler.services.jobs.revisions import row_locked
 from scheduler.services.loop.lease import lease_want
@@ -31,26 +31,35 @@ def cap_drawn(given: Mapping[str, Any], *, now: datetime, instead_of: PowerCap |
     """The cap as it would be, and what is wrong with it by field. What is not given stays."""
     faults: Faults = {}
     found = PowerCap(starts_at=now) if instead_of is None else PowerCap.objects.get(pk=instead_of.pk)
-    if "pool" in given or instead_of is None:
-        pool = str(given.get("pool") or "").strip()
-        if pool and pool != found.pool and pool not in pools_known():
-            note(faults, "pool", f"There is no pool {pool[:60]}.")
-        found.pool = pool[:60]
+    take_place(found, given, faults)
     watts = given.get("watts", found.watts)
     if watts is None or not 0 <= watts <= MOST_WATTS:
         note(faults, "watts", "State 0 to 10,000,000 kW.")
     else:
         found.watts = watts
+    take_times(found, given, now, faults)
+    return found, faults
+
+
+def take_place(found: PowerCap | EnergyRate, given: Mapping[str, Any], faults: Faults) -> None:
+    """The pool and the note of what has times."""
+    if "pool" in given or found.pk is None:
+        found.pool = pool_taken(given.get("pool"), found.pool, faults)
     if "note" in given:
         text = str(given["note"] or "").strip()
         if len(text) > NOTE_LENGTH or not all(letter.isprintable() for letter in text):
             note(faults, "note", f"Use at most {NOTE_LENGTH} printable characters.")
         found.note = text[:NOTE_LENGTH]
-    _take_times(found, given, now, faults)
-    return found, faults
 
 
-def _take_times(found: PowerCap, given: Mapping[str, Any], now: datetime, faults: Faults) -> None:
+def pool_taken(named: object, before: str, faults: Faults) -> str:
+    pool = str(named or "").strip()
+    if pool and pool != before and pool not in pools_known():
+        note(faults, "pool", f"There is no pool {pool[:60]}.")
+    return pool[:60]
+
+
+def take_times(found: PowerCap | EnergyRate, given: Mapping[str, Any], now: datetime, faults: Faults) -> None:
     for field in ("starts_at", "ends_at", "rule", "zone"):
         if field in given:
             setattr(found, field, given[field])
@@ -124,7 +133,7 @@ def rating_set(*, access: Access, gpu_type: str, watts: int | None, reason: str 
         before, found.rated_watts = found.rated_watts, watts
         found.save(update_fields=["rated_watts"])
         was, becomes = {"rated_watts": before}, {"rated_watts": watts}
-        audit_record(actor=access.actor, action="power.rate", kind="gpu_type", object_id=gpu_type, before=was, after=becomes, reason=_said(reason))
+        audit_record(actor=access.actor, action="power.rate", kind="gpu_type", object_id=gpu_type, before=was, after=becomes, reason=said(reason))
         lease_want()
     return found
 
@@ -138,11 +147,11 @@ def _locked(cap: PowerCap, revision: int | None) -> PowerCap:
     return row_locked(PowerCap.objects.all(), cap.pk, revision=revision, gone=Conflict(f"{cap.public_id} was removed meanwhile."))
 
 
-def _said(reason: str) -> str:
+def said(reason: str) -> str:
     return "".join(letter for letter in reason.strip() if letter.isprintable())[:REASON_LENGTH]
 
 
 def _record(
     access: Access, action: str, found: PowerCap, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, reason: str = ""
 ) -> None:
-    audit_record(actor=access.actor, action=action, kind="power_cap", object_id=found.public_id, before=before, after=after, reason=_said(reason))
+    audit_record(actor=access.actor, action=action, kind="power_cap", object_id=found.public_id, before=before, after=after, reason=said(reason))

@@ -63,9 +63,11 @@ def unmet_dependencies() -> Exists:
 
 
 def due_filter(now: datetime) -> Q:
-    """Waiting jobs that are demand: not held, due, and free of others."""
+    """Waiting jobs that are demand: not held, due, not deferred, and free of others."""
     due = (Q(not_before__isnull=True) | Q(not_before__lte=now)) & (Q(retry_at__isnull=True) | Q(retry_at__lte=now))
-    return Q(state__in=WAITING, held_at__isnull=True) & due & ~Q(unmet_dependencies())
+    # A deferrable job that nobody has judged yet is no demand: the timers judge it in the same tick.
+    undeferred = Q(deferred_to__lte=now) | Q(deferred_to__isnull=True) & (Q(defer__isnull=True) | Q(deferral__isnull=False))
+    return Q(state__in=WAITING, held_at__isnull=True) & due & undeferred & ~Q(unmet_dependencies())
 
 
 def barred_quotas() -> list[int]:

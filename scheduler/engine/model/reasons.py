@@ -57,6 +57,7 @@ REASONS = {
     "hold": "A person put the job on hold.",
     "retry": "The job failed and is retried at a given time.",
     "dependency": "The job waits for another job.",
+    "deferred": "The job is deferred to an hour in which energy is cheaper or cleaner.",
     "budget": "A budget of its team, or of a node above it, is used up.",
     "aside": "The job is excluded from planning because of a fault; an operator must check it.",
 }

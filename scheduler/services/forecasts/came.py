@@ -27,6 +27,7 @@ COLUMNS = (
     "preemptible",
     "submitted_at",
     "not_before",
+    "deferred_to",
     "estimate_seconds",
     "limit_seconds",
     "ended_at",
@@ -70,7 +71,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
     rows = rows.annotate(for_others=unmet_dependencies())
     read = []
     for key, quota, name, spec, *facts in rows.order_by("submitted_at", "id").values_list("id", "quota_id", *COLUMNS, "for_others"):
-        *asked, at, not_before, estimate, limit, ended, on_hold, for_others = facts
+        *asked, at, not_before, deferred_to, estimate, limit, ended, on_hold, for_others = facts
         mine = ran.get(key, [])
         if not mine and (ended is not None or on_hold is not None or for_others):
             left_out["ended without having run" if ended is not None else "held, or waits for other jobs"] += 1
@@ -82,7 +83,7 @@ def jobs_came(kinds: Kinds, now: datetime, types: Collection[str], *, length: ti
         if any(role.gpu_types and not any(one in types for one in role.gpu_types) for role in asks.kind.roles):
             left_out["asks for GPU types that the fleet no longer has"] += 1
             continue
-        due = max(moment for moment in (at, not_before, free_at.get(key)) if moment is not None)
+        due = max(moment for moment in (at, not_before, deferred_to, free_at.get(key)) if moment is not None)
         read.append((name, quota, asks, mine, due, estimate, limit, ended is not None))
     uneven = [name for name, _, asks, mine, *_ in read if mine and (asks.kind.elastic or asks.kind.throughput)]
     held = _held_since(uneven, begin, now)

@@ -11,7 +11,7 @@ from gpufleet.core.live.news import News
 from gpufleet.core.prepared import Prepared
 from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.model.plan import Waiting
-from scheduler.jobs.waiting import wait_kind
+from scheduler.jobs.waiting import DEFERRED_FOR, wait_kind
 from scheduler.models import ENDED, Dependency, Job, JobState, Outlook
 from scheduler.selectors.foreseen import late_since
 from scheduler.services.jobs.waits import waits_follow
@@ -123,8 +123,8 @@ def told_undue(*, now: datetime, among: Q = EVERY_JOB) -> dict[int, Told]:
     rows = Job.objects.filter(among, state__in=WAITING).filter(~due_filter(now) | barred).order_by("id")
     behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
     found: dict[int, Told] = {}
-    columns = ("id", "held_at", "not_before", "retry_at", "waits", "quota__path")
-    for key, held, not_before, retry_at, waits, path in rows.annotate(waits=behind).values_list(*columns):
+    columns = ("id", "held_at", "not_before", "retry_at", "waits", "quota__path", "defer", "deferred_to", "deferral")
+    for key, held, not_before, retry_at, waits, path, *deferral in rows.annotate(waits=behind).values_list(*columns):
         reasons = []
         if (stop := stopped_above(path, stops)) is not None:
             detail = f"the budget {stop.budget} of {stop.path} is used up; no new job starts there"
@@ -135,10 +135,22 @@ def told_undue(*, now: datetime, among: Q = EVERY_JOB) -> dict[int, Told]:
             reasons.append({"code": "held", "detail": f"not before {not_before:%Y-%m-%d %H:%M:%S} UTC", "until": not_before.isoformat()})
         if retry_at is not None and retry_at > now:
             reasons.append({"code": "retry", "detail": f"tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC", "until": retry_at.isoformat()})
+        if (deferred := deferred_reason(*deferral, now)) is not None:
+            reasons.append(deferred)
         if waits:
             reasons.append({"code": "dependency", "detail": f"waits for {', '.join(_ahead_of(key))}"})
         found[key] = Told(reasons)
     return found
+
+
+def deferred_reason(by: str | None, until: datetime | None, figures: Mapping[str, Any] | None, now: datetime) -> dict[str, Any] | None:
+    """Of a job that is deferred, or whose hour is to be chosen."""
+    if until is not None and until > now:
+        words = f"until {until:%Y-%m-%d %H:%M:%S} UTC for {DEFERRED_FOR.get(by or '', 'a better hour')}"
+        return {"code": "deferred", "detail": f"deferred {words}", "until": until.isoformat()}
+    if by is not None and until is None and figures is None:
+        return {"code": "deferred", "detail": "its hour is chosen once nothing else holds it back"}
+    return None
 
 
 def _ahead_of(job: int) -> list[str]:

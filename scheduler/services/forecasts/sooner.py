@@ -17,6 +17,7 @@ from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.loop import pause_now
 from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side, job_of
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
+from scheduler.services.jobs.deferring import is_deferred
 from scheduler.services.jobs.submission import Checked, submissions_judge
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
@@ -39,6 +40,7 @@ A_MINUTE = timedelta(minutes=1)
 PROMISED = "It has been promised its GPUs already, and starts as soon as they are free."
 HELD = "Nothing was tried: the job is on hold and starts only after it is released."
 NOT_DUE = "Nothing was tried: it is not due yet."
+DEFERRED = "Nothing was tried: it is deferred. Start now ends that."
 BACKS_OFF = "Nothing was tried: it backs off before it is started again."
 NOT_ASKED = "Nothing was tried: it waits for other jobs, or the next plan starts it."
 OVER = "Nothing was tried: it does not wait."
@@ -85,6 +87,8 @@ def _idle(job: Job, now: datetime) -> str:
         return HELD
     if job.not_before is not None and job.not_before > now:
         return NOT_DUE
+    if is_deferred(job, now):
+        return DEFERRED
     return BACKS_OFF if job.retry_at is not None and job.retry_at > now else NOT_ASKED
 
 

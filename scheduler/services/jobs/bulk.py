@@ -394,7 +394,7 @@ def seconds_lost(access: Access, jobs: Sequence[Job], now: datetime) -> dict[int
 
 def free_to_start(jobs: Sequence[Job], now: datetime, *, released: bool = False) -> list[Job]:
     """Those of held jobs that nothing else holds. Who releases a job has its next try at once."""
-    waits_until = [(job, (job.not_before, None if released else job.retry_at)) for job in jobs]
+    waits_until = [(job, (job.not_before, job.deferred_to, None if released else job.retry_at)) for job in jobs]
     due = [job for job, moments in waits_until if all(moment is None or moment <= now for moment in moments)]
     waits = set(Job.objects.filter(unmet_dependencies(), pk__among=[job.pk for job in due]).values_list("pk", flat=True))
     return [job for job in due if job.pk not in waits and job.state in (JobState.QUEUED, JobState.PREEMPTED)]

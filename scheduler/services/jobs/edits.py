@@ -19,8 +19,10 @@ from scheduler.jobs.storable import unstorable
 from scheduler.jobs.stored import COLUMNS, least_of, name_of, roles_of
 from scheduler.jobs.writing import description_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobState, OrderKind, Placement
+from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.jobs import must_steer
 from scheduler.selectors.templates import template_kept
+from scheduler.services.jobs.deferring import JUDGED_BY, deferral_set, deferral_take, deferring_faults, may_be_deferred
 from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.marks import labels_renew
 from scheduler.services.jobs.repeats import Submitted, submission_once
@@ -32,10 +34,10 @@ from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Clusters
 from scheduler.services.loop.steps import Steps, jobs_locked, open_attempts
 from scheduler.snapshots.fleet import topology_now
-from scheduler.snapshots.jobs import Kinds
+from scheduler.snapshots.jobs import Kinds, unmet_dependencies
 
 # What no longer means anything once a job has its GPUs.
-ONLY_WAITING = ("not_before", "deadline")
+ONLY_WAITING = ("not_before", "deadline", "defer")
 
 
 def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revision: int | None = None) -> Job:
@@ -64,6 +66,8 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         if "labels" in documents:
             fresh.labels = documents["labels"]
             labels_renew(fresh)
+        if JUDGED_BY & given.keys():
+            _judge_again(steps, fresh, now)
         audit_record(
             actor=access.actor,
             action="job.edit",
@@ -78,6 +82,17 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
         news.publish()
         lease_want()
     return fresh
+
+
+def _judge_again(steps: Steps, job: Job, now: datetime) -> None:
+    """To which hour it is deferred as it is now, if its hour has not come. What is not in the queue yet is judged when it is."""
+    if job.defer is None:
+        deferral_set(steps, job, None, None)
+    elif may_be_deferred(job, now):
+        if job.held_at is not None or Job.objects.filter(unmet_dependencies(), pk=job.pk).exists():
+            deferral_set(steps, job, None, None)
+            return
+        deferral_take(steps, job, Tariffs(now), now=now)
 
 
 def _tell_limit(steps: Steps, job: Job) -> None:
@@ -116,11 +131,20 @@ def _changed(job: Job, change: JobChange, given: Mapping[str, Any], now: datetim
     """Columns of the job with their new values."""
     after = {COLUMNS[key]: value for key, value in given.items() if key in COLUMNS}
     _check_times(job, given, now)
+    _check_deferring(job, after)
     if "workers" in given:
         after["spec"] = _resized(job, change)
         after["gpus_milli"] = _least_milli(job, after["spec"])
     _check_template(job, after, now)
     return after
+
+
+def _check_deferring(job: Job, after: Mapping[str, Any]) -> None:
+    changed = copy.copy(job)
+    for column, value in after.items():
+        setattr(changed, column, value)
+    if job.state not in HOLDING and (faults := deferring_faults(changed.defer, changed.job_class, changed.deadline, changed.estimate_seconds)):
+        raise ValidationError({path: [message] for path, message in faults.items()})
 
 
 def _check_template(job: Job, after: Mapping[str, Any], now: datetime) -> None:
@@ -221,6 +245,8 @@ def job_enqueue(*, access: Access, job: Job, reason: str, now: datetime, revisio
             raise ValidationError({"deadline": "It lies in the past."})
         (checked,) = submissions_check(access=access, descriptions=[description_of(fresh, now)], now=now)
         steps.move(fresh, JobState.QUEUED, cause, submitted_at=steps.now, gpus_milli=checked.gpus_milli)
+        if may_be_deferred(fresh, now) and fresh.held_at is None and not checked.after:
+            deferral_take(steps, fresh, Tariffs(now), now=now)
         steps.write(news)
         news.publish()
         lease_want()

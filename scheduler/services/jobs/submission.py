@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import CharField, Exists, ExpressionWrapper, F, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Concat
 
-from gpufleet.core.audit import Actor, audit_entry, audit_write
+from gpufleet.core.audit import SYSTEM, Actor, audit_entry, audit_write
 from gpufleet.core.bulk import FEW, keys_ahead, objects_insert, rows_insert
 from gpufleet.core.ids import public_ids
 from gpufleet.core.live.news import News
@@ -35,8 +35,10 @@ from scheduler.jobs.template_rules import Template
 from scheduler.jobs.writing import DUE_AT
 from scheduler.models import Cluster, Dependency, GpuType, Job, JobClass, JobEvent, JobState, MigInstance, Node, TemplateSpeeds
 from scheduler.notify.happenings import Happened
+from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.template_speeds import speeds_given
 from scheduler.selectors.templates import template_named
+from scheduler.services.jobs.deferring import Deferral, Wanted, deferral_judge, deferring_faults
 from scheduler.services.jobs.marks import marks_write
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.story import Event
@@ -241,6 +243,8 @@ class _Checker:
         for number, role in enumerate(description.roles or ()):
             if role.desired is not None and description.job_class != JobClass.INFERENCE:
                 faults[f"roles[{number}].desired"].append("Only a service, of the class inference, states it.")
+        for path, message in deferring_faults(description.defer, description.job_class, description.deadline, description.estimate_s).items():
+            faults[path].append(message)
         self._check_types(description, faults)
         self._check_speeds(description, speeds_at, faults)
         kind = self._kind(description, faults)
@@ -396,7 +400,12 @@ def _quotas_named(descriptions: Sequence[Any]) -> list[str]:
 
 def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Actor, news: News, due: Due | None) -> list[Job]:
     counts = [one.count for one in checked]
-    rows = [(one, _job(one, place, access, now, due)) for one, count in zip(checked, counts, strict=True) for place in range(count)]
+    deferrals = _deferrals(checked, now)
+    rows = [
+        (one, _job(one, place, access, now, due, deferrals.get(id(one))))
+        for one, count in zip(checked, counts, strict=True)
+        for place in range(count)
+    ]
     jobs = [job for _, job in rows]
     # From here to the end everybody else who submits waits for us: what can be done or asked before it is.
     is_wanted, keys = happening_wanted(Happened.SUBMITTED), keys_ahead(Job, len(jobs))
@@ -405,6 +414,10 @@ def _write(checked: Sequence[Checked], access: Access, now: datetime, actor: Act
     marks_write(jobs)
     events = ((job.pk, now, job.state, _cause(one.description, due), actor.name) for one, job in rows)
     rows_insert(JobEvent, ("job_id", "at", "to_state", "cause", "actor_name"), events)
+    if told_of := [
+        (job.pk, now, job.state, job.state, found.told, SYSTEM.name) for one, job in rows if (found := deferrals.get(id(one))) and found.to
+    ]:
+        rows_insert(JobEvent, ("job_id", "at", "from_state", "to_state", "cause", "actor_name"), told_of)
     if is_wanted():
         told = (Event(job, None, now, "", job.state, _cause(one.description, due), actor.name, {}, job.revision) for one, job in rows)
         happenings_write(events=told, actor=actor)
@@ -446,7 +459,23 @@ def _cause(description: JobDescription, due: Due | None) -> str:
     return f"{done} by the template {description.template}."[:300] if description.template else f"{done}."
 
 
-def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due | None) -> Job:
+def _deferrals(checked: Sequence[Checked], now: datetime) -> dict[int, Deferral]:
+    """To which hour each is deferred, where nothing else holds it back: what is held or waits for other jobs is judged once it no longer is."""
+    asked = [one for one in checked if one.description.defer and not (one.description.draft or one.description.hold or one.after)]
+    tariffs = Tariffs(now)
+    return {id(one): found for one in asked if (found := deferral_of(one, tariffs, now)) is not None}
+
+
+def deferral_of(checked: Checked, tariffs: Tariffs, now: datetime) -> Deferral | None:
+    """To which hour it would be deferred; None: it is not deferrable."""
+    said = checked.description
+    if said.defer is None or said.deadline is None or said.estimate_s is None:
+        return None
+    wanted = Wanted(said.defer, said.spec, checked.gpus_milli, said.estimate_s, said.limit_s, said.not_before, said.deadline)
+    return deferral_judge(wanted, tariffs, now=now)
+
+
+def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due | None, deferral: Deferral | None) -> Job:
     said = checked.description
     launch = said.launch.model_dump(exclude_none=True, exclude_defaults=True)
     own: dict[str, str] = {}
@@ -474,6 +503,9 @@ def _job(checked: Checked, place: int, access: Access, now: datetime, due: Due |
         launch=launch,
         not_before=said.not_before,
         deadline=said.deadline,
+        defer=said.defer,
+        deferred_to=deferral.to if deferral else None,
+        deferral=deferral.as_json() if deferral else None,
         held_at=now if said.hold else None,
         array_index=place if said.array else None,
         parameters=own,

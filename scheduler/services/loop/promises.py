@@ -104,7 +104,7 @@ class Starter:
         """How long it waited, once that is committed."""
         if not self._waited:
             transaction.on_commit(self._tell, robust=True)
-        since = max(job.submitted_at, job.not_before or job.submitted_at)
+        since = max(job.submitted_at, job.not_before or job.submitted_at, job.deferred_to or job.submitted_at)
         self._waited.append((job.job_class, (self.steps.now - since).total_seconds()))
 
     def _tell(self) -> None:

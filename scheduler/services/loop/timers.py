@@ -22,6 +22,7 @@ from scheduler.models import HOLDING, Attempt, Dependency, Health, Job, JobState
 from scheduler.notify.happenings import Happened
 from scheduler.services.hardware.draining import DRAINS_DUE, NEXT_DRAIN, drains_enforce
 from scheduler.services.hardware.geometry import UNSETTLED_SPLITS, splits_advance
+from scheduler.services.jobs.deferring import TO_BE_JUDGED, deferrals_settle
 from scheduler.services.jobs.replacing import REPLACING, replacements_advance
 from scheduler.services.jobs.scaling import SCALED, scalings_settle
 from scheduler.services.loop.lease import lease_want
@@ -113,7 +114,7 @@ def _next_demand(column: str) -> Prepared[datetime]:
     return Prepared(lambda now: _first(Job.objects.filter(**{"ended_at__isnull": True, f"{column}__gt": now}), column))
 
 
-NEXT_DEMAND = [_next_demand(column) for column in ("not_before", "retry_at", "set_aside_until")]
+NEXT_DEMAND = [_next_demand(column) for column in ("not_before", "deferred_to", "retry_at", "set_aside_until")]
 
 
 def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
@@ -131,6 +132,7 @@ def timers_run(*, now: datetime, policy: Policy, news: News) -> int:
         + stops_give_up(now=now, news=news)
         + deadlines_enforce(now=now, news=news)
         + dependencies_settle(now=now, news=news)
+        + deferrals_settle(now=now, news=news)
         + scalings_settle(now=now)
         + replacements_advance(now=now, news=news)
     )
@@ -151,6 +153,7 @@ def _anything_is_due(now: datetime, policy: Policy) -> bool:
         UNMEETABLE.asking(),
         SCALED.asking(),
         REPLACING.asking(),
+        TO_BE_JUDGED.asking(now),
     )
     return any(due) or any(end <= now or (warn_at is not None and warn_at <= now) for _, _, end, warn_at in _limited(limited, policy.limit_warning))
 

@@ -53,6 +53,7 @@ FURTHEST_BACK = timedelta(days=400)
 NOT_RECURRING = {
     "not_before": "A job that recurs has no fixed time; the schedule says when it is due.",
     "deadline": "A job that recurs has no fixed time; start_within_s of the schedule says how late it may be submitted.",
+    "defer": "It needs a deadline, and a job that recurs has none.",
     "draft": "A draft would wait for somebody each time. Pause the schedule instead.",
 }
 COLUMNS = ("name", "cron", "zone", "overlap", "catch_up", "start_within_s", "starts_at", "ends_at")

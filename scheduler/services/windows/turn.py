@@ -168,6 +168,7 @@ def _claims(window: Window, until: datetime) -> bool:
     reservation = window.reservation
     jobs = Job.objects.filter(submitted_at__lt=until).filter(Q(ended_at__isnull=True) | Q(ended_at__gt=window.starts_at))
     jobs = jobs.exclude(state=JobState.DRAFT).filter(held_at__isnull=True).filter(Q(not_before__isnull=True) | Q(not_before__lt=until))
+    jobs = jobs.filter(Q(deferred_to__isnull=True) | Q(deferred_to__lt=until))
     if reservation.quota is not None:
         jobs = jobs.filter(Q(quota=reservation.quota) | Q(quota__path__startswith=f"{reservation.quota.path}/"))
     else:
