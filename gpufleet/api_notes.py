@@ -37,6 +37,7 @@ PLACES: dict[str, tuple[str, Any]] = {
     "reservations": ("Id of the reservation.", "r-7"),
     "budgets": ("Id of the budget.", "b-4"),
     "caps": ("The power cap.", "pc-3"),
+    "rates": ("The energy rate.", "er-3"),
     "ratings": ("The GPU type.", "H100-SXM-80GB"),
     "cost-exports": ("Id of the export.", "ce-8"),
     "cost-mails": ("Id of the e-mail.", "cm-6"),
@@ -72,6 +73,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
         " health_rule_create health_rule_try health_rule_change health_rule_delete health_limits_change alert_rule_make alert_rule_update"
         " cluster_outside power_cap_make power_cap_update power_cap_delete power_rating"
+        " energy_rate_make energy_rate_update energy_rate_delete energy_forecast_put energy_forecast_delete"
         " alert_rule_delete alert_rule_try silence_make silence_delete alert_take fleet_defragmentation defragmentation_create defragmentation_end"
     ),
     ("admin",): "cluster_slurm_accounts group_rule_list person_list person_get person_new person_change person_return person_end person_reset"
@@ -82,7 +84,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     " quota_create quota_update quota_archive quota_move quota_restore role_create role_delete token_new token_delete",
     STEERING: "job_batch_undone service_level_put service_level_delete idle_notify idle_reclaim idle_snooze job_connected"
     " jobs_bulk job_view_update job_change job_change_look job_replicas_put job_replicas_look job_replacement_begin"
-    " job_replacement_look job_replacement_stopped job_end job_save job_queued job_held job_released"
+    " job_replacement_look job_replacement_stopped job_end job_save job_queued job_undeferred job_held job_released"
     " job_again job_said job_output job_output_search job_plan_call_off"
     " array_act job_output_stream job_earlier schedule_delete schedule_update schedule_hold schedule_go_on schedule_run",
     HOOKING: "idle_policy_put idle_policy_delete idle_exemption_create idle_exemption_delete"

@@ -135,7 +135,7 @@ def test_what_the_examples_send_is_understood(expect: Expect, personas: Personas
     content = PARTS.get(f"{operation['operationId']} body")
     settings.EMAIL_HOST = "mail.example.org"
     monkeypatch.setattr("quotas.api.tokens.now", lambda: datetime(2026, 3, 2, tzinfo=UTC))  # the day on which the examples were written
-    for module in ("scheduler.api.reservations", "quotas.api.budgets"):
+    for module in ("scheduler.api.energy", "scheduler.api.reservations", "quotas.api.budgets"):
         monkeypatch.setattr(f"{module}.now", lambda: datetime(2026, 3, 2, tzinfo=UTC))
     settings.SLURM_USERS = ("gpujobs",)
     if "reservations" in expect.route:

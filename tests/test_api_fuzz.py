@@ -93,6 +93,12 @@ UNSAID = [
         "pool|zone|rule|starts_at|ends_at|note|reason",
         "Which pools and zones there are, a recurring time lies ahead and ends, and texts are printable.",
     ),
+    Unsaid(
+        "energy_rate_.*",
+        "pool|zone|rule|starts_at|ends_at|note|reason|price_micros|",
+        "Which pools and zones there are, a recurring time lies ahead and ends, a price or grams are stated, and texts are printable.",
+    ),
+    Unsaid("energy_forecast_.*", "pool|steps.*|ends_at|reason", "Which pools there are; steps follow each other from about now on."),
     Unsaid("template_gone", "ref", "Which templates there are."),
     Unsaid("throughput_put", "ref|speeds.*|adopt|seen", "Which templates and GPU types there are, what was stated, and what is measured."),
     Unsaid(

@@ -121,6 +121,7 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument("--limit", help="ended after so long")
     shape.add_argument("--not-before", metavar="TIME", help="waits until then: a time with its zone, such as 2026-11-24T22:00:00+01:00")
     shape.add_argument("--deadline", metavar="TIME", help="has failed when it has not started by then")
+    shape.add_argument("--defer", choices=("price", "carbon"), help="to the hour before its deadline with the best energy; needs --estimate")
     shape.add_argument("--label", dest="labels", action="append", help="key=value; may be repeated")
     shape.add_argument("--env", action="append", help="KEY=value for its processes; may be repeated")
     shape.add_argument(
@@ -347,6 +348,9 @@ def show(arguments: Sequence[str]) -> int:
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]
+    if (deferral := job["deferral"]) is not None:
+        told = f"to {exact(deferral['to'])}: {deferral['text']}" if deferral["to"] else deferral["text"]
+        facts += [("Deferred", plain(told))]
     facts += launch_facts(job["launch"])
     for name, value in facts:
         if value:
@@ -556,6 +560,7 @@ def change(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit", help="ended after so long, counted from the start of the run that goes on")
     parser.add_argument("--not-before", metavar="TIME", help="waits until then: a time with its zone")
     parser.add_argument("--deadline", metavar="TIME", help="has failed when it has not started by then")
+    parser.add_argument("--defer", choices=("price", "carbon", "none"), help="to the hour before its deadline with the best energy")
     parser.add_argument("--retries", type=int, help="how often it is tried again after a failure of its own")
     parser.add_argument("--label", dest="labels", action="append", help="key=value, beside those that it has; may be repeated")
     parser.add_argument("--workers", action="append", metavar="ROLE=COUNT", help="worker=4, or worker=2-8 for least and most; may be repeated")

@@ -39,7 +39,8 @@ OF_JOBS = (
 )
 WORDS = {
     "bench": "api chargeback console engine loop predictions quotas simulate slurm telemetry --json --case",
-    "change": "--json --name --priority --estimate --limit --not-before --deadline --retries --label --workers --cost-centre --dry-run --reason",
+    "change": "--json --name --priority --estimate --limit --not-before --deadline --defer --retries --label --workers --cost-centre --dry-run"
+    " --reason",
     "completion": "bash zsh fish",
     "fleet": "--json --nodes --limit",
     "fragmentation": "--json --type --plan --apply --reason",
@@ -65,7 +66,7 @@ WORDS = {
     "schedule": "ls add show pause resume run rm --json --cron --zone --name --overlap --catch-up --start-within --from --until --state --team"
     " --owner --search --limit --ids --reason",
     "submit": "--json --draft --dry-run --wait --key --template --name --quota --class --priority --preemptible --gpus --workers --type --speed --mig"
-    " --estimate --limit --not-before --deadline --label --env --secret --image --array --param --zip --workdir --after",
+    " --estimate --limit --not-before --deadline --defer --label --env --secret --image --array --param --zip --workdir --after",
     "trace": "gavel helios openb own philly --nodes --cpus --limit --days --data-dir --out",
     "top": "--json --limit --team --once",
     "webhooks": "ls add pause resume test rm deliveries redeliver --json --state --limit --quota --on --reason --no-wait",

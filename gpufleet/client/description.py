@@ -70,6 +70,7 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
     found = dict(document)
     stated = {"template": asked.template, "name": asked.name, "quota": asked.quota, "class": asked.job_class, "priority": asked.priority}
     stated |= {"preemptible": _WHETHER.get(asked.preemptible, asked.preemptible), "not_before": asked.not_before, "deadline": asked.deadline}
+    stated |= {"defer": asked.defer}
     found |= {key: value for key, value in stated.items() if value is not None}
     lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
     found |= {key: seconds(length) for key, length in lengths.items() if length is not None}
@@ -115,7 +116,7 @@ def changes(asked: argparse.Namespace) -> dict[str, Any]:
     found = {key: value for key, value in plain.items() if value is not None}
     lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
     found |= {key: None if length == NONE else seconds(length) for key, length in lengths.items() if length is not None}
-    times = {"not_before": asked.not_before, "deadline": asked.deadline}
+    times = {"not_before": asked.not_before, "deadline": asked.deadline, "defer": asked.defer}
     found |= {key: None if moment == NONE else moment for key, moment in times.items() if moment is not None}
     if asked.labels:
         found["labels"] = _pairs(asked.labels, "--label")

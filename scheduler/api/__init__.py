@@ -7,6 +7,7 @@ from scheduler.api import (
     bulk,
     checkpoints,
     connecting,
+    energy,
     events,
     evictions,
     fitting,
@@ -62,5 +63,6 @@ router.add_router("", loop.router)
 router.add_router("", webhooks.router)
 router.add_router("", what_ifs.router)
 router.add_router("", power.router)
+router.add_router("", energy.router)
 router.add_router("", traces.router)
 router.add_router("", notices.router)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
-from scheduler.api.jobs import SUBMISSION
+from scheduler.api.jobs import SUBMISSION, DeferralOut
 from scheduler.api.lists import answered
 from scheduler.api.why import ReasonOut
 from scheduler.presenters.fitting import fit_facts
@@ -77,6 +77,7 @@ class FitOut(Schema):
     types_text: list[str] = Field(description="Which type is tried first and why, and where it never runs, in words.")
     speeds_of: str | None = Field(description="The template whose speeds it was given, as it states none.")
     speeds_number: int | None = Field(description="Which speeds of that template: they are numbered.")
+    deferral: DeferralOut | None = Field(description="Of a job that states `defer` and is not held back: to which hour it would be deferred.")
     changes: list[ChangeOut]
 
 

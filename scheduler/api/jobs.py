@@ -20,9 +20,11 @@ from scheduler.jobs.reading import Faults, change_read
 from scheduler.jobs.schema import JobChange, JobDescription
 from scheduler.jobs.writing import description_of
 from scheduler.models import Attempt, Job
+from scheduler.presenters.deferring import deferral_facts
 from scheduler.presenters.jobs import JobLine, Life, job_lines, life_of, line_of
 from scheduler.selectors.alignment import alignment_of
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.energy import sees_prices
 from scheduler.selectors.jobs import (
     JobRow,
     SavedState,
@@ -42,6 +44,7 @@ from scheduler.selectors.readiness import Readiness, readiness_of
 from scheduler.selectors.templates import template_of
 from scheduler.services.jobs.bulk import Preview
 from scheduler.services.jobs.connecting import job_connect
+from scheduler.services.jobs.deferring import Deferral, job_start_now
 from scheduler.services.jobs.edit_previews import job_edit_preview
 from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue, job_restart, job_save_now
 from scheduler.services.jobs.repeats import Submitted, Verdict, submission_once, submissions_dry, submissions_each
@@ -150,6 +153,26 @@ class AlignmentOut(Schema):
     rail_aligned: bool | None = Field(description="Whether all of them are in one such domain; null where there are no rails.", examples=[True])
 
 
+class DeferralOut(Schema):
+    """The hour to which a job is deferred (`to`), chosen by the mean rates of energy over its run. Null: it is not deferred, and `text` says why.
+
+    Prices and savings in money are null for those who may not see them.
+    """
+
+    by: str = Field(description="price or carbon.", examples=["price"])
+    to: datetime | None = Field(description="It starts then at the earliest.")
+    latest_start: datetime | None = Field(description="A start that still ends by its deadline.")
+    pool: str = Field(description="The pool whose rates it was chosen by; empty: the whole fleet.", examples=[""])
+    price_micros: int | None = Field(description="Of a kWh then, in millionths of the currency.", examples=[110000])
+    price_now_micros: int | None = Field(description="Of a kWh if it started at once.", examples=[240000])
+    saved_micros: int | None = Field(description="By estimate, in millionths of the currency.", examples=[1456000])
+    grams: int | None = Field(description="CO2 for each kWh then.")
+    grams_now: int | None = Field(description="CO2 for each kWh if it started at once.")
+    saved_grams: int | None = Field(description="CO2, by estimate.")
+    watt_hours: int | None = Field(description="That its GPUs take, by their rated power and its estimate.", examples=[11200])
+    text: str
+
+
 class JobDetailOut(JobOut):
     preemptible: str
     labels: dict[str, Any]
@@ -158,6 +181,8 @@ class JobDetailOut(JobOut):
     limit_s: int | None
     not_before: datetime | None
     deadline: datetime | None
+    defer: str | None = Field(description="By what it may be deferred: price or carbon.", examples=["price"])
+    deferral: DeferralOut | None = Field(description="Null of a job that may not be deferred, or is still to be judged.")
     retry_limit: int
     failures: int
     evictions: int = Field(
@@ -411,6 +436,14 @@ def job_released(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> Ht
 
 
 @router.post(
+    "/jobs/{public_id}/start-now", response=JobOut, by_alias=True, url_name="job_start_now", openapi_extra=IF_MATCH, summary="End a deferral"
+)
+def job_undeferred(request: HttpRequest, public_id: str, body: MaybeSteerIn) -> HttpResponse:
+    """It waits as any other job from now on and is not deferred again. 409 for a job that is not deferred."""
+    return _steered(request, public_id, job_start_now, body)
+
+
+@router.post(
     "/jobs/{public_id}/enqueue",
     response=JobOut,
     by_alias=True,
@@ -604,6 +637,10 @@ def job_detail(access: Access, found: Job) -> dict[str, Any]:
         "limit_s": found.limit_seconds,
         "not_before": found.not_before,
         "deadline": found.deadline,
+        "defer": found.defer,
+        "deferral": deferral_facts(
+            Deferral.kept(found.deferral) if found.defer and found.deferral else None, sees=sees_prices(access, found.quota.path)
+        ),
         "retry_limit": found.retry_limit,
         "failures": found.failures,
         "evictions": found.evictions,

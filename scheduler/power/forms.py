@@ -1,4 +1,4 @@
-"""What the forms of power caps send. The services decide what is allowed; a form only reads."""
+"""What the forms of power caps and energy rates send. The services decide what is allowed; a form only reads."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 
 from quotas.forms import ZonePicker
-from scheduler.models import PowerCap
+from scheduler.models import EnergyRate, PowerCap
 from scheduler.windows.forms import CHOICES, LocalField, TimedForm, times_written
 
 FLEET = "All pools"
@@ -53,3 +53,45 @@ def written(of: PowerCap) -> dict[str, Any]:
 class RatingForm(forms.Form):
     watts = forms.IntegerField(min_value=1, max_value=100_000, required=False, label="Rated power (W)", help_text="Empty: as the maker states.")
     reason = forms.CharField(max_length=280, required=False)
+
+
+class RateForm(TimedForm):
+    pool = forms.ChoiceField(required=False)
+    price = forms.DecimalField(
+        required=False,
+        min_value=Decimal(-1000),
+        max_value=Decimal(1000),
+        max_digits=10,
+        decimal_places=6,
+        label="Price of a kWh",
+        help_text="In the currency of the rate cards. Empty: not stated.",
+    )
+    grams = forms.IntegerField(required=False, min_value=0, max_value=10_000, label="CO2 of a kWh (g)", help_text="Empty: not stated.")
+    start = LocalField(label="Start")
+    end = LocalField(required=False, label="End", help_text="Empty: standing.")
+    zone = forms.CharField(max_length=60, label="Time zone", help_text="Times and repeats follow this clock.", widget=ZonePicker)
+    repeats = forms.ChoiceField(choices=CHOICES, required=False)
+    rule = forms.CharField(max_length=300, required=False, label="RFC 5545 rule", help_text="Such as FREQ=WEEKLY;BYDAY=MO,WE.")
+    note = forms.CharField(max_length=200, required=False)
+    reason = forms.CharField(max_length=280, required=False)
+    revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
+
+    MORE = ("rule", "note")
+    SHOWN = TimedForm.SHOWN | {"price_micros": "price"}
+
+    def __init__(self, data: Any = None, *, pools: Sequence[str], **options: Any) -> None:
+        super().__init__(data, **options)
+        self.fields["pool"].choices = [("", FLEET), *((name, name) for name in pools)]  # type: ignore[attr-defined]
+
+    def given(self) -> dict[str, Any]:
+        """As the services take it."""
+        data = self.cleaned_data
+        price = None if data["price"] is None else int(data["price"] * 1_000_000)
+        plain = {"pool": data["pool"], "price_micros": price, "grams": data["grams"], "note": data["note"], "reason": data["reason"]}
+        return plain | self.times_given()
+
+
+def rate_written(of: EnergyRate) -> dict[str, Any]:
+    """What a form begins with for a rate that there is."""
+    price = None if of.price_micros is None else f"{(Decimal(of.price_micros) / 1_000_000).normalize():f}"
+    return {"pool": of.pool, "price": price, "grams": of.grams, **times_written(of), "note": of.note, "revision": of.revision}

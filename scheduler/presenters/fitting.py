@@ -8,6 +8,7 @@ from typing import Any
 from gpufleet.core.templatetags.shell import gpu_word, gpus, gpus_told, plural
 from quotas.permissions import Access, Can
 from scheduler.engine.state.fleet import bits_of
+from scheduler.presenters.deferring import DeferralView, deferral_facts, deferral_view
 from scheduler.presenters.jobs import CELL, GAP, Cell, sentence, span
 from scheduler.selectors.discretion import ANOTHER_JOB, Discretion
 from scheduler.services.forecasts.fitting import Fit
@@ -55,6 +56,7 @@ class FitView:
     notes: tuple[str, ...]
     speeds: tuple[str, ...]  # which type is tried first and why
     better: tuple[Better, ...]
+    deferral: DeferralView | None
 
 
 LOOKS = {
@@ -72,6 +74,8 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
     said = [*fit.reasons, *fit.claimants, *(one.job for one in fit.others), *fit.after]
     told = Discretion(access, said)
     tone, icon, heading = LOOKS[fit.verdict]
+    if fit.verdict == "later" and fit.deferral is not None and fit.deferral.to is not None:
+        heading = "Deferred"
     if fit.verdict in ("now", "soon", "later") and fit.wanted_milli > fit.gpus_milli:
         heading = f"{heading} on {gpus(fit.gpus_milli)} of {gpus_told(fit.wanted_milli)}"
     places = _places(fit, sizes)
@@ -89,6 +93,7 @@ def fit_view(fit: Fit, access: Access, sizes: Mapping[str, int]) -> FitView:
         notes=_notes(fit),
         speeds=_speeds(fit),
         better=tuple(better_of(change.path, change.to, change.at, change.now) for change in fit.changes),
+        deferral=None if fit.deferral is None else deferral_view(fit.deferral, sees=fit.sees_energy),
     )
 
 
@@ -286,6 +291,7 @@ def fit_facts(fit: Fit, access: Access) -> dict[str, Any]:
             for one in fit.on_types
         ],
         "types_text": list(view.speeds),
+        "deferral": deferral_facts(fit.deferral, sees=fit.sees_energy),
         "speeds_of": fit.speeds_of or None,
         "speeds_number": fit.speeds_number or None,
         "changes": [{"path": one.path, "to": one.to, "at": one.at, "now": one.now, "text": change_said(one.path, one.to)} for one in fit.changes],

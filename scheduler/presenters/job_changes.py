@@ -20,7 +20,7 @@ REASON = "reason"
 # Before the path of a field: the text that it began with.
 SEEN = "seen."
 ALWAYS = ("name", "priority", "estimate_s", "limit_s")
-UNTIL_IT_STARTS = ("not_before", "deadline")
+UNTIL_IT_STARTS = ("not_before", "deadline", "defer")
 LAST = ("retries", "labels", "cost_centre")
 # What an empty field says where null is no value.
 EMPTY: dict[str, Any] = {"name": "", "labels": {}, "cost_centre": ""}

@@ -69,6 +69,13 @@ class Tariffs:
             self._spans[by] = [*self._rates(by), *self._forecasts(by)]
         return self._spans[by]
 
+    def changed(self, rate: EnergyRate | None, instead_of: EnergyRate | None) -> "Tariffs":
+        """With another rate, in place of one of these or beside them."""
+        found = Tariffs(self.now)
+        gone = None if instead_of is None else instead_of.pk
+        found.__dict__["_rows"] = [*(row for row in self._rows if row.pk != gone), *([] if rate is None else [rate])]
+        return found
+
     def pools(self, by: str) -> list[str]:
         """Those of which something of their own is said."""
         return sorted({span.pool for span in self.spans(by) if span.pool})

@@ -12,7 +12,7 @@ from quotas.permissions import Access, Can
 from scheduler.engine.model.values import Scenario
 from scheduler.engine.rules.power import Power
 from scheduler.engine.state.cluster import Cluster
-from scheduler.models import Gpu, GpuType, Node, PowerCap
+from scheduler.models import EnergyRate, Gpu, GpuType, Node, PowerCap
 from scheduler.power.ratings import ASSUMED, maker_watts, rated_watts
 from scheduler.snapshots.power import in_force
 
@@ -77,7 +77,7 @@ def cap_for(access: Access, public_id: str) -> PowerCap:
     return found
 
 
-def next_of(cap: PowerCap, now: datetime) -> tuple[datetime, datetime | None] | None:
+def next_of(cap: PowerCap | EnergyRate, now: datetime) -> tuple[datetime, datetime | None] | None:
     """The time at which it applies now or next; None: it is over."""
     return next(iter(islice(cap.times.between(now, now + AHEAD), 1)), None)
 

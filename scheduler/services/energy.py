@@ -95,15 +95,16 @@ def forecast_put(
     """A forecast of a pool, or of the fleet, in the place of the one before. Without an end the last step is as long as the one before it."""
     access.must_everywhere(Can.OPERATE)
     faults: Faults = {}
+    pool = pool.strip()
     with transaction.atomic():
-        before = EnergyForecast.objects.select_for_update().filter(pool=pool).first()
-        pool = pool_taken(pool, before.pool if before else "", faults)
+        before = EnergyForecast.objects.filter(pool=pool).first()
+        pool_taken(pool, before.pool if before else "", faults)
         rows = _steps_read(steps, now, faults)
         if faults:
             raise ValidationError(faults)
         end = _end_of(rows, ends_at, now)
-        found = EnergyForecast(pk=before.pk if before else None, pool=pool, steps=rows, ends_at=end, sent_at=now, sent_by=access.actor.user)
-        found.save()
+        said_now = {"steps": rows, "ends_at": end, "sent_at": now, "sent_by": access.actor.user}
+        found, _ = EnergyForecast.objects.update_or_create(pool=pool, defaults=said_now)
         after = {"steps": len(rows), "starts_at": _told(rows[0][0]), "ends_at": end.isoformat()}
         _record_forecast(access, "energy.forecast", pool, after, reason)
         _changed(now)
@@ -113,11 +114,11 @@ def forecast_put(
 def forecast_remove(*, access: Access, pool: str, reason: str = "", now: datetime) -> None:
     access.must_everywhere(Can.OPERATE)
     with transaction.atomic():
-        found = EnergyForecast.objects.select_for_update().filter(pool=pool).first()
+        found = EnergyForecast.objects.select_for_update().filter(pool=pool.strip()).first()
         if found is None:
             raise Missing("There is no such forecast.")
         found.delete()
-        _record_forecast(access, "energy.forecast_remove", pool, None, reason)
+        _record_forecast(access, "energy.forecast_remove", pool.strip(), None, reason)
         _changed(now)
 
 

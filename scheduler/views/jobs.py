@@ -33,6 +33,7 @@ from scheduler.jobs.stored import types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node, Outlook
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
+from scheduler.presenters.deferring import deferral_past, deferral_shown
 from scheduler.presenters.evictions import evictions_said, evictions_told
 from scheduler.presenters.jobs import (
     alignment_told,
@@ -55,6 +56,7 @@ from scheduler.presenters.queue import turn_line, why_there
 from scheduler.presenters.standing import standing_told
 from scheduler.selectors.alignment import alignment_of
 from scheduler.selectors.discretion import Discretion
+from scheduler.selectors.energy import sees_prices
 from scheduler.selectors.evictions import job_evictions
 from scheduler.selectors.foreseen import foreseen_start
 from scheduler.selectors.jobs import (
@@ -92,6 +94,7 @@ from scheduler.services.forecasts.outlooks import outlook_now
 from scheduler.services.forecasts.replicas import replica_awaited
 from scheduler.services.jobs.bulk import Action, asked_checked, jobs_preview
 from scheduler.services.jobs.connecting import job_connect, job_connection, may_connect
+from scheduler.services.jobs.deferring import is_deferred, job_start_now
 from scheduler.services.jobs.edits import job_enqueue, job_save_now, restart_refused, save_refused
 from scheduler.services.jobs.steering import job_cancel, job_hold_back, job_release_hold
 from scheduler.views.begins import begins_told
@@ -261,6 +264,12 @@ def job_save_write(request: HttpRequest, public_id: str) -> HttpResponse:
     return _steer(request, public_id, job_save_now, "{} is saving a checkpoint and keeps running.")
 
 
+@require_POST
+@requires(Can.SEE)
+def job_start_now_write(request: HttpRequest, public_id: str) -> HttpResponse:
+    return _steer(request, public_id, job_start_now, "{} is no longer deferred. It starts when its turn comes.")
+
+
 def _steer(request: HttpRequest, public_id: str, service: Callable[..., Job], said: str, undo: Undo | None = None) -> HttpResponse:
     """The `undo` takes back this change alone: it names the revision that the job has now, and there is none where nothing changed."""
     access = access_of(request)
@@ -334,6 +343,9 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "blockers": blockers_now(access, job, outlook, discretion, waits_for=waits_for, turn=turn, now=moment),
         "deadline": deadline_told(row, kinds if running else (), moment),
         "would_start_if": would_start_if(outlook, discretion),
+        "deferral": deferral_shown(job, moment, sees=sees_prices(access, job.quota.path)),
+        "deferral_past": deferral_past(job, moment, sees=sees_prices(access, job.quota.path)),
+        "deferred": is_deferred(job, moment),
         "outlook": outlook,
         "looked_at": row.outlook.at if row.outlook else None,
         "queue": queue,

@@ -23,6 +23,7 @@ from scheduler.selectors.power import cap_for, caps_listed, gpu_pools, may_cap, 
 from scheduler.services.forecasts.power import CapPreview, cap_preview
 from scheduler.services.power import cap_change, cap_drawn, cap_remove, cap_set, rating_set
 from scheduler.services.windows.previews import snapshot_now
+from scheduler.views.energy import energy_shown
 
 TO_BE_SEEN = Preview(sentences=["What the cap does is shown here."])
 MOST_POOLS = 12
@@ -42,7 +43,7 @@ def power_page(request: HttpRequest) -> HttpResponse:
         for name, drawn in sorted(power_now(scenario).items())[:MOST_POOLS]:
             pools.append(pool_line(drawn, power_ahead(scenario, name, moment, moment + DAY, STEP), measured.get(name)))
     context = {"heading": "Power", "caps": lines, "pools": pools, "ratings": ratings(access), "may_cap": may_cap(access)}
-    return render(request, "scheduler/power.html", context)
+    return render(request, "scheduler/power.html", context | energy_shown(access, moment))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -121,6 +121,20 @@ def power_form(world: World) -> dict[str, Any]:
     return {"pool": "", "kilowatts": "12", "start": start.isoformat(timespec="minutes"), "zone": "UTC", "do": "write"}
 
 
+def rate_form(world: World) -> dict[str, Any]:
+    start = now().replace(microsecond=0, tzinfo=None)
+    return {"pool": "", "price": "0.24", "start": start.isoformat(timespec="minutes"), "zone": "UTC", "do": "write"}
+
+
+def forecast_json(world: World) -> dict[str, Any]:
+    return {"steps": [{"start": now().isoformat(), "grams": 320}]}
+
+
+def forecast_sent(world: World) -> dict[str, Any]:
+    assert world.energy_forecast.pk, "there is one to remove"
+    return {}
+
+
 def budget_json(world: World) -> dict[str, Any]:
     return {"name": "Month", "quota": world.team.path, "unit": "gpu_hours", "amount": 1000, "period": "month"}
 
@@ -218,6 +232,8 @@ FIELDS: dict[str, Callable[[World], dict[str, Any]]] = {
     "reservation": lambda w: {"public_id": w.reservation.public_id},
     "lasting reservation": lambda w: {"public_id": w.lasting_reservation.public_id},
     "power cap": lambda w: {"public_id": w.power_cap.public_id},
+    "energy rate": lambda w: {"public_id": w.energy_rate.public_id},
+    "deferred job": lambda w: {"public_id": w.deferred_job.public_id},
     "rated type": lambda w: {"gpu_type": w.gpu.gpu_type_id},
     "budget": lambda w: {"public_id": w.budget.public_id},
     "cost export": lambda w: {"public_id": w.cost_export.public_id},

@@ -21,6 +21,8 @@ from scheduler.models import (
     Cluster,
     Defragmentation,
     Delivery,
+    EnergyForecast,
+    EnergyRate,
     Gpu,
     InventoryImport,
     Job,
@@ -39,6 +41,7 @@ from scheduler.models import (
     Webhook,
 )
 from scheduler.services.defragmenting import defragmentation_start
+from scheduler.services.energy import forecast_put, rate_set
 from scheduler.services.forecasts.traces import trace_add
 from scheduler.services.hardware.imports import import_preview
 from scheduler.services.jobs.bulk import asked_checked, jobs_steer
@@ -248,6 +251,21 @@ class World:
     @cached_property
     def power_cap(self) -> PowerCap:
         return cap_set(access=self.personas.access("superuser"), given={"watts": 12_000}, now=now())
+
+    @cached_property
+    def energy_rate(self) -> EnergyRate:
+        return rate_set(access=self.personas.access("superuser"), given={"price_micros": 240_000}, now=now())
+
+    @cached_property
+    def energy_forecast(self) -> EnergyForecast:
+        steps = [{"start": now(), "grams": 320}]
+        return forecast_put(access=self.personas.access("superuser"), pool="", steps=steps, now=now())
+
+    @cached_property
+    def deferred_job(self) -> Job:
+        job = self.job
+        Job.objects.filter(pk=job.pk).update(defer="price", deferred_to=now() + timedelta(hours=3))
+        return job
 
     @cached_property
     def budget(self) -> Budget:

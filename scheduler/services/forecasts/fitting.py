@@ -38,12 +38,14 @@ from scheduler.jobs.stored import roles_of, takes_gpus, types_of, wanted_of
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
+from scheduler.selectors.energy import Tariffs, sees_prices
 from scheduler.selectors.loop import pause_now
 from scheduler.selectors.predictions import Recalled, foresight_now, past_recalled
 from scheduler.services.forecasts.budgeting import budgets_said
 from scheduler.services.forecasts.differences import Effect, differences
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
-from scheduler.services.jobs.submission import Checked, submissions_check
+from scheduler.services.jobs.deferring import Deferral
+from scheduler.services.jobs.submission import Checked, deferral_of, submissions_check
 from scheduler.services.loop.lease import TICK
 from scheduler.simulation.applying import changed as changed_by
 from scheduler.simulation.futures import Stage, plans_each, waits_foreseen
@@ -121,6 +123,8 @@ class Fit:
     speeds_number: int
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
     wanted_milli: int  # whole GPUs that an elastic job wants; it may start on fewer
+    deferral: Deferral | None  # of a job that may be deferred: to which hour it would be
+    sees_energy: bool  # whether the reader may see what energy costs
 
     @property
     def all_milli(self) -> int:
@@ -454,7 +458,10 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     range_ = None if at is None else _range(checked, found, at, now)
     if range_ is not None:
         at = range_[1]
-    start = max(at, said.not_before) if at is not None and said.not_before is not None else at
+    held_back = said.draft or said.hold or bool(said.after)  # then its hour is chosen later
+    deferral = None if held_back else deferral_of(checked, Tariffs(now), now)
+    gates = [gate for gate in (said.not_before, deferral.to if deferral else None) if gate is not None]
+    start = max([at, *gates]) if at is not None else None
     standing = GROUNDS.types_of((*(stand.node for stand in found.stands), *(node for node, _ in found.nodes))) or {found.quota_type}
     run = seconds_at(slowest_on(said.spec, standing), said.estimate_s, said.limit_s)
     rates = rates_now(now=now) if access.can(Can.SEE_COSTS, checked.quota.path) else {}
@@ -478,8 +485,8 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     return Fit(
         verdict=_verdict(found, held, start, now),
         at=start,
-        earliest=None if range_ is None else max(range_[0], now, said.not_before or now),
-        latest=None if range_ is None else max(range_[2], now, said.not_before or now),
+        earliest=None if range_ is None else max([range_[0], now, *gates]),
+        latest=None if range_ is None else max([range_[2], now, *gates]),
         as_of=as_of,
         reasons=tuple(reason.as_json() for reason in found.reasons),
         stands=found.stands,
@@ -507,6 +514,8 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         speeds_number=checked.speeds or 0,
         without_images=clusters_without_images() if said.launch.image is not None else (),
         wanted_milli=sum(1000 * (role.get("gpus") or 0) * wanted_of(role) for role in roles_of(said.spec)),
+        deferral=deferral,
+        sees_energy=sees_prices(access, checked.quota.path),
     )
 
 

@@ -1,0 +1,184 @@
+"""Energy over HTTP: rates, forecasts, and what deferred jobs save."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Query, Router, Schema, Status
+from pydantic import Field
+
+from gpufleet.core.etags import IF_MATCH, revision_wanted, stamped
+from gpufleet.core.taken import Taken
+from gpufleet.core.times import now
+from gpufleet.web import access_of
+from quotas.api.lists import ReasonQuery
+from scheduler.jobs.schema import Moment
+from scheduler.models import EnergyForecast, EnergyRate
+from scheduler.selectors.energy import deferred_now, forecasts_listed, rate_for, rates_listed, sees_prices
+from scheduler.selectors.power import next_of
+from scheduler.services.energy import MOST_GRAMS, MOST_PRICE, MOST_STEPS, forecast_put, forecast_remove, rate_change, rate_remove, rate_set
+
+router = Router(tags=["Power"])
+
+
+class EnergyRateOut(Schema):
+    """Times of a rule are by the clock of its zone. `next_start` and `next_end`: when it applies now or next."""
+
+    id: str
+    pool: str
+    price_micros: int | None
+    grams: int | None
+    zone: str
+    starts_at: datetime
+    ends_at: datetime | None
+    rule: str
+    note: str
+    next_start: datetime | None
+    next_end: datetime | None
+    revision: int
+
+
+class EnergyStepOut(Schema):
+    start: datetime = Field(description="When it begins.")
+    price_micros: int | None
+    grams: int | None
+
+
+class EnergyForecastOut(Schema):
+    pool: str
+    steps: list[EnergyStepOut]
+    ends_at: datetime
+    sent_at: datetime
+
+
+class DeferredOut(Schema):
+    """Jobs of the caller that are deferred now, and what they save by estimate."""
+
+    jobs: int
+    saved_micros: int | None
+    saved_grams: int
+
+
+class EnergyOut(Schema):
+    rates: list[EnergyRateOut]
+    forecasts: list[EnergyForecastOut]
+    deferred: DeferredOut
+
+
+class EnergyRateIn(Taken):
+    pool: str = Field("", max_length=60, description="Empty: the whole fleet.")
+    price_micros: int | None = Field(None, ge=-MOST_PRICE, le=MOST_PRICE)
+    grams: int | None = Field(None, ge=0, le=MOST_GRAMS)
+    zone: str = Field("UTC", max_length=100)
+    starts_at: datetime | None = Field(None, description="Null: now.")
+    ends_at: datetime | None = Field(None, description="Null: standing.")
+    rule: str = Field("", max_length=300, description="RFC 5545, over the clock of the zone.")
+    note: str = Field("", max_length=200)
+    reason: str = Field("", max_length=280)
+
+
+class EnergyRateChange(Taken):
+    """What is not named stays; an `ends_at` of null makes it standing, and a price or grams of null is no longer stated."""
+
+    pool: str | None = Field(None, max_length=60)
+    price_micros: int | None = Field(None, ge=-MOST_PRICE, le=MOST_PRICE)
+    grams: int | None = Field(None, ge=0, le=MOST_GRAMS)
+    zone: str | None = Field(None, max_length=100)
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    rule: str | None = Field(None, max_length=300)
+    note: str | None = Field(None, max_length=200)
+    reason: str = Field("", max_length=280)
+
+
+class EnergyStepIn(Taken):
+    """Until the next step. It states a price, grams of CO2, or both."""
+
+    start: Moment = Field(description="When it begins.")
+    price_micros: int | None = Field(None, ge=-MOST_PRICE, le=MOST_PRICE)
+    grams: int | None = Field(None, ge=0, le=MOST_GRAMS)
+
+
+class EnergyForecastIn(Taken):
+    pool: str = Field("", max_length=60, description="Empty: the whole fleet.")
+    steps: list[EnergyStepIn] = Field(min_length=1, max_length=MOST_STEPS, description="In the order of their starts, at most 14 days ahead.")
+    ends_at: Moment | None = Field(None, description="The end of the last step. Null: it is as long as the one before it.")
+    reason: str = Field("", max_length=280)
+
+
+class ForecastQuery(ReasonQuery):
+    pool: str = Field("", max_length=60, description="Empty: that of the whole fleet.")
+
+
+@router.get("/energy", response=EnergyOut, url_name="energy", summary="Energy rates and forecasts")
+def energy(request: HttpRequest) -> dict[str, Any]:
+    """Prices are null for those who may not see any."""
+    access, moment = access_of(request), now()
+    sees, found = sees_prices(access), deferred_now(access, moment)
+    return {
+        "rates": [rate_told(rate, moment, sees=sees) for rate in rates_listed(access)],
+        "forecasts": [forecast_told(one, sees=sees) for one in forecasts_listed(access, moment)],
+        "deferred": {"jobs": found.jobs, "saved_micros": found.saved_micros, "saved_grams": found.saved_grams},
+    }
+
+
+@router.post("/energy/rates", response={201: EnergyRateOut}, url_name="energy_rates", summary="Set an energy rate")
+def energy_rate_make(request: HttpRequest, body: EnergyRateIn) -> Status[dict[str, Any]]:
+    """By operators. Jobs that are deferred are judged anew."""
+    return Status(201, rate_told(rate_set(access=access_of(request), given=body.dict(), now=now()), now(), sees=True))
+
+
+@router.get("/energy/rates/{public_id}", response=EnergyRateOut, url_name="energy_rate", summary="An energy rate")
+def energy_rate(request: HttpRequest, public_id: str, response: HttpResponse) -> dict[str, Any]:
+    access = access_of(request)
+    found = rate_for(access, public_id)
+    stamped(response, found.revision)
+    return rate_told(found, now(), sees=sees_prices(access))
+
+
+@router.patch("/energy/rates/{public_id}", response=EnergyRateOut, url_name="energy_rate", openapi_extra=IF_MATCH, summary="Change an energy rate")
+def energy_rate_update(request: HttpRequest, public_id: str, body: EnergyRateChange, response: HttpResponse) -> dict[str, Any]:
+    access = access_of(request)
+    given = {key: value for key, value in body.dict(exclude_unset=True).items() if value is not None or key in ("ends_at", "price_micros", "grams")}
+    found = rate_change(access=access, rate=rate_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
+    stamped(response, found.revision)
+    return rate_told(found, now(), sees=True)
+
+
+@router.delete("/energy/rates/{public_id}", response={204: None}, url_name="energy_rate", openapi_extra=IF_MATCH, summary="Remove an energy rate")
+def energy_rate_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
+    access = access_of(request)
+    rate_remove(access=access, rate=rate_for(access, public_id), reason=query.reason, revision=revision_wanted(request), now=now())
+    return Status(204, None)
+
+
+@router.put("/energy/forecast", response=EnergyForecastOut, url_name="energy_forecast", summary="Send a forecast of energy")
+def energy_forecast_put(request: HttpRequest, body: EnergyForecastIn) -> dict[str, Any]:
+    """By operators: such as the hourly forecast of a grid operator. It takes the place of the one before, and goes before rates of the same pool."""
+    given = body.dict()
+    return forecast_told(forecast_put(access=access_of(request), **given, now=now()), sees=True)
+
+
+@router.delete("/energy/forecast", response={204: None}, url_name="energy_forecast", summary="Remove a forecast of energy")
+def energy_forecast_delete(request: HttpRequest, query: Query[ForecastQuery]) -> Status[None]:
+    forecast_remove(access=access_of(request), pool=query.pool, reason=query.reason, now=now())
+    return Status(204, None)
+
+
+def rate_told(rate: EnergyRate, moment: datetime, *, sees: bool) -> dict[str, Any]:
+    span = next_of(rate, moment)
+    plain = ("pool", "grams", "zone", "starts_at", "ends_at", "rule", "note", "revision")
+    return {name: getattr(rate, name) for name in plain} | {
+        "id": rate.public_id,
+        "price_micros": rate.price_micros if sees else None,
+        "next_start": None if span is None else span[0],
+        "next_end": None if span is None else span[1],
+    }
+
+
+def forecast_told(one: EnergyForecast, *, sees: bool) -> dict[str, Any]:
+    steps = [
+        {"start": datetime.fromtimestamp(start / 1000, UTC), "price_micros": price if sees else None, "grams": grams}
+        for start, price, grams in one.steps
+    ]
+    return {"pool": one.pool, "steps": steps, "ends_at": one.ends_at, "sent_at": one.sent_at}
