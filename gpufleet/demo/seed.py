@@ -15,6 +15,7 @@ from gpufleet.core.models import Installation, Progress, User
 from gpufleet.demo import fleet, organisation
 from gpufleet.demo.ailing import ailing_seed
 from gpufleet.demo.charged import charged_seed, months_seed
+from gpufleet.demo.energy import energy_seed
 from gpufleet.demo.links import links_seed
 from gpufleet.demo.loading import DRIVER, hardware_now
 from gpufleet.demo.past.history import history_write, past_begin
@@ -68,6 +69,7 @@ def demo_seed(*, size: str, seed: int, now: datetime, hours: float | None = None
         speeds_seed(people=by_name, now=now)
         reservations_seed(people=by_name, now=now)
         power_seed(people=by_name, now=now)
+        energy_seed(people=by_name, now=now)
         changes_seed(people=by_name, now=now)
         members = {path: [username for username, _ in team] for path, team in organisation.MEMBERS.items()}
         cluster = Cluster.objects.order_by("id").values_list("name", flat=True)[0]

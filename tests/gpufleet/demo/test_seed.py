@@ -152,3 +152,12 @@ def test_what_recurs_is_submitted_when_it_is_due() -> None:
     assert schedules_turn(now=NOON + timedelta(minutes=20)) == 1
     job = Job.objects.get(schedule__isnull=False)
     assert (job.name, job.owner and job.owner.username, job.due_at) == ("evaluate-latest", "sam", NOON + timedelta(minutes=20))
+
+
+def test_a_tariff_and_jobs_that_wait_for_a_better_hour_are_there() -> None:
+    demo_seed(size="small", seed=1, now=NOON, hours=0)
+
+    deferred = {job.name: job for job in Job.objects.filter(deferred_to__gt=NOON)}
+    assert {name: job.deferral["by"] for name, job in deferred.items()} == {"distil-nightly": "price", "embed-archive": "carbon"}
+    assert deferred["distil-nightly"].deferred_to == datetime(2026, 11, 20, 21, 0, tzinfo=UTC)  # 22:00 in Berlin
+    assert all(job.deferral["saved"] > 0 for job in deferred.values())
