@@ -20,7 +20,7 @@ from scheduler.services.forecasts.energy import RatePreview
 
 AHEAD, STEP = timedelta(hours=48), timedelta(minutes=15)
 TONES = ("used", "move", "held", "warn")
-HIDDEN = "You cannot view prices."
+HIDDEN = "Hidden"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ def forecast_lines(forecasts: Sequence[EnergyForecast], *, sees: bool) -> list[F
     for one in forecasts:
         price, grams = any(step[1] is not None for step in one.steps), any(step[2] is not None for step in one.steps)
         what = " and ".join([*(["price"] if price and sees else []), *(["CO2"] if grams else [])])
+        whose, by = f"pool {one.pool}" if one.pool else pool_name("").lower(), one.sent_by.username if one.sent_by else ""
         if what:
-            by = one.sent_by.username if one.sent_by else ""
-            found.append(ForecastLine(pool_name(one.pool), what.capitalize() if what == "price" else what, one.ends_at, one.sent_at, by))
+            found.append(ForecastLine(whose, what, one.ends_at, one.sent_at, by))
     return found
 
 
@@ -91,7 +91,7 @@ def energy_charts(tariffs: Tariffs, *, sees: bool) -> list[EnergyChart]:
             if any(value is not None for value in values):
                 lines.append(Series(pool_name(pool), values, TONES[number % len(TONES)]))
         if lines:
-            found.append(EnergyChart(title, over_time(label=f"{title}, next 48 hours", unit=unit, at=at, series=lines)))
+            found.append(EnergyChart(f"{title} ({unit})", over_time(label=f"{title}, next 48 hours", unit=unit, at=at, series=lines)))
     return found
 
 

@@ -87,7 +87,8 @@ def job_edit(*, access: Access, job: Job, change: JobChange, now: datetime, revi
 def _judge_again(steps: Steps, job: Job, now: datetime) -> None:
     """To which hour it is deferred as it is now, if its hour has not come. What is not in the queue yet is judged when it is."""
     if job.defer is None:
-        deferral_set(steps, job, None, None)
+        if job.deferred_to is not None or job.deferral is not None:
+            deferral_set(steps, job, None, None)
     elif may_be_deferred(job, now):
         if job.held_at is not None or Job.objects.filter(unmet_dependencies(), pk=job.pk).exists():
             deferral_set(steps, job, None, None)
