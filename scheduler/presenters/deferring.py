@@ -13,10 +13,10 @@ from scheduler.services.jobs.deferring import Deferral, is_deferred
 NOT_DEFERRED = {
     "no_rate": "Not deferred: no rate of energy is known for now.",
     "no_time": "Not deferred: the deadline leaves no time to wait.",
-    "no_gain": "Not deferred: no later start saves enough energy cost.",
+    "no_gain": "Not deferred: no later start is much cheaper.",
     "ran": "Not deferred: it has run before.",
 }
-NO_CARBON_GAIN = "Not deferred: no later start saves enough CO2."
+NO_CARBON_GAIN = "Not deferred: no later start has much less CO2."
 BY = {PRICE: "by price", CARBON: "by CO2"}
 
 

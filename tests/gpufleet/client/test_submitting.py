@@ -143,6 +143,22 @@ def test_a_change_that_is_wrong_is_told_and_nothing_is_written(run, elastic, wor
     assert elastic.revision == Job.objects.get().revision == 1
 
 
+def test_whether_it_may_be_deferred_is_a_flag(run):
+    deadline = f"{now() + timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
+    words = ["--name", "mine", "--quota", TEAM, "--gpus", "1", "--deadline", deadline, "--defer", "carbon"]
+    status, _, err = run("submit", *words, "--", "true", **SUBMIT)
+    assert (status, "estimate_s" in err) == (5, True), err
+
+    assert run("submit", *words, "--estimate", "2h", "--", "true", **SUBMIT)[0] == 0
+    made = only_job()
+    assert (made.defer, made.deferral["why"]) == ("carbon", "no_rate")
+    status, out, _ = run("show", made.public_id, **SUBMIT)
+    assert "no rate of energy is known" in out
+    assert run("change", made.public_id, "--defer", "none", **SUBMIT)[0] == 0
+    made.refresh_from_db()
+    assert made.defer is None
+
+
 def test_templates_times_secrets_and_whether_it_may_be_put_out_are_flags(run, tmp_path):
     due = now().replace(microsecond=0) + timedelta(days=1)
     words = ["--template", "notebook", "--name", "mine", "--quota", TEAM, "--preemptible", "false", "--secret", "TOKEN=hub", "--secret", "KEY=store"]
