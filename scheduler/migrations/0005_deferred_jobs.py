@@ -6,7 +6,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0034_energy_rates")]
+    dependencies = [("scheduler", "0004_energy_rates")]
     operations = [
         migrations.AddField(
             "job",

@@ -7,7 +7,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("scheduler", "0033_power_caps")]
+    dependencies = [migrations.swappable_dependency(settings.AUTH_USER_MODEL), ("scheduler", "0003_job_words")]
     operations = [
         migrations.CreateModel(
             "EnergyRate",
