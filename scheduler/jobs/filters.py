@@ -22,6 +22,7 @@ BLOCKERS = {
     "reservation": "Would delay a reservation",
     "window": "Kept for a window",
     "power": "Power cap",
+    "colocation": "No boundary beside services",
     "victims": "No preemptible work frees enough GPUs",
     "balance": "Would leave another team worse off",
     "worth": "Too much work would be lost",

@@ -236,6 +236,17 @@ def _power(reason: Reason, _: Holders | None, around: Around) -> Sentence:
     return f"running jobs of the pool must end, or the cap end or be raised; {less}", None
 
 
+def _colocation(reason: Reason, *_: Any) -> Sentence:
+    node = reason["node"]
+    if "predicted_ms" in reason:
+        other, service = (reason["beside"], "its own") if reason["beside_class"] != "inference" else ("this job", f"{reason['beside']}'s")
+        return f"another node must have room, or {other} run elsewhere; {service} service level may be set higher", None
+    if "boundary" not in reason:
+        return f"another node must have room, or those on {node} end", None
+    what = "pin jobs to their processors" if reason["boundary"] == "cores" else "enforce MIG instances"
+    return f"another node must have room, {reason['beside']} end, or an operator verify that {node} can {what}", None
+
+
 # Its turn, and what it waits for whatever the fleet has
 
 
@@ -311,6 +322,7 @@ _WORDS: dict[str, Callable[[Reason, Holders | None, Around], Sentence]] = {
     "reservation": _reservation,
     "window": _window,
     "power": _power,
+    "colocation": _colocation,
     "share": _share,
     "victims": _victims,
     "balance": _balance,

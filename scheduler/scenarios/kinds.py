@@ -32,6 +32,7 @@ def kind_fields(levels: Sequence[str]) -> dict[str, Field]:
         "preemption_delay_s": Field("preemption_delay_ms", SECONDS, 0),
         "grace_s": Field("grace_ms", SECONDS, 0),
         "throughput": Field("throughput", table_of(RATIO), ()),
+        "tenant": Field("tenant", optional(TEXT, ""), "", seldom=True),
     }
 
 

@@ -93,6 +93,7 @@ def node_codec(topology: Topology, now: int) -> Codec:
         "attributes": Field("attributes", table_of(MILLIONTHS), ()),
         "mig": Field("mig", listed(SPLIT_GPU), ()),
         "repartitioned": Field("repartitioned", listed(Codec(past, time.write)), (), seldom=True),
+        "boundaries": Field("boundaries", listed(one_of("cores", "mig")), (), seldom=True),
     }
     return record(fields, lambda **values: _node(topology, **values))
 
@@ -118,6 +119,7 @@ def _node(topology: Topology, *, cluster: str, domains: tuple[tuple[str, str], .
         "path": (cluster, *(given[level] for level in levels)),
         "mig": tuple(sorted(SplitGpu(gpu, tuple(sorted(instances))) for gpu, instances in mig)),
         "repartitioned": tuple(sorted(values["repartitioned"])),
+        "boundaries": tuple(sorted({*values["boundaries"]})),
     }
     return Node(**values)
 

@@ -7,7 +7,20 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
-from scheduler.engine.model.values import CLASSES, NO_POWER, PASSES, PLACEMENTS, ByClass, Demand, Fairness, Scenario, Settings, Topology
+from scheduler.engine.model.values import (
+    CLASSES,
+    COLOCATIONS,
+    NO_POWER,
+    PASSES,
+    PLACEMENTS,
+    Apart,
+    ByClass,
+    Demand,
+    Fairness,
+    Scenario,
+    Settings,
+    Topology,
+)
 
 from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, whole
 from .faults import Bad, Fault, ScenarioError
@@ -20,7 +33,7 @@ from .quotas import read_quotas, window_codec
 from .written import Unusual, carefully, decoded, decoder
 
 FORMAT = "gpufleet-scenario/1"
-TOP_KEYS = ("format", "now", "settings", "topology", "nodes", "quotas", "reservations", "demand", "power", "jobs")
+TOP_KEYS = ("format", "now", "settings", "topology", "nodes", "quotas", "reservations", "demand", "power", "apart", "jobs")
 
 
 _decoder = decoder(TOP_KEYS, "jobs", Row)
@@ -58,6 +71,7 @@ def _scenario(raw: dict[str, Any], *, swiftly: bool = False) -> Scenario:
     windows = bad.named(window.read, raw.get("reservations", []), "reservations", "reservation")
     demand = read_demand(raw.get("demand", []), topology, bad)
     power = bad.take(power_codec(now, fleet).read, raw["power"], "power") if "power" in raw else NO_POWER
+    apart = bad.take(APART.read, raw["apart"], "apart") if "apart" in raw else ()
     reader = JobReader(now, topology.all_levels, quotas, named_quotas, Places(nodes, named(raw.get("nodes")), now))
     rows = raw.get("jobs", [])
     jobs = reader.read_all(rows) if swiftly else [job for _, job in bad.named(reader.read, rows, "jobs", "job").values()]
@@ -65,7 +79,7 @@ def _scenario(raw: dict[str, Any], *, swiftly: bool = False) -> Scenario:
         raise ScenarioError(bad.faults())
     in_order = sorted((one for _, one in windows.values()), key=attrgetter("start", "name"))
     jobs.sort(key=attrgetter("submitted", "name"))
-    return Scenario(now, settings, topology, nodes, quotas, tuple(in_order), demand, tuple(jobs), power or NO_POWER)
+    return Scenario(now, settings, topology, nodes, quotas, tuple(in_order), demand, tuple(jobs), power or NO_POWER, tuple(sorted(apart or ())))
 
 
 def named(rows: Any) -> frozenset[str]:
@@ -110,6 +124,7 @@ _SETTINGS = {key: Field(key, FLAG, True) for key in PASS_OF} | with_defaults_of(
         "forecast": ("forecast", one_of("all", "head", "none")),
     },
 )
+_SETTINGS["colocation"] = Field("colocation", one_of(*COLOCATIONS), "any", seldom=True)
 
 
 def _settings(**values: Any) -> Settings:
@@ -118,6 +133,24 @@ def _settings(**values: Any) -> Settings:
 
 
 SETTINGS = record(_SETTINGS, _settings)
+
+
+# Who may not be neighbours
+
+
+APART = listed(
+    record(
+        {
+            "service": Field("service", TEXT),
+            "other": Field("other", TEXT),
+            "where": Field("where", one_of("gpu", "node")),
+            "figure": Field("figure", TEXT, "latency"),
+            "predicted_ms": Field("predicted_ms", whole()),
+            "allowed_ms": Field("allowed_ms", whole()),
+        },
+        Apart,
+    )
+)
 
 
 # The usual demand

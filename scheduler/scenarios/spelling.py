@@ -11,7 +11,7 @@ from .kinds import kind_codec
 from .nodes import TOPOLOGY, node_codec
 from .power import power_codec
 from .quotas import quota_codec, window_codec
-from .reading import FORMAT, SETTINGS, demand_codec
+from .reading import APART, FORMAT, SETTINGS, demand_codec
 
 _OWN, _STANDING = job_tables(0)
 _SHARED = kind_codec(())
@@ -30,13 +30,18 @@ def spelt_rest(scenario: Scenario) -> dict[str, Any]:
     topology = scenario.topology
     node, quota, window, part = node_codec(topology, 0), quota_codec(0), window_codec(0, topology, (), None), demand_codec(topology)
     power = {"power": power_codec(0, None).write(scenario.power)} if scenario.power != NO_POWER else {}
-    return power | {
-        "topology": TOPOLOGY.write(topology),
-        "nodes": [node.write(one) for one in scenario.nodes],
-        "quotas": [quota.write(one) for one in scenario.quotas],
-        "reservations": [window.write(one) for one in scenario.windows],
-        "demand": [part.write(one) for one in scenario.demand],
-    }
+    apart = {"apart": APART.write(scenario.apart)} if scenario.apart else {}
+    return (
+        power
+        | apart
+        | {
+            "topology": TOPOLOGY.write(topology),
+            "nodes": [node.write(one) for one in scenario.nodes],
+            "quotas": [quota.write(one) for one in scenario.quotas],
+            "reservations": [window.write(one) for one in scenario.windows],
+            "demand": [part.write(one) for one in scenario.demand],
+        }
+    )
 
 
 def spelt_job(job: Job) -> dict[str, Any]:

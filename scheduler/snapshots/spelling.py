@@ -39,7 +39,7 @@ class Speller:
         return [*found, b",".join(part) + b"]}"]
 
     def _seldom(self, scenario: Scenario) -> bytes:
-        parts = (scenario.topology, scenario.nodes, scenario.quotas, scenario.windows, scenario.demand, scenario.power)
+        parts = (scenario.topology, scenario.nodes, scenario.quotas, scenario.windows, scenario.demand, scenario.power, scenario.apart)
         if len(self._fixed[0]) != len(parts) or any(one is not other for one, other in zip(self._fixed[0], parts, strict=True)):
             self._fixed = (parts, _bytes(spelt_rest(scenario))[1:-1])
         return self._fixed[1]

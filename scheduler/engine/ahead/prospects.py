@@ -28,30 +28,35 @@ MOST_OPENINGS = 256  # of capped pools that are tried for one date
 MANY = 64  # jobs that changed from which a look-ahead is made anew
 
 
-class UnderCaps(NamedTuple):
-    """What power caps say of one job. Moments are counted in milliseconds from now."""
+class Closed(NamedTuple):
+    """Where and when power caps, and those that may not be its neighbours, keep one job out. Moments are counted in milliseconds from now."""
 
-    power: Power
+    until: Mapping[int, int]  # by node the moment by which the last of those has left
+    power: Power | None
     asked: Mapping[str | None, int]  # milliwatts by pool
     stays: int
     others: Mapping[str | None, Sequence[Draw]]
 
-    def _opens(self, pool: str | None, moment: int) -> int | None:
-        return self.power.opens(pool, self.asked[pool], self.power.now + moment, self.stays, self.others.get(pool, ()))
+    def _opens(self, power: Power, pool: str | None, moment: int) -> int | None:
+        at = power.opens(pool, self.asked[pool], power.now + moment, self.stays, self.others.get(pool, ()))
+        return None if at is None else at - power.now
 
     def off(self, moment: int) -> int:
-        """The nodes of pools that are closed to it at a moment."""
-        return sum_of(self.power.nodes[pool] for pool in self.asked if self._opens(pool, moment) != self.power.now + moment)
+        """The nodes that are closed to it at a moment."""
+        closed, power = sum_of(1 << node for node, until in self.until.items() if until > moment), self.power
+        return closed if power is None else closed | sum_of(power.nodes[pool] for pool in self.asked if self._opens(power, pool, moment) != moment)
 
     def closes(self, nodes: Iterable[int], moment: int) -> bool:
-        """Whether one of these nodes is in such a pool."""
+        """Whether one of these nodes is."""
         off = self.off(moment)
         return bool(off) and any(off >> node & 1 for node in nodes)
 
     def next_opening(self, moment: int) -> int | None:
-        """When the next of the pools that are closed at a moment lets it in."""
-        opening = [self._opens(pool, moment) for pool in self.asked]
-        return min([at - self.power.now for at in opening if at is not None and at > self.power.now + moment], default=None)
+        """When the next of those that are closed at a moment lets it in."""
+        opening: list[int | None] = [until for until in self.until.values() if until < END]
+        if self.power is not None:
+            opening += [self._opens(self.power, pool, moment) for pool in self.asked]
+        return min([at for at in opening if at is not None and at > moment], default=None)
 
 
 def sum_of(masks: Iterable[int]) -> int:
@@ -280,8 +285,8 @@ class Prospects(ABC):
     def _tried(
         self, ahead: Lookahead, rehearsal: Rehearsal, work: Work, quota_type: int, since: int, length: int, banned: int
     ) -> tuple[int, tuple[Seat, ...]] | None:
-        """The first moment at which it finds a place, where the power caps let it."""
-        under = self._under_caps(ahead, work, quota_type)
+        """The first moment at which it finds a place, where power caps and neighbours let it."""
+        under = self._closed(ahead, work, quota_type)
         if under is None:
             return rehearsal.earliest(work, quota_type, since, length, banned)
         for _ in range(MOST_OPENINGS):
@@ -296,20 +301,24 @@ class Prospects(ABC):
             since = later
         return None
 
-    def _under_caps(self, ahead: Lookahead, work: Work, quota_type: int) -> "UnderCaps | None":
-        """What the power caps say of a job at each moment; None where there are none."""
-        power = self.cycle.cluster.power
+    def _closed(self, ahead: Lookahead, work: Work, quota_type: int) -> Closed | None:
+        """What keeps a job out at each moment, beside what is taken; None where nothing does."""
+        power, until = self.cycle.cluster.power, dict[int, int]()
+        if (colocation := self.cycle.cluster.colocation) is not None:
+            for other, node in colocation.neighbours(work):
+                gone = self.stays.of(other).until
+                until[node] = max(until.get(node, 0), gone if gone >= END else gone - self.cycle.now)
         if power is None:
-            return None
+            return Closed(until, None, {}, 0, {}) if until else None
         asked = power.asked(work, quota_type, work.missing_milli(quota_type))
         now = self.cycle.now
         kept = [(now + entry.at, duration(self.cycle, entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
-        return UnderCaps(power, {pool: more for pool, more in asked.items() if more}, stays_of(work), power.draws([*kept, *ahead.foreseen]))
+        return Closed(until, power, {pool: more for pool, more in asked.items() if more}, stays_of(work), power.draws([*kept, *ahead.foreseen]))
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
-        """The soonest by whole GPUs, off some nodes and from a moment on, where the power caps let it."""
+        """The soonest by whole GPUs, off some nodes and from a moment on, where power caps and neighbours let it."""
         found = self._counted(ahead, work, quota_type, length, banned, since)
-        under = None if found is None else self._under_caps(ahead, work, quota_type)
+        under = None if found is None else self._closed(ahead, work, quota_type)
         if under is None:
             return found
         begun = ahead.now - self.cycle.now  # moments of a look-ahead count from there

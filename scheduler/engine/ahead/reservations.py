@@ -311,6 +311,11 @@ def delays(book: Book, work: Work, quota_type: int, milli: int, seats: tuple[Sea
             if since < until and number > _room(book, node, entries, since, until, inside, work):
                 crowded.append(node)
                 break
+    if (colocation := book.cycle.cluster.colocation) is not None:
+        for node in sorted({seat.node for seat in seats if seat.node in book._by_node}):
+            kept = _binding(book, node, until, inside, work)
+            if node not in crowded and any(colocation.parts(work, entry.work, node) for entry in kept):
+                crowded.append(node)
     if book.hosts_bind and any(seat.cpus or seat.memory for seat in seats):
         crowded += [node for node in _short_of_host(book, seats, until, inside, work) if node not in crowded]
     return crowded

@@ -41,6 +41,7 @@ REASONS = {
     "reservation": "The job would delay a reservation ahead of it.",
     "window": "Capacity is kept for a window that starts before the job can end.",
     "power": "A power cap would be exceeded while the job may run.",
+    "colocation": "Services and other work would be neighbours without a verified boundary, or against a service level.",
     "share": "The job is above its fair share and may use only idle GPUs.",
     "victims": "No preemptible work would free enough GPUs.",
     "balance": "Reclaiming would leave the other team worse off than this one.",

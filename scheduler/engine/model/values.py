@@ -16,6 +16,7 @@ CLASS_RANK = {name: rank for rank, name in enumerate(CLASSES)}
 PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "preempt", "repartition", "grow")
 STATES = ("queued", "reserved", "starting", "running", "stopping")
 PLACEMENTS = ("pack", "spread", "fgd")
+COLOCATIONS = ("any", "gpu", "node")
 ANY_TYPE = "*"
 HOUR_MS = 3_600_000
 UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB = 10**12, 10**12  # of a node that does not say what its host has: more than any worker asks for
@@ -63,6 +64,7 @@ class Settings:
     worth_gpu_ms: ByClass = FOR_NONE  # lost milli-GPU times seconds, that is GPU-milliseconds
     fairness: Fairness = Fairness()
     sharing_trust: str = "quota"
+    colocation: str = "any"
     forecast: str = "all"
 
     @property
@@ -115,6 +117,7 @@ class Node:
     attributes: tuple[tuple[str, int], ...]  # in millionths of the unit in the key
     mig: tuple[SplitGpu, ...]  # in their order
     repartitioned: tuple[int, ...] = ()  # when a GPU of it was split anew, as far as that is told
+    boundaries: tuple[str, ...] = ()  # that it was verified to enforce between jobs: "cores", "mig"
 
     @property
     def split(self) -> int:
@@ -191,6 +194,17 @@ class PowerCaps:
 NO_POWER = PowerCaps()
 
 
+class Apart(NamedTuple):
+    """A service and other work, by the tenants that their jobs name, that may not be neighbours: the service would break its service level."""
+
+    service: str
+    other: str
+    where: str  # "gpu": as MIG instances; "node": at all
+    figure: str
+    predicted_ms: int
+    allowed_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """A part of the usual demand: its share in millionths and the gang it asks for."""
@@ -264,6 +278,7 @@ class Kind:
     preemption_delay_ms: int
     grace_ms: int
     throughput: tuple[tuple[str, int], ...]  # millionths by gpu_type
+    tenant: str = ""  # by which `Scenario.apart` speaks of it
 
     @property
     def elastic(self) -> bool:
@@ -381,3 +396,4 @@ class Scenario:
     demand: tuple[Demand, ...]
     jobs: tuple[Job, ...]  # by (submitted, name)
     power: PowerCaps = NO_POWER
+    apart: tuple[Apart, ...] = ()  # in their order

@@ -66,7 +66,7 @@ def consolidate(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
     if refused is not None:
         return refused
     loses = False
-    for cost, moved, target in (_counted if work.form.plain and not work.seats else _tried)(cycle, work, quota_type):
+    for cost, moved, target in (_tried if not work.form.plain or work.seats or cycle.cluster.apart(work) else _counted)(cycle, work, quota_type):
         if not _gains(cycle, work, milli, cost[1]):
             loses = True
         elif _carry_out(cycle, work, quota_type, target, moved):
@@ -238,6 +238,7 @@ def _elsewhere(cycle: Cycle, one: Work, quota_type: int, wants: Wants) -> tuple[
 
 
 def _place(cycle: Cycle, one: Work, quota_type: int, wants: Wants, view: View, banned: int) -> tuple[Seat, ...] | None:
+    banned |= cycle.cluster.apart(one)
     if is_alone(cycle, one) and wants == one.form.wants:
         return fit_one(cycle, one, quota_type, view, banned)
     return Placer(cycle.cluster, one, quota_type, view, banned=banned).place(wants)

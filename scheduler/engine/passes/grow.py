@@ -143,6 +143,7 @@ class Growth:
         refused, banned = kept_clear(cycle, work, self.quota_type, self.milli)
         if refused is not None:
             return None
+        banned |= cluster.apart(work)
         for node in cycle.book.nodes:
             banned |= 1 << node  # a place kept for a minimum is not for anyone's surplus
         return Placer(cluster, work, self.quota_type, view, banned=banned).place(self.wants)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0, budget: Mapping[str, int] | None = None) -> tuple[Seat, ...] | None:
     """Take places for what is missing of a job, a repair on spares where nothing else suffices; the seats, or None and nothing taken."""
+    banned |= cycle.cluster.apart(work)
     if is_alone(cycle, work):
         return fit_one(cycle, work, quota_type, view, banned)
     wants = work.missing()

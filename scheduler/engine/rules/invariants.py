@@ -117,13 +117,15 @@ def _check_changes(cluster: Cluster, first: First) -> None:
     for work in changed if last.shared else ():
         for seat in (*work.first_seats, *work.seats):
             for gpu in (*bits_of(seat.mask), *(part.gpu for part in seat.parts)):
-                _shared(grid, (seat.node, gpu), last)
+                _shared(grid, (seat.node, gpu), last, first)
     if last.used != [division.used for division in tree.divisions]:
         raise InvariantBroken("the books of the quota tree do not add up")
     if tree.limited:
         _within_limits(tree, last.used, first.used)
     if cluster.power is not None:
         _under_caps(cluster)
+    if cluster.colocation is not None:
+        _apart(cluster, changed)
 
 
 def _whole_gang(work: Work, grid: Grid) -> None:
@@ -163,7 +165,7 @@ def _together(work: Work, grid: Grid) -> None:
             raise InvariantBroken(f"{who} is spread over several domains of {level.name}", name)
 
 
-def _shared(grid: Grid, where: tuple[int, int], last: First) -> None:
+def _shared(grid: Grid, where: tuple[int, int], last: First, first: First) -> None:
     """A GPU that may be held in parts."""
     (node, gpu), tenants = where, last.shared.get(where)
     if not tenants:
@@ -182,8 +184,23 @@ def _shared(grid: Grid, where: tuple[int, int], last: First) -> None:
         return
     if sum(part.milli for part in parts) > 1000:
         raise InvariantBroken(f"{place} is shared out beyond the whole", name)
-    if len({part.trust for part in parts}) > 1 and parts[0].mode == "mps":
+    # Who stood together before that was asked about may stay.
+    if len({part.trust for part in parts}) > 1 and parts[0].mode == "mps" and not tenants.keys() <= first.shared.get(where, {}).keys():
         raise InvariantBroken(f"{place} is shared across domains of trust", name)
+
+
+def _apart(cluster: Cluster, changed: Iterable[Work]) -> None:
+    """Nobody came to a node on which he may not be a neighbour; who stood there before may stay."""
+    colocation, there = cluster.colocation, dict[int, dict[Work, None]]()
+    assert colocation is not None
+    for work in cluster.works:
+        for seat in work.seats:
+            there.setdefault(seat.node, {})[work] = None
+    for work in changed:
+        for node in {seat.node for seat in {*work.seats} - {*work.first_seats}}:
+            for other in there[node]:
+                if colocation.parts(work, other, node):
+                    raise InvariantBroken(f"{work.job.name} came to {cluster.grid.nodes[node].name}, where {other.job.name} stands", work.job.name)
 
 
 def _under_caps(cluster: Cluster) -> None:

@@ -47,7 +47,7 @@ def targets(
     cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = (), off: int = 0
 ) -> list[Target]:
     """The slices in which the job could be placed, each with how to tell whether it fits there; what more must leave wherever it is; and off
-    which nodes it stays."""
+    which nodes it stays. Where others have to leave a node because they may not be its neighbours, counting tells nothing."""
     kind = work.kind
     grid = cycle.grid
     wants = work.missing()
@@ -71,7 +71,7 @@ def targets(
         worker, lacking = (len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib), asked - soon.idle
         return [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
     found = []
-    counts = work.form.plain and not work.seats and not off and work.kind.roles[0].gpus > 0
+    counts = work.form.plain and not work.seats and not off and work.kind.roles[0].gpus > 0 and not cycle.cluster.apart(work)
     for low, high in slices:
         lacking = 0 if counts else asked - int(soon.count_np[low:high].sum())
 
@@ -147,7 +147,7 @@ def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
 def fits_already(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether there is room for a job as it is: then something else than places holds it back."""
     form, grid = work.form, cycle.grid
-    if work.seats or not form.plain:
+    if work.seats or not form.plain or cycle.cluster.apart(work):
         with cycle.cluster.attempt():
             return place_in(cycle, work, quota_type, 0, grid.size) is not None
     role = form.kind.roles[0]
@@ -230,6 +230,7 @@ def given_back(for_job: str | None) -> Reason:
 def place_in(cycle: Cycle, work: Work, quota_type: int, low: int, high: int, banned: int = 0) -> tuple[Seat, ...] | None:
     """Take places for what is missing of a job in a slice of what is idle or being freed; None and nothing taken."""
     within = None if low == 0 and high == cycle.grid.size else (low, high)
+    banned |= cycle.cluster.apart(work)
     if is_alone(cycle, work):
         return fit_one(cycle, work, quota_type, cycle.fleet.soon, banned if within is None else banned | ~span_bits(low, high))
     placer = Placer(cycle.cluster, work, quota_type, cycle.fleet.soon, spare=bool(work.seats), banned=banned)
@@ -358,9 +359,10 @@ def _sets(cycle: Cycle, taking: Taking, off: int) -> list[Found]:
     work, quota_type, ranked = taking.work, taking.quota_type, taking.ranked
     found: list[Found] = []
     units = cycle.units()
-    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
-    counted = not units.parted
-    domains = None if taking.more else hopeful_domains(cycle, work, quota_type, ranked, off)
+    # Who shares a GPU frees it only together with all others on it, which no count by node shows; nor who of a node must leave as a neighbour.
+    apart = cycle.cluster.apart(work)
+    counted = not units.parted and not apart
+    domains = None if taking.more or apart else hopeful_domains(cycle, work, quota_type, ranked, off)
     if domains is not None and not domains:
         return []
     slices = targets(cycle, work, quota_type, domains, counted=counted, more=taking.more, off=off)

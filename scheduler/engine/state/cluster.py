@@ -16,6 +16,7 @@ from ..model.reasons import Reason
 from ..model.values import Scenario
 from ..place.gradient import Gradient, demand_of
 from ..place.unbroken import Blocks
+from ..rules.colocation import Colocation, colocation_of
 from ..rules.power import Power, power_of
 from .fleet import Seat, on_gpus
 from .kept import Kept
@@ -75,6 +76,15 @@ class Cluster:
     def power(self) -> Power | None:
         """The capped pools, where there are any."""
         return power_of(self)
+
+    @cached_property
+    def colocation(self) -> Colocation | None:
+        """Who may not be whose neighbour, where anything is asked of that."""
+        return colocation_of(self)
+
+    def apart(self, work: Work) -> int:
+        """The nodes that a job has to stay off because of who stands there, as a bit set."""
+        return 0 if self.colocation is None else self.colocation.off(work)
 
     @cached_property
     def gradient(self) -> Gradient | None:

@@ -2,20 +2,28 @@
 
 from functools import cached_property
 from operator import attrgetter
+from typing import NamedTuple
 
 from ..model.mig import fitting_profiles
-from ..model.values import Kind, Preemptible, Role, Scenario
+from ..model.values import CLASS_RANK, Kind, Preemptible, Role, Scenario
 from ..place.unbroken import breakable
 from .grid import Eligible, Grid
 
+SERVING = CLASS_RANK["inference"]
 Wants = tuple[tuple[int, tuple[int, ...]], ...]  # (role, ranks) to place
 
 # What a role asks of nodes, of which kinds that need the same room have equal ones.
 _room_of = attrgetter("least", "gpus", "mig", "memory_mib", "share_milli", "devices", "gpu_types", "cpu_milli", "host_memory_mib", "placing")
 
 
+class Side(NamedTuple):
+    serves: bool
+    sharing: str
+    tenant: str
+
+
 class Form:
-    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int]) -> None:
+    def __init__(self, kind: Kind, grid: Grid, shapes: dict[tuple[object, ...], int], *, apart: bool = False) -> None:
         self.kind = kind
         self.grid = grid
         self.elastic = kind.elastic
@@ -35,7 +43,9 @@ class Form:
         self.plain = _plain(kind, grid)
         self.block = self.plain and breakable(grid, kind.roles[0].gpus, kind.roles[0].least, self.width)
         self.sole = self.plain and kind.roles[0].least == 1  # one worker is together with itself on any level
-        self.shape = shapes.setdefault(_shape(kind), len(shapes))
+        # As whose neighbour it counts, where that matters: whether it serves, how it shares GPUs, and the tenant that it is.
+        self.side = Side(kind.class_rank == SERVING, kind.sharing, kind.tenant) if apart else None
+        self.shape = shapes.setdefault((*_shape(kind), self.side), len(shapes))
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
         self._least: dict[int, int] = {}
         self._request: dict[tuple[int, bool], int] = {}
@@ -113,6 +123,7 @@ class Forms(dict[int, Form]):
     def __init__(self, scenario: Scenario) -> None:
         super().__init__()
         self.grid = Grid(scenario)
+        self.apart = scenario.settings.colocation != "any"
         self._made_of = _ground_of(scenario)
         self.fits_empty: dict[tuple[int, int], bool] = {}  # by shape and quota type
         self.shapes: dict[tuple[object, ...], int] = {}
@@ -130,7 +141,7 @@ class Forms(dict[int, Form]):
     def of(self, kind: Kind) -> Form:
         form = self.get(id(kind))
         if form is None:
-            form = Form(kind, self.grid, self.shapes)
+            form = Form(kind, self.grid, self.shapes, apart=self.apart)
             self._add(form)
         return form
 
@@ -149,7 +160,8 @@ class Forms(dict[int, Form]):
 
 def _ground_of(scenario: Scenario) -> tuple[object, ...]:
     """The fleet, and how it is filled: what would fit were it empty depends on both."""
-    return scenario.nodes, scenario.topology, scenario.settings.sharing_trust, scenario.settings.placement
+    settings = scenario.settings
+    return scenario.nodes, scenario.topology, settings.sharing_trust, settings.placement, settings.colocation
 
 
 def _crowds(role: Role, grid: Grid) -> bool:

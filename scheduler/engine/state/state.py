@@ -91,7 +91,8 @@ class State:
         windows = Windows(scenario, self.grid)
         if windows.lasting != self.windows.lasting:
             return False
-        if scenario.settings != mine.settings or scenario.windows or mine.windows or scenario.power is not mine.power or scenario.power.caps:
+        others = scenario.settings != mine.settings or scenario.settings.colocation != "any" or scenario.power is not mine.power
+        if others or scenario.windows or mine.windows or scenario.power.caps:
             self.told = self.leaving = self.prospect = None
         if windows.of_classes:  # who is charged to one of them may be another one now
             self.standing = None

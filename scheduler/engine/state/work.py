@@ -53,10 +53,13 @@ class Work:
         self.note_degraded()
 
     def trust(self, among: str) -> str:
-        """The domain inside which it may share a GPU, where that may be done `among` jobs of their own kind: job, quota or any."""
+        """The domain inside which it may share a GPU, where that may be done `among` jobs of their own kind: job, quota or any. Services may have
+        one of their own (colocation.py)."""
         if self.kind.sharing == "timeslice" or among == "any":
-            return "*"
-        return self.job.name if among == "job" else self.job.quota
+            domain = "*"
+        else:
+            domain = self.job.name if among == "job" else self.job.quota
+        return f"{domain} serves" if self.form.side is not None and self.form.side.serves else domain
 
     @property
     def state(self) -> str:

@@ -34,7 +34,8 @@ class Blockers:
         settings = cycle.settings
         moves = "consolidate" in settings.passes and cycle.cluster.moves_left <= 0 and settings.max_moves
         self._used_up = used_up(moves) if moves else None
-        self._any_own = bool(cycle.cluster.windows.upcoming or cycle.cluster.power) or self._used_up is not None  # beside notes
+        # Beside notes.
+        self._any_own = bool(cycle.cluster.windows.upcoming or cycle.cluster.power or cycle.cluster.colocation) or self._used_up is not None
         self._leaves_out = settings.max_moves == 0 or not {"consolidate", "reclaim", "preempt", "repartition"} <= set(settings.passes)
         self._protects = bool(settings.preempt_min_runtime_ms) or cycle.tree.protects  # whether lower work of a queue may be safe for a while
         self._shortages = {division.name: _shortage(cycle.tree, division, total) for division, total in cycle.tree.shortage()}
@@ -75,6 +76,8 @@ class Blockers:
             own |= self._window(work)
         if cycle.cluster.power is not None:
             own |= self._power(work, cycle.cluster.power)
+        if cycle.cluster.colocation is not None and (node := self.rooms.closed(work)) is not None:
+            own["colocation"] = cycle.cluster.colocation.reason(work, node)
         if self._used_up is not None and "moves" not in own and self._might_move(work, group):
             own["moves"] = self._used_up
         if ("moves" in own or own.get("victims") is NOTHING) and self._has_room(work, group):

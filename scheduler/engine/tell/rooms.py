@@ -191,6 +191,17 @@ class Rooms:
         node = int(short.argmax()) if len(short) else -1
         return {"node": self.cycle.grid.nodes[node].name, "free_there": int(free[node])} if node >= 0 and short[node] >= 0 else {}
 
+    def closed(self, work: Work) -> int | None:
+        """The first node with room for a worker off which the job has to stay because of who stands there, where it finds no place but for that."""
+        off, suspect = self.cycle.cluster.apart(work), work.kind.tolerates_suspect
+        for quota_type in work.open_types if off else ():
+            for place, _ in work.missing():
+                role = work.kind.roles[place]
+                room = work.form.eligible(place, quota_type, suspect=suspect, spare=bool(work.seats)).bits & self.slots.nodes_for(role) & off
+                if room and not self._fits(work, quota_type):
+                    return (room & -room).bit_length() - 1
+        return None
+
     def _fits(self, work: Work, quota_type: int) -> bool:
         with self.cycle.cluster.attempt():
             return fit(self.cycle, work, quota_type, self.view) is not None

@@ -30,6 +30,7 @@ from scheduler.scenarios.reading import parse
 from scheduler.simulation.applying import carried_out
 from scheduler.simulation.world import World
 from tests.scheduler.engine.scenes import actions, at, job, node, quota, running, scene
+from tests.scheduler.twin.colocated import colocated_random
 from tests.scheduler.twin.powered import powered_random
 from tests.scheduler.twin.strategies import scenario_random
 
@@ -183,6 +184,12 @@ def test_so_it_is_with_shares_of_gpus(seed: int, size: str, events: list[str]):
 @given(st.integers(0, 10**6), st.sampled_from(["tiny", "small"]), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=9))
 def test_so_it_is_under_power_caps(seed: int, size: str, events: list[str]):
     holds_through(parse(powered_random(seed, size)), events, seed)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.sampled_from(["tiny", "small"]), st.lists(st.sampled_from(EVENTS), min_size=3, max_size=9))
+def test_so_it_is_beside_services(seed: int, size: str, events: list[str]):
+    holds_through(parse(colocated_random(seed, size)), events, seed)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import secrets
 import sys
 from functools import partial
 
+from .colocated import colocated_random
 from .focused import ABOUT
 from .laws import LAWS
 from .powered import powered_random
@@ -21,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Hold the engine's plans of fresh scenarios against the twin's laws.")
     parser.add_argument("laws", nargs="*", metavar="LAW", help=", ".join(sorted(LAWS)))
     parser.add_argument("--size", choices=("tiny", "small", "medium"), default="small")
-    parser.add_argument("--about", choices=sorted({*ABOUT, "power"}), default=None, help="scenarios about one thing")
+    parser.add_argument("--about", choices=sorted({*ABOUT, "power", "colocation"}), default=None, help="scenarios about one thing")
     parser.add_argument("--first", type=int, default=None, help="the first seed; drawn unless stated")
     parser.add_argument("--count", type=int, default=500)
     options = parser.parse_args()
@@ -29,7 +30,8 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no law {unknown[0]}; there are {', '.join(sorted(LAWS))}")
     first = secrets.randbelow(2**40) if options.first is None else options.first
-    made = partial(scenario_random, size=options.size) if options.about is None else {**ABOUT, "power": powered_random}[options.about]
+    about = {**ABOUT, "power": powered_random, "colocation": colocated_random}
+    made = partial(scenario_random, size=options.size) if options.about is None else about[options.about]
     broken = 0
     for seed in range(first, first + options.count):
         for name in options.laws or sorted(LAWS):

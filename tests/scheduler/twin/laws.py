@@ -26,7 +26,7 @@ def shuffled(scenario: Json, seed: int) -> Json:
     """The same scenario with its lists, and the keys of its objects, in another order. Lists whose order means something stay."""
     rng = random.Random(seed)
     other = copy.deepcopy(scenario)
-    for name in ("nodes", "quotas", "reservations", "demand", "jobs"):
+    for name in ("nodes", "quotas", "reservations", "demand", "apart", "jobs"):
         rng.shuffle(other.get(name) or [])
     for job in other["jobs"]:
         rng.shuffle(job.get("workers") or [])

@@ -6,6 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from .legal_idle import idle_violations
+from .legal_neighbours import neighbour_violations
 from .legal_order import order_violations
 from .legal_places import place_violations
 from .legal_power import cap_violations
@@ -44,6 +45,7 @@ def check_plan(scenario: Json, plan: Json, plan_of: Callable[[Json], Json] | Non
         found += time_violations(world, plan, final)
         found += window_violations(world, plan, final)
         found += cap_violations(scenario, world, final)
+        found += neighbour_violations(world, final)
         if not (scenario.get("power") or {}).get("caps"):  # else who waits may have to leave watts
             found += idle_violations(world, plan, final, lambda more: plan_of is not None and _undone(after, more, plan_of))
         found += order_violations(scenario, plan)

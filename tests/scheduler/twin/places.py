@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from .boards import layout_faults, profiles_of
+from .neighbours import clash, serves
 from .world import Job, Node, Role, Worker, World
 
 _PATIENCE = 4000  # steps of one search; a search that gives up says so
@@ -113,6 +114,11 @@ def _share_on(taken: Occupancy, job: Job, role: Role, node: Node, gpu: int, *, e
         return None
     if job.sharing == "mps" and not all(trusts(taken.world, job, entry[0]) for entry in there):
         return None
+    if job.sharing == "mps" and taken.world.settings["colocation"] != "any":
+        jobs = {**taken.world.jobs, job.name: job}
+        here = [{serves(jobs[entry[0]]) for entry in taken.on_gpu(node.name, other)} for other in node.good_gpus()]
+        if any(len(sides) > 1 for sides in here) or any(serves(jobs[entry[0]]) is not serves(job) for entry in there):
+            return None
     memory = role.memory_mib or 0
     if memory > node.memory_mib or memory + sum(entry[2].memory_mib or 0 for entry in there) > max(memory, node.memory_mib):
         return None
@@ -189,6 +195,9 @@ class _Search:
             node = self.nodes[number]
             in_type = self.division in (None, node.quota_type) or not (role.gpus or not role.whole)
             if not in_type or not runs_on(self.job, role, node) or not self._beside(role, node, chosen):
+                continue
+            jobs, there = self.taken.world.jobs, {name for name, *_ in self.taken.on.get(node.name, ())} - {self.job.name}
+            if any(clash(self.taken.world, self.job, jobs[name], node) for name in there):
                 continue
             for option in _options(self.taken, self.job, role, node, group_of(self.job, role), empty=self.empty):
                 self.steps += 1

@@ -2,6 +2,7 @@
 
 import pytest
 
+from .colocated import colocated_random
 from .focused import ahead_random, growth_random, lost_random, promised_random, split_random, step_random, thinned_random, window_random
 from .laws import LAWS
 from .planner import plan_of
@@ -50,6 +51,24 @@ def test_boards_that_are_split_anew_keep_every_law(law: str, seeds: range):
 def test_power_caps_keep_every_law(law: str, seeds: range):
     for seed in seeds:
         assert LAWS[law](powered_random(seed)) == [], f"powered_random({seed})"
+
+
+@pytest.mark.parametrize("law", sorted(LAWS))
+@fixed_seeds
+def test_neighbours_of_services_keep_every_law(law: str, seeds: range):
+    for seed in seeds:
+        assert LAWS[law](colocated_random(seed)) == [], f"colocated_random({seed})"
+
+
+def test_the_scenarios_about_neighbours_of_services_refuse_some_and_let_others_in():
+    """Else the law above would be kept by doing nothing."""
+    plans = [plan_of(colocated_random(seed)) for seed in range(80)]
+    codes = [one["code"] for plan in plans for entry in plan["waiting"] for one in entry["reasons"]]
+    decided = [one["action"] for plan in plans for one in plan["decisions"]]
+
+    assert codes.count("colocation") >= 15
+    assert decided.count("evict") >= 5
+    assert decided.count("start") >= 30
 
 
 def test_the_scenarios_about_split_boards_evict_for_a_new_layout():

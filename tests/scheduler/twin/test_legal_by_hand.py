@@ -49,7 +49,45 @@ BELOW_ONE = fleet(
 )
 TWO = {"min": 2, "max": 4, "step": 2, "gpus": 1, "name": "worker"}
 
+SERVES = {**running("s", at("n1", 0)), "class": "inference"}
+SHARED = {"roles": [{"name": "worker", "gpu_share": 0.3}], "sharing": "mps"}
+SPLIT = [{"gpu": 0, "instances": [{"profile": "3g.40gb", "start": 0}, {"profile": "3g.40gb", "start": 4}]}]
+INSTANCE = {"roles": [{"name": "worker", "mig": "3g.40gb"}], "sharing": "mig"}
+
 WRONG: dict[str, tuple[Json, Json, str]] = {
+    "a neighbour of a service where nobody is pinned": (
+        fleet(SERVES, job("w"), colocation="node"),
+        plan(start("w", at("n1", 1))),
+        "w came beside s: n1 pins nobody to processors",
+    ),
+    "a service beside other work": (
+        fleet(*BUSY, {**job("w"), "class": "inference"}, colocation="node"),
+        plan(start("w", at("n1", 2))),
+        "w came beside r: n1 pins nobody to processors",
+    ),
+    "a neighbour against a service level": (
+        {
+            **fleet({**SERVES, "tenant": "chat"}, job("w", tenant="llama"), colocation="gpu"),
+            "apart": [{"service": "chat", "other": "llama", "where": "node", "predicted_ms": 3, "allowed_ms": 2}],
+        },
+        plan(start("w", at("n1", 1))),
+        "s would break its service level beside w",
+    ),
+    "a share beside a service": (
+        fleet({**running("s", at("n1", 0, gpu_share=0.3)), **SHARED, "class": "inference"}, job("w") | SHARED, colocation="gpu", sharing_trust="any"),
+        plan(start("w", at("n1", 0, gpu_share=0.3))),
+        "shares by MPS with s, and one of them serves",
+    ),
+    "an instance beside a service where MIG was not verified": (
+        fleet(
+            {**running("s", at("n1", 0, mig={"profile": "3g.40gb", "start": 0})), **INSTANCE, "class": "inference"},
+            job("w") | INSTANCE,
+            nodes=[node("n1", 1, mig=SPLIT)],
+            colocation="gpu",
+        ),
+        plan(start("w", at("n1", 0, mig={"profile": "3g.40gb", "start": 4}))),
+        "n1 enforces no MIG instances",
+    ),
     "a place of another": (fleet(*BUSY, job("w")), plan(start("w", at("n1", 0))), "is promised to r, w"),
     "one place twice": (fleet(job("v"), job("w")), plan(start("v", at("n1", 0)), start("w", at("n1", 0))), "is promised to v, w"),
     "half a gang": (fleet(job("g", workers=2)), plan(start("g", at("n1", 0))), "1 of at least 2 worker"),

@@ -34,6 +34,7 @@ DEFAULT_SETTINGS: dict[str, Any] = {
     "worth": {},
     "fairness": {},
     "sharing_trust": "quota",
+    "colocation": "any",
     "forecast": "all",
 }
 
@@ -113,6 +114,7 @@ class Job:
     last_moved: int | None
     evictions: int
     reclaimed: int | None
+    tenant: str = ""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -151,6 +153,7 @@ class Node:
     attributes: dict[str, float]
     mig: dict[int, tuple[tuple[str, int], ...]]
     repartitioned: tuple[int, ...]  # how long ago, below zero
+    boundaries: tuple[str, ...] = ()
 
     @property
     def alive(self) -> bool:
@@ -213,6 +216,7 @@ class World:
     quotas: dict[str, Quota]
     windows: list[Window]
     jobs: dict[str, Job] = field(default_factory=dict)
+    apart: frozenset[tuple[str, str, str]] = frozenset()  # (service, other, where)
 
     @property
     def by_type(self) -> bool:
@@ -333,6 +337,7 @@ class Reader:
             attributes=raw.get("attributes") or {},
             mig={gpu["gpu"]: tuple((i["profile"], i["start"]) for i in gpu["instances"]) for gpu in raw.get("mig") or []},
             repartitioned=tuple(self.time(at) or 0 for at in raw.get("repartitioned") or []),
+            boundaries=tuple(raw.get("boundaries") or ()),
         )
 
     def quota(self, raw: dict[str, Any]) -> Quota:
@@ -439,6 +444,7 @@ class Reader:
             last_moved=self.time(raw.get("last_moved")),
             evictions=raw.get("evictions", 0),
             reclaimed=self.time(raw.get("reclaimed")),
+            tenant=raw.get("tenant") or "",
         )
 
 
@@ -474,4 +480,5 @@ def read(scenario: dict[str, Any]) -> World:
         quotas={raw["name"]: reader.quota(raw) for raw in scenario["quotas"]},
         windows=[reader.window(raw) for raw in scenario.get("reservations") or []],
         jobs={raw["name"]: reader.job(raw) for raw in scenario["jobs"]},
+        apart=frozenset((pair["service"], pair["other"], pair["where"]) for pair in scenario.get("apart") or []),
     )
