@@ -9,7 +9,7 @@ from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 
 from gpufleet.core.lengths import length_written, seconds_read
-from quotas.models import NodeKind, QuotaNode, SharingTrust
+from quotas.models import NodeKind, QuotaNode
 from quotas.permissions import Scope
 from quotas.rules import CLASSES, NODE_FIELDS, POLICY, NodeValues, Rule, Share, said
 
@@ -91,9 +91,7 @@ def policy_field(rule: Rule) -> forms.Field:
     """The field of a fleet-wide rule. Empty: as the operator configured it."""
     named: dict[str, Any] = {"label": rule.title, "help_text": rule.help}
     if rule.choices:
-        return forms.ChoiceField(
-            required=False, choices=[("", "As in the settings"), *((one, SharingTrust(one).label) for one in rule.choices)], **named
-        )
+        return forms.ChoiceField(required=False, choices=[("", "As in the settings"), *rule.choices.items()], **named)
     if rule.unit == "s":
         return LengthField(**named)
     if rule.unit == "millionths":

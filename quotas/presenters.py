@@ -7,7 +7,7 @@ from typing import Any
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.templatetags.shell import duration
 from quotas.drafts import NodeState, Tree
-from quotas.models import NodeKind, QuotaNode, QuotaShare, SharingTrust
+from quotas.models import NodeKind, QuotaNode, QuotaShare
 from quotas.rules import POLICY, Rule, said
 from quotas.selectors.changes import Line
 
@@ -176,7 +176,7 @@ def policy_told(policy: Mapping[str, int | str]) -> list[tuple[str, str]]:
 
 def _ruled(rule: Rule, value: Any) -> str:
     if rule.choices:
-        return SharingTrust(value).label
+        return rule.choices.get(value, str(value))
     if rule.unit == "s":
         return duration(value)
     if rule.unit == "millionths":

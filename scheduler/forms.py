@@ -12,6 +12,7 @@ from quotas.forms import NodeChoiceField, ZonePicker
 from quotas.forms import ReasonForm as ConfirmForm
 from quotas.models import QuotaNode
 from scheduler.engine.model.mig import Instance
+from scheduler.hardware.boundaries import BOUNDARIES
 from scheduler.imports.documents import FORMATS, KUBERNETES
 from scheduler.jobs.fields import PLAIN
 from scheduler.jobs.yaml_text import read_yaml
@@ -101,6 +102,18 @@ class SpareForm(ReasonForm):
 
     mark = forms.CharField(max_length=20, required=False)
     spare = forms.TypedChoiceField(choices=[("yes", "Yes"), ("no", "No")], coerce=lambda value: value == "yes")
+
+
+class BoundariesForm(ReasonForm):
+    """`mark` as above. A boundary that is not ticked is not stated."""
+
+    mark = forms.CharField(max_length=20, required=False)
+    cores = forms.BooleanField(required=False)
+    mig = forms.BooleanField(required=False)
+
+    @property
+    def boundaries(self) -> list[str]:
+        return [name for name in BOUNDARIES if self.cleaned_data[name]]
 
 
 class LayoutField(forms.CharField):

@@ -133,6 +133,7 @@ urlpatterns = [
     path("nodes/<slug:public_id>/", nodes.node_page, name="node"),
     path("nodes/<slug:public_id>/health/", nodes.node_health, name="node_health"),
     path("nodes/<slug:public_id>/spare/", nodes.node_spare, name="node_spare"),
+    path("nodes/<slug:public_id>/boundaries/", nodes.node_boundaries, name="node_boundaries"),
     path("gpus/", gpus.gpu_list, name="gpus"),
     path("gpus/catalogue/", gpus.mig_catalogue, name="mig_catalogue"),
     path("gpus/<slug:public_id>/", gpus.gpu_page, name="gpu"),

@@ -73,6 +73,7 @@ WRITES = {
     "nodes_drain": "POST nodes/drain",
     "node_health": "POST nodes/{public_id}/health",
     "node_spare": "POST nodes/{public_id}/spare",
+    "node_boundaries": "PUT nodes/{public_id}/boundaries",
     "gpu_health": "POST gpus/{public_id}/health",
     "gpu_geometry": "PUT gpus/{public_id}/geometry, DELETE gpus/{public_id}/geometry",
     "what-if-new": "POST what-ifs",

@@ -36,6 +36,14 @@ class SharingTrust(models.TextChoices):
     ANY = "any", "Anyone"
 
 
+class Colocation(models.TextChoices):
+    """Between which neighbours a service and other work need a boundary that was verified."""
+
+    ANY = "any", "No boundary"
+    GPU = "gpu", "Boundary on one GPU"
+    NODE = "node", "Boundary on one GPU and one node"
+
+
 class QuotaNode(models.Model):
     """A node of the quota tree. `path` is its whole name (`org/nlp/exp`); it is rewritten for the subtree when a node moves or is renamed."""
 

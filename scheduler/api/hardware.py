@@ -19,6 +19,8 @@ from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of
 from scheduler.api.hardware_schemas import (
     BoardsOut,
+    BoundariesIn,
+    BoundariesOut,
     ClusterOut,
     ClustersOut,
     DrainIn,
@@ -48,6 +50,7 @@ from scheduler.api.hardware_schemas import (
 )
 from scheduler.api.lists import answered, listed, moments, parameters_of
 from scheduler.engine.model.mig import BOARDS, Instance
+from scheduler.hardware.boundaries import boundaries_of
 from scheduler.hardware.draining import Outcome, outcome_of
 from scheduler.hardware.lists import CLUSTERS, NODES
 from scheduler.models import Cluster, DrainWay, Gpu, Health, Node, PlannedHealth, SplitState
@@ -72,7 +75,7 @@ from scheduler.selectors.outside import outside_jobs, outside_usage
 from scheduler.services.hardware.draining import drain_checked, nodes_drain
 from scheduler.services.hardware.geometry import geometry_of, geometry_revision, gpu_geometry_cancel, gpu_geometry_change, split_jobs, split_plan
 from scheduler.services.hardware.giving_up import Left, cluster_give_up, held_unseen, jobs_left, why_not
-from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_health_change, node_spare_set
+from scheduler.services.hardware.hardware import gpu_health_change, health_checked, node_boundaries_state, node_health_change, node_spare_set
 from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plan_checked, health_plans_call_off
 from scheduler.services.hardware.removing import cluster_leaves, cluster_remove, why_not_removed
 
@@ -266,6 +269,15 @@ def node_spare(request: HttpRequest, public_id: str, body: SpareIn) -> HttpRespo
     return answered({"id": changed.public_id, "spare": changed.spare})
 
 
+@router.put("/nodes/{public_id}/boundaries", response=BoundariesOut, url_name="node_boundaries", summary="State what a node enforces between jobs")
+def node_boundaries(request: HttpRequest, public_id: str, body: BoundariesIn) -> HttpResponse:
+    """All that an operator vouches for; what is left out is stated no more. What the back-end or Slurm vouches for stays."""
+    access = access_of(request)
+    found = node_for(access, public_id)
+    changed = node_boundaries_state(access=access, node=found, boundaries=body.boundaries, reason=body.reason, now=now())
+    return answered({"id": changed.public_id, "boundaries": _boundaries(changed)})
+
+
 @router.get("/gpus", response=GpusOut, url_name="gpus", openapi_extra=parameters_of(GPUS), summary="GPUs")
 def gpus(request: HttpRequest) -> HttpResponse:
     access = access_of(request)
@@ -404,6 +416,10 @@ def _given_up(one: Left, after: str) -> dict[str, Any]:
     return facts | {"fits": one.fits, "requeued": one.waits_again(after)}
 
 
+def _boundaries(row: Node) -> dict[str, str]:
+    return {name: voucher.value for name, voucher in boundaries_of(row.labels, row.cluster.backend).items()}
+
+
 def _node_facts(row: Node) -> dict[str, Any]:
     return {
         "id": row.public_id,
@@ -422,6 +438,7 @@ def _node_facts(row: Node) -> dict[str, Any]:
         "cpus": row.cpus,
         "host_memory_mib": row.host_memory_mib,
         "labels": row.labels,
+        "boundaries": _boundaries(row),
     }
 
 

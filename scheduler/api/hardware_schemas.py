@@ -276,6 +276,10 @@ class NodeFacts(Schema):
     cpus: int
     host_memory_mib: int
     labels: dict[str, Any]
+    boundaries: dict[str, str] = Field(
+        description="What it enforces between jobs (`cores`, `mig`), and who vouches for it: `backend`, `slurm` or `operator`.",
+        examples=[{"cores": "slurm"}],
+    )
 
 
 class HostRow(NodeFacts):
@@ -476,6 +480,16 @@ class DrainOut(Schema):
 class SpareIn(Taken):
     spare: bool = Field(description="Whether it is kept out of normal placement, for replacements.")
     reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+
+
+class BoundariesIn(Taken):
+    boundaries: list[Literal["cores", "mig"]] = Field(description="`cores`: jobs are pinned to their processors; `mig`: instances are enforced.")
+    reason: str = Field(description="Kept in its history and in the audit log.", json_schema_extra=REASON)
+
+
+class BoundariesOut(Schema):
+    id: str
+    boundaries: dict[str, str] = Field(description="What it enforces between jobs, and who vouches for it.", examples=[{"cores": "operator"}])
 
 
 class InstanceIn(Taken):

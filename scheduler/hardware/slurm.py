@@ -97,11 +97,13 @@ def document_of(
     new_cluster: bool,
     split: Mapping[str, tuple[int, Mapping[str, int]]] | None = None,
     labels: Mapping[str, Mapping[str, str]] | None = None,
+    boundaries: Sequence[str] = (),
 ) -> str:
     """The cluster as an import file. Raises `UnknownType` where `types` lacks one.
 
     `split` is what the inventory has of nodes with MIG instances, whole GPUs and instances by profile: where Slurm has as many of each, the inventory
     is left as it is, since it may know better on which GPUs they lie. `labels` is what it has of those: the ones that Slurm does not give stay.
+    `boundaries` are the labels of those that Slurm enforces on all nodes.
     """
     paths = paths_of(topology)
     depth = max((len(paths.get(node.name, ())) for node in nodes), default=0)
@@ -121,7 +123,7 @@ def document_of(
         path = paths.get(node.name, ())
         if path and len(path) == depth:
             row["path"] = dict(zip(levels, path, strict=True))
-        told = [*node.features, *(label for label, count in (("slurm/mps", there.mps), ("slurm/shard", there.shards)) if count)]
+        told = [*node.features, *boundaries, *(label for label, count in (("slurm/mps", there.mps), ("slurm/shard", there.shards)) if count)]
         others = {name: value for name, value in (labels or {}).get(node.name, {}).items() if value != FEATURE}
         row["labels"] = others | dict.fromkeys(told, FEATURE)
         rows.append(row)

@@ -71,6 +71,7 @@ def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
         settings,
         fairness=fairness,
         sharing_trust=rules.get("sharing_trust", settings.sharing_trust),
+        colocation=rules.get("colocation", settings.colocation),
         max_wait_ms=_by_class(settings.max_wait_ms, rules, "max_wait_{}_s"),
         worth_gpu_ms=_by_class(settings.worth_gpu_ms, rules, "worth_{}_gpu_s"),
     )

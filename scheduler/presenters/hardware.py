@@ -7,10 +7,11 @@ from typing import Any
 
 from gpufleet.core.templatetags.shell import memory
 from scheduler.engine.model.mig import BOARDS, Board, Instance, Profile, room_for
+from scheduler.hardware.boundaries import BOUNDARIES, VOUCHERS, Voucher, boundaries_of
 from scheduler.hardware.layouts import stranded
 from scheduler.hardware.lifecycle import step_verb
 from scheduler.imports.plan import Change
-from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, PlannedHealth, SplitState
+from scheduler.models import DrainWay, Gpu, GpuSplit, Health, InventoryEvent, MigInstance, Node, PlannedHealth, SplitState
 from scheduler.selectors.holders import Holder
 
 SLICE_WIDTH = 100
@@ -167,6 +168,8 @@ def _sentence(event: InventoryEvent) -> str:
             return f"split as {layout or 'nothing'}" if after.get("mode", "mig" if layout else "whole") == "mig" else "made whole"
         case "spare":
             return "kept as a spare" if after.get("spare") else "no longer a spare"
+        case "boundaries":
+            return f"stated to enforce {' and '.join(after.get('boundaries') or ()) or 'no boundary'}"
         case "drain":
             return drain_text(str(after.get("jobs", "")), str(after.get("at") or ""))
         case "planned_drain" | "planned_health":
@@ -175,6 +178,27 @@ def _sentence(event: InventoryEvent) -> str:
             return event.kind
         case _:
             return changed_text(before, after) or event.kind
+
+
+@dataclass(frozen=True, slots=True)
+class BoundaryTold:
+    """A boundary between jobs as the page of a node says it. `by` is empty where nobody vouches for it."""
+
+    name: str
+    title: str
+    by: str
+    is_stated: bool
+    may_state: bool
+
+
+def boundaries_told(node: Node) -> list[BoundaryTold]:
+    known = boundaries_of(node.labels, node.cluster.backend)
+    found = []
+    for name, title in BOUNDARIES.items():
+        by = known.get(name)
+        is_stated = by == Voucher.OPERATOR
+        found.append(BoundaryTold(name, title, VOUCHERS[by] if by else "", is_stated, is_stated or by is None))
+    return found
 
 
 def plan_text(plan: PlannedHealth) -> str:

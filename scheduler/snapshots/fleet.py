@@ -12,6 +12,7 @@ from gpufleet.core.prepared import Prepared, Question
 from gpufleet.core.times import millis
 from scheduler.backends.registry import SLURM, exists, runs_images, shares
 from scheduler.engine.model.values import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB, Instance, Node, SplitGpu, Topology
+from scheduler.hardware.boundaries import boundaries_of
 from scheduler.models import Cluster, Domain, Gpu, GpuMode, Health, MigInstance, OutsideSeat, PowerCap, Repartition, TopologyLevel
 from scheduler.models import Node as NodeRow
 
@@ -297,6 +298,7 @@ def _node(
         labels=tuple(sorted(stated.items())),
         attributes=tuple(sorted((key, value * MILLION) for key, value in known.items() if value)),
         mig=tuple(SplitGpu(gpu, tuple(layouts[gpu])) for gpu in sorted(layouts)),
+        boundaries=tuple(sorted(boundaries_of(stated, backend))),
     )
 
 

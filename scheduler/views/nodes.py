@@ -28,10 +28,10 @@ from gpufleet.core.templatetags.shell import plural
 from gpufleet.core.times import now
 from gpufleet.core.undo import Undo, done_with_undo, named, undone_said
 from gpufleet.web import Can, access_of, requires
-from scheduler.forms import DrainForm, NodeHealthForm, SpareForm
+from scheduler.forms import BoundariesForm, DrainForm, NodeHealthForm, SpareForm
 from scheduler.hardware.lifecycle import may_follow, steps_from
 from scheduler.models import IN_SERVICE, DrainWay, Gpu, Health, Node, PlannedHealth
-from scheduler.presenters.hardware import drawing_of, history_lines, plan_text
+from scheduler.presenters.hardware import boundaries_told, drawing_of, history_lines, plan_text
 from scheduler.presenters.node_changes import Way, drain_preview, drain_progress, health_preview, moment_told, seconds_lost
 from scheduler.selectors.holders import Holder, holding_jobs, node_holders
 from scheduler.selectors.nodes import (
@@ -48,7 +48,14 @@ from scheduler.selectors.nodes import (
     planned_count,
 )
 from scheduler.services.hardware.draining import MOST_NODES, Back, drain_checked, nodes_drain, nodes_drain_undo
-from scheduler.services.hardware.hardware import REASON_LENGTH, Undone, health_mark, node_health_change, node_spare_set
+from scheduler.services.hardware.hardware import (
+    REASON_LENGTH,
+    Undone,
+    health_mark,
+    node_boundaries_state,
+    node_health_change,
+    node_spare_set,
+)
 from scheduler.services.hardware.planned_health import drain_plan_checked, health_plan, health_plans_call_off
 from scheduler.services.jobs.prices import repeated_work
 from scheduler.views.begins import begins_told
@@ -388,6 +395,27 @@ def node_spare(request: HttpRequest, public_id: str) -> HttpResponse:
     return redirect("node", public_id=public_id)
 
 
+@require_POST
+@requires(Can.OPERATE, everywhere=True)
+def node_boundaries(request: HttpRequest, public_id: str) -> HttpResponse:
+    """What an operator states of the boundaries between the jobs of a node."""
+    access = access_of(request)
+    node = node_for(access, public_id)
+    before = [one.name for one in boundaries_told(node) if one.is_stated]
+    form = BoundariesForm(request.POST)
+    try:
+        sent = form_values(form)
+        changed = node_boundaries_state(access=access, node=node, boundaries=form.boundaries, reason=sent["reason"], now=now(), undone=sent["mark"])
+    except ValidationError as fault:
+        return _page(request, node, status=422, boundary_faults=messages_by_field(fault), boundary_reason=request.POST.get("reason", ""))
+    except Conflict as fault:
+        return _page(request, node, status=409, boundary_faults={"boundaries": [str(fault)]})
+    back = {**dict.fromkeys(before, "on"), "reason": "Undo.", "mark": str(changed.other_event)}
+    undo = None if sent["mark"] else Undo(reverse("node_boundaries", args=[public_id]), back)
+    done_with_undo(request, f"Boundaries of {changed.name} saved.", undo)
+    return redirect("node", public_id=public_id)
+
+
 def may_drain(node: Node) -> bool:
     """Also while it drains: how it does can be changed."""
     return node.removed_at is None and (node.health == Health.DRAINING or may_follow(node.health, Health.DRAINING))
@@ -423,6 +451,7 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
     network = hardware.network(node.pk)
     drains = node.health == Health.DRAINING and node.removed_at is None
     plan = plan_of(node) if node.removed_at is None else None
+    told_boundaries = boundaries_told(node)
     context = {
         "version": version,
         "node": node,
@@ -448,6 +477,9 @@ def _page(request: HttpRequest, node: Node, *, status: int = 200, **extra: Any) 
         "drain": drain_progress(node, node_guests(access, node, now=moment), left=jobs_left_count(node), now=moment) if drains else None,
         "may_operate": access.can_everywhere(Can.OPERATE) and node.removed_at is None,
         "history": history_lines(node_history(node)),
+        "boundaries": told_boundaries,
+        "has_boundary": any(one.by for one in told_boundaries),
+        "may_state": any(one.may_state for one in told_boundaries),
         **extra,
     }
     return render(request, "scheduler/node.html", context, status=status)

@@ -1,6 +1,6 @@
 """Health of nodes and GPUs, and the spare flag: an operator's decisions about hardware."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +13,7 @@ from gpufleet.core.audit import Actor, audit_record
 from gpufleet.core.faults import Conflict
 from gpufleet.core.live.feed import feed_publish
 from quotas.permissions import Access, Can
+from scheduler.hardware.boundaries import BOUNDARIES, Voucher, boundaries_of, labels_stated
 from scheduler.hardware.lifecycle import MUST_BE_EMPTY, may_follow, steps_from
 from scheduler.models import IN_SERVICE, Gpu, Health, InventoryEvent, Node, Placement
 from scheduler.selectors.holders import jobs_on
@@ -149,6 +150,35 @@ def node_spare_set(*, access: Access, node: Node, spare: bool, reason: str, now:
         hardware_record(access.actor, "node.spare", node, None, "spare", before, {"spare": spare}, reason, now)
         lease_want()
     return node
+
+
+def node_boundaries_state(*, access: Access, node: Node, boundaries: Collection[str], reason: str, now: datetime, undone: str = "") -> Node:
+    """State which boundaries between jobs a node was verified to enforce: all of them, so that one that is left out is stated no more.
+
+    What its back-end or Slurm vouches for needs no statement and stays. `undone`: see `newest_or_conflict`.
+    """
+    access.must_everywhere(Can.OPERATE)
+    with transaction.atomic():
+        node = locked_node(node)
+        newest_or_conflict(node, "boundaries", undone)
+        check_reason(reason)
+        if unknown := sorted(set(boundaries) - BOUNDARIES.keys()):
+            raise ValidationError({"boundaries": f"There is no boundary {unknown[0][:40]}; there are {', '.join(BOUNDARIES)}."})
+        known = boundaries_of(node.labels, node.cluster.backend)
+        vouched = {name for name, voucher in known.items() if voucher != Voucher.OPERATOR}
+        before, after = sorted(known.keys() - vouched), sorted(set(boundaries) - vouched)
+        if before == after:
+            raise ValidationError({"boundaries": f"{node.name} is stated to enforce {_listed(before)} already."})
+        node.labels = labels_stated(node.labels, frozenset(after))
+        node.save(update_fields=["labels"])
+        changed = {"boundaries": before}, {"boundaries": after}
+        hardware_record(access.actor, "node.boundaries", node, None, "boundaries", *changed, reason, now)
+        lease_want()
+    return node
+
+
+def _listed(names: Collection[str]) -> str:
+    return " and ".join(names) or "no boundary"
 
 
 def jobs_of_nodes_locked(nodes: Iterable[Node]) -> None:

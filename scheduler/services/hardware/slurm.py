@@ -22,12 +22,13 @@ from quotas.permissions import Access, Can
 from scheduler.backends.registry import slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.values import Settings, SlurmNode
+from scheduler.hardware.boundaries import found_in
 from scheduler.hardware.slurm import KnownType, document_of, types_of
 from scheduler.models import Cluster, Gpu, GpuMode, GpuType, MigInstance, Node, SlurmCluster
 from scheduler.notify.outgoing import Refused, Rules, target_of
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.imports import Preview, import_preview
-from scheduler.services.hardware.slurm_checks import slurm_check
+from scheduler.services.hardware.slurm_checks import prolog_confines, slurm_check
 
 # slurmrestd stands beside the controller. Who may name it is limited instead: by command, or one that the settings list.
 ANYWHERE = Rules((ipaddress.ip_network("0.0.0.0/0"), ipaddress.ip_network("::/0")), http=True)
@@ -222,7 +223,14 @@ def slurm_document(*, cluster: str, types: Mapping[str, KnownType]) -> str:
     given = {gres: known[name] for gres, name in types_given(row, nodes).items()}
     labels = dict(Node.objects.filter(cluster=row.cluster, removed_at__isnull=True).values_list("name", "labels"))
     kinds = {**known, **given, **wanted}
-    return document_of(nodes, topology, cluster=cluster, types=kinds, new_cluster=False, split=_split(row.cluster_id), labels=labels)
+    split, boundaries = _split(row.cluster_id), _boundaries(row, client)
+    return document_of(nodes, topology, cluster=cluster, types=kinds, new_cluster=False, split=split, labels=labels, boundaries=boundaries)
+
+
+def _boundaries(row: SlurmCluster, client: SlurmClient) -> list[str]:
+    """The labels of what Slurm enforces between jobs, where this console's prolog checks it for each of them."""
+    stated = client.config().stated
+    return found_in(stated, is_verified=prolog_confines(slurm_settings(row), stated.get("Prolog", "")))
 
 
 def slurm_preview(

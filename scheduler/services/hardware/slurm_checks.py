@@ -339,6 +339,18 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(one for one in found if one.exists() and not one.name.startswith("."))
 
 
+def prolog_confines(settings: Settings, pattern: str) -> bool:
+    """Whether what Slurm runs before each job of this console refuses one that is not kept to its processors and devices, as far as this machine
+    has it under the same path."""
+    user, tag = _name_of(settings), settings.tag
+
+    def look() -> bool:
+        ours = (path for path in _matching(pattern) if "gpufleet-verify" in _text(path) and _is_ours(path, user, tag))
+        return any(json.loads(_text(path.resolve().parent / SETTINGS)).get("confined", True) for path in ours)
+
+    return pattern not in NOTHING and in_time(pattern, look)
+
+
 def _is_ours(program: Path, user: str, tag: str) -> bool:
     """A cluster that is not kept yet has no tag: the program must then be for any."""
     try:
