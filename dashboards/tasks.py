@@ -7,6 +7,7 @@ from celery import shared_task
 
 from dashboards.alerts.round import alerts_turn
 from dashboards.charged import charge_uses_turn
+from dashboards.fingerprints.apart import neighbours_turn
 from dashboards.fingerprints.store import fingerprints_turn
 from dashboards.fragmentation.demand import demand_turn
 from dashboards.fragmentation.rule import rule_turn
@@ -82,3 +83,4 @@ def alerts_look() -> None:
 @shared_task
 def fingerprints_learn() -> None:
     fingerprints_turn(now=now())
+    neighbours_turn(now=now())

@@ -18,6 +18,7 @@ from gpufleet.web import Can, access_of
 from quotas.selectors.nodes import node_for as quota_for
 from scheduler.selectors.clusters import cluster_for, pool_for
 from scheduler.selectors.jobs import job_attempts, job_for
+from scheduler.selectors.neighbours import apart_of_template
 from scheduler.selectors.templates import template_named
 
 router = Router(tags=["Templates"])
@@ -64,6 +65,16 @@ class NeighbourOut(Schema):
     runs: int = Field(description="Runs of the other that count, of its newest 20.", examples=[20])
 
 
+class ApartOut(Schema):
+    """A service that would break its service level beside jobs of the template."""
+
+    service: str = Field(description="The job.", examples=["j-812"])
+    where: Literal["gpu", "node"] = Field(description="`node`: on no node together; `gpu`: no MIG instances of both on one node.", examples=["node"])
+    figure: str = Field(description="What its latency is.", examples=["p99 latency"])
+    predicted_ms: int = Field(description="What it would be beside jobs of the template.", examples=[240])
+    allowed_ms: int = Field(description="Its objective.", examples=[200])
+
+
 class FingerprintOut(Schema):
     """How jobs of a template use their GPUs, learned from telemetry of the runs that the caller may see."""
 
@@ -79,6 +90,7 @@ class FingerprintOut(Schema):
     checkpoint_minutes: TypicalOut | None = Field(description="From one checkpoint to the next; null where none recur.")
     checkpoint_runs: int = Field(description="Runs whose checkpoints recur.", examples=[20])
     beside: list[NeighbourOut] = Field(description="Templates that the caller sees and of which enough is known, the best neighbours first.")
+    apart: list[ApartOut] = Field(description="Services that the caller sees and that are kept apart from its jobs where the fleet asks for it.")
 
 
 @router.get("/fingerprints/{path:ref}", response=FingerprintOut, url_name="fingerprint", summary="How jobs of a template use their GPUs over time")
@@ -103,6 +115,7 @@ def fingerprint(request: HttpRequest, ref: str) -> dict[str, Any]:
         "checkpoint_minutes": typical_facts(found.period),
         "checkpoint_runs": found.period_runs if found.period else 0,
         "beside": [_neighbour(one) for one in neighbours_of(access, template, now=moment)] if found.is_known else [],
+        "apart": apart_of_template(access, template.key),
     }
 
 

@@ -37,6 +37,14 @@ class ServiceBreachOut(Schema):
     text: str = Field(description="The cause in words, as far as the reader may know it.", examples=["Runs 4 of 6 replicas wanted."])
 
 
+class ServiceApartOut(Schema):
+    """A template beside whose jobs the service is predicted to miss its objective."""
+
+    template: str | None = Field(description="Null to readers who may not see it.", examples=["acme/research/nlp:train"])
+    where: Literal["gpu", "node"] = Field(description="`node`: on no node together; `gpu`: no MIG instances of both on one node.", examples=["node"])
+    predicted_ms: int = Field(description="What its latency would be there.", examples=[310])
+
+
 class ServiceLevelOut(Schema):
     """What the newest round read, null where it could not: `faults` says why, by query."""
 
@@ -60,6 +68,7 @@ class ServiceLevelOut(Schema):
         examples=[{"latency": "max(chat_latency_p99_seconds)", "rate": "", "wanted": ""}],
     )
     breaches: list[ServiceBreachOut] = Field(description="The newest ten, the latest first.")
+    apart: list[ServiceApartOut] = Field(description="Kept apart from it where the fleet asks for that, the worst first.")
     revision: int = Field(description="Counts its changes; the `ETag` for `If-Match`.")
 
 
@@ -166,5 +175,6 @@ def _out(access: Access, job: Job, response: HttpResponse) -> dict[str, Any]:
             }
             for one in told.breaches
         ],
+        "apart": [{"template": one.ref or None, "where": one.where, "predicted_ms": one.predicted_ms} for one in told.apart],
         "revision": level.revision,
     }

@@ -22,6 +22,7 @@ from quotas.permissions import Access
 from scheduler.models import ENDED, Attempt, Job
 from scheduler.selectors.discretion import Discretion
 from scheduler.selectors.jobs import may_steer
+from scheduler.selectors.neighbours import Pair, apart_of_service
 
 BREACHES_SHOWN = 10
 MOST_POINTS = 700
@@ -64,6 +65,7 @@ class LevelTold:
     state: str  # as the API has it; off where nothing is stated
     faults: Mapping[str, str]
     breaches: tuple[BreachTold, ...]
+    apart: tuple[Pair, ...] = ()  # templates beside whose jobs it would miss its objective
 
     @property
     def title(self) -> str:
@@ -111,7 +113,7 @@ def level_missing(job: Job) -> Missing:
 
 
 def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
-    """In three queries at most, and one of names that the reader may not know."""
+    """In four queries at most, one of names that the reader may not know, and those of templates where it is kept apart from any."""
     level = level_of(job)
     rows = list(ServiceBreach.objects.filter(job=job).order_by("-since", "-pk")[:BREACHES_SHOWN])
     discretion = Discretion(access, [row.said for row in rows])
@@ -119,7 +121,8 @@ def level_told(access: Access, job: Job, *, now: datetime) -> LevelTold:
     is_open = bool(breaches) and breaches[0].until is None
     state = _state(level, job, is_open, now) if level else "off"
     faults = _faults(level, may_steer(access, job)) if level and state != "ended" else {}
-    return LevelTold(level, state, faults, breaches)
+    apart = apart_of_service(access, job) if level and state != "ended" else ()
+    return LevelTold(level, state, faults, breaches, apart)
 
 
 def _faults(level: ServiceLevel, may_read: bool) -> dict[str, str]:

@@ -277,7 +277,7 @@ class NodeFacts(Schema):
     host_memory_mib: int
     labels: dict[str, Any]
     boundaries: dict[str, str] = Field(
-        description="What it enforces between jobs (`cores`, `mig`), and who vouches for it: `backend`, `slurm` or `operator`.",
+        description="What it enforces between jobs (`cores`, `mig`), each with its source: `backend`, `slurm` or `operator`.",
         examples=[{"cores": "slurm"}],
     )
 
@@ -489,7 +489,7 @@ class BoundariesIn(Taken):
 
 class BoundariesOut(Schema):
     id: str
-    boundaries: dict[str, str] = Field(description="What it enforces between jobs, and who vouches for it.", examples=[{"cores": "operator"}])
+    boundaries: dict[str, str] = Field(description="What it enforces between jobs, each with its source.", examples=[{"cores": "operator"}])
 
 
 class InstanceIn(Taken):

@@ -82,6 +82,11 @@ def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:
     return usual._replace(**stated)
 
 
+def colocation_now() -> str:
+    """Between which neighbours services and other work need a boundary by the rules of this moment."""
+    return ruled(policy().engine, next((rules or {} for (rules,) in TOP()), {})).colocation
+
+
 def fairness_now(settings: Settings) -> Fairness:
     """How past usage counts by the rules of this moment."""
     return ruled(settings, next((rules or {} for (rules,) in TOP()), {})).fairness

@@ -39,7 +39,7 @@ from scheduler.models.inventory import (
     TopologyLevel,
 )
 from scheduler.models.jobs import ENDED, HOLDING, Attempt, Dependency, Job, JobClass, JobEvent, JobMark, JobState, MarkKind, Placement, Wait, WaitKind
-from scheduler.models.loop import Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
+from scheduler.models.loop import KeptApart, Lease, Outlook, PlanRecord, Prediction, Promise, PromisedSeat, Repartition, UsualDemand
 from scheduler.models.measures import Measure
 from scheduler.models.notices import (
     Delivery,
@@ -108,6 +108,7 @@ __all__ = [
     "JobState",
     "JobTemplate",
     "JobTemplateVersion",
+    "KeptApart",
     "Lease",
     "MarkKind",
     "Measure",

@@ -46,6 +46,20 @@ class UsualDemand(models.Model):
         return f"{len(self.parts)} kinds of jobs"
 
 
+class KeptApart(models.Model):
+    """Services and templates of which interference is predicted to break a service level, as the scenario's `apart`. One row."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    learnt_at = MomentField()
+    pairs = models.JSONField(default=list)
+
+    class Meta:
+        db_table = "kept_apart"
+
+    def __str__(self) -> str:
+        return f"{len(self.pairs)} pairs kept apart"
+
+
 class PlanRecord(models.Model):
     """A plan as it was made and what became of it. The scenario is kept, compressed, for as long as it can be replayed."""
 

@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -175,6 +176,7 @@ class Kinds:
         self._read_kind = kind_codec(topology.all_levels).read
         self._read_saving = checkpoint_codec(moment_codec(0)).read
         self._kinds: dict[bytes, Kind | str] = {}
+        self._tenants: dict[tuple[Kind, str], Kind] = {}
         self._savings: dict[bytes, tuple[Saving | None, bool] | str] = {}
         self._kept: dict[tuple[str, str, int, str], Asks | str] = {}
 
@@ -197,6 +199,13 @@ class Kinds:
         if isinstance(kind, str):
             return kind
         return saving if isinstance(saving, str) else Asks(kind, *saving)
+
+    def as_tenant(self, kind: Kind, tenant: str) -> Kind:
+        """The kind of a job that `Scenario.apart` speaks of."""
+        key = kind, tenant
+        if key not in self._tenants:
+            self._tenants[key] = replace(kind, tenant=tenant)
+        return self._tenants[key]
 
     def judge(self, spec: Mapping[str, Any], job_class: str, priority: int, preemptible: str) -> Kind | list[Fault]:
         """What a job that is submitted or changed asks for, or every fault by its path."""

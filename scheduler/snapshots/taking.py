@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpufleet.core.moment import one_moment
 from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
-from scheduler.engine.model.values import HOUR_MS, NO_POWER, Demand, Job, PowerCaps, Scenario, Settings, Topology, has_lapsed
+from scheduler.engine.model.values import CLASS_RANK, HOUR_MS, NO_POWER, Demand, Job, Kind, PowerCaps, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.kept import Kept
 from scheduler.loop.policy import ruled
 from scheduler.models import Job as JobModel
@@ -32,11 +32,13 @@ from scheduler.snapshots.jobs import (
     standing_of,
     workers_of,
 )
+from scheduler.snapshots.neighbours import Neighbours, neighbours_now
 from scheduler.snapshots.power import Rows as Caps
 from scheduler.snapshots.power import power_caps
 from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes, past_usage, policy_of, tree_asked, tree_view
 from scheduler.snapshots.windows import WindowsView, windows_asked
 
+ALONE = Neighbours()
 ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec"))
 
 
@@ -96,6 +98,7 @@ class Snapshots:
         self._known: dict[int, _Known] = {}
         self._asks: dict[int, tuple[int, Asks | str]] = {}  # by job: revision, and what it asks for or why it can't be read
         self._rows: dict[int, Row] = {}
+        self._neighbours = ALONE
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
@@ -103,6 +106,7 @@ class Snapshots:
             fleet = self._fleet_of(fleet_raw)
             caps = Caps.read(now) if fleet.capped else None
             settings = self._ruled(settings, policy_of(tree_raw))
+            self._meet(neighbours_now() if settings.colocation != "any" else ALONE)
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
             rows = known.values()
@@ -134,6 +138,7 @@ class Snapshots:
             demand=self._demand_of(demand_rows, fleet.topology),
             jobs=there,
             power=self._power_of(caps, fleet, settings, now),
+            apart=self._neighbours.apart,
         )
         return Snapshot(scenario, {known.job.name: known.row for known in jobs}, fleet, tree, left_out, self.kept, calendar, came)
 
@@ -142,6 +147,19 @@ class Snapshots:
         """Those of the last snapshot: what jobs ask for is known by identity to all that is planned from it."""
         assert self._kinds is not None, "none was taken"
         return self._kinds
+
+    def _meet(self, neighbours: Neighbours) -> None:
+        """The same object as long as nothing has changed; a job is made anew only if it is another tenant than before."""
+        if neighbours != self._neighbours:
+            changed = dict(neighbours.tenants.items() ^ self._neighbours.tenants.items())
+            for key in changed:
+                self._known.pop(key, None)
+            self._neighbours = neighbours
+
+    def of_template(self, kind: Kind, template: str) -> Kind:
+        """The kind of a job that would begin with a template now. Of a service nothing is known before it runs."""
+        is_known = kind.class_rank != CLASS_RANK["inference"] and any(pair.other == template for pair in self._neighbours.apart)
+        return self.kinds.as_tenant(kind, template) if is_known else kind
 
     def _fleet_of(self, rows: tuple[Any, ...]) -> FleetView:
         if self._fleet is None or self._fleet.rows != rows:
@@ -234,6 +252,8 @@ class Snapshots:
         if isinstance(ask, str):
             raise Unreadable(ask)
         kind, saving, movable = ask
+        if tenant := self._neighbours.tenants.get(row[rows_of.ID]):
+            kind = self.kinds.as_tenant(kind, tenant)
         staying = [one for one in held or () if one[7] is None]
         going = [one for one in held or () if one[7] is not None]
         placed, leaving, promised = (workers_of(group, kind, fleet.names, fleet.gpu_places, fleet.slices) for group in (staying, going, seats or ()))

@@ -16,7 +16,9 @@ from gpufleet.web import Can, access_of, requires
 from quotas.models import QuotaNode
 from scheduler.jobs.template_rules import Template
 from scheduler.jobs.yaml_text import read_yaml, write_yaml
+from scheduler.loop.policy import colocation_now
 from scheduler.presenters.templates import template_view
+from scheduler.selectors.neighbours import apart_of_template
 from scheduler.selectors.templates import may_edit_templates, template_named, template_places, template_versions, templates_visible
 from scheduler.services.jobs.templates import template_archive, template_save
 
@@ -47,6 +49,8 @@ def template_page(request: HttpRequest, ref: str) -> HttpResponse:
     context = {
         **fingerprint_told(learned),
         "neighbours": neighbours_of(access, found, now=now()) if learned.fingerprint.is_known else [],
+        "apart": apart_of_template(access, found.key),
+        "colocation": colocation_now(),
         "view": template_view(found, versions, _number(request.GET.get("from", ""))),
         "may_edit": bool(found.quota) and may_edit_templates(access, found.quota),
         "may_add": bool(template_places(access)),

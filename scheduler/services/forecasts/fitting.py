@@ -586,7 +586,7 @@ def job_of(checked: Checked, side: Side) -> Job:
     return Job(
         name=side.ground.name,
         quota=checked.quota.path,
-        kind=asks.kind,
+        kind=side.snapshots.of_template(asks.kind, checked.template.key if checked.template else ""),
         submitted=scenario.now,
         estimate_ms=None if said.estimate_s is None else 1000 * said.estimate_s,
         limit_ms=None if said.limit_s is None else 1000 * said.limit_s,
