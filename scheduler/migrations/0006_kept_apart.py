@@ -6,7 +6,7 @@ import gpufleet.core.times
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduler", "0033_power_caps")]
+    dependencies = [("scheduler", "0005_deferred_jobs")]
     operations = [
         migrations.CreateModel(
             "KeptApart",
