@@ -84,9 +84,8 @@ def blockers_now(
 ) -> list[Blocker]:
     """The same with all that is looked up for it, in four queries at most. `discretion` has read the reasons and the words of the turn."""
     reserved = [str(reason["holder"]) for reason in outlook.reasons if reason.get("code") == "reservation" and "holder" in reason] if outlook else []
-    around = Around(
-        job, waits_for, turn, job_held_by(job), out_of_service(outlook), jobs_named(access, reserved) if reserved else {}, outlook and outlook.at
-    )
+    named, at = jobs_named(access, reserved) if reserved else {}, outlook.at if outlook else None
+    around = Around(job, waits_for, turn, job_held_by(job), out_of_service(outlook), named, at)
     return blockers(outlook, discretion, block_holders(access, outlook, now), around)
 
 

@@ -49,7 +49,10 @@ class Form:
         self._eligible: dict[tuple[int, int, bool, bool], Eligible] = {}
         self._least: dict[int, int] = {}
         self._request: dict[tuple[int, bool], int] = {}
-        self.lowest = min(map(self.least_milli, self.types), default=0)
+
+    @cached_property
+    def lowest(self) -> int:
+        return min(map(self.least_milli, self.types), default=0)
 
     @cached_property
     def largest(self) -> int | None:

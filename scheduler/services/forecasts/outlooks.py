@@ -124,7 +124,7 @@ def told_undue(*, now: datetime, among: Q = EVERY_JOB) -> dict[int, Told]:
     behind = Exists(Dependency.objects.filter(Q(on__state__in=ENDED, if_completed=False) | ~Q(on__state__in=ENDED), job=OuterRef("pk")))
     found: dict[int, Told] = {}
     columns = ("id", "held_at", "not_before", "retry_at", "waits", "quota__path", "defer", "deferred_to", "deferral")
-    for key, held, not_before, retry_at, waits, path, *deferral in rows.annotate(waits=behind).values_list(*columns):
+    for key, held, not_before, retry_at, waits, path, by, until, figures in rows.annotate(waits=behind).values_list(*columns):
         reasons = []
         if (stop := stopped_above(path, stops)) is not None:
             detail = f"the budget {stop.budget} of {stop.path} is used up; no new job starts there"
@@ -135,7 +135,7 @@ def told_undue(*, now: datetime, among: Q = EVERY_JOB) -> dict[int, Told]:
             reasons.append({"code": "held", "detail": f"not before {not_before:%Y-%m-%d %H:%M:%S} UTC", "until": not_before.isoformat()})
         if retry_at is not None and retry_at > now:
             reasons.append({"code": "retry", "detail": f"tried again at {retry_at:%Y-%m-%d %H:%M:%S} UTC", "until": retry_at.isoformat()})
-        if (deferred := deferred_reason(*deferral, now)) is not None:
+        if (deferred := deferred_reason(by, until, figures, now)) is not None:
             reasons.append(deferred)
         if waits:
             reasons.append({"code": "dependency", "detail": f"waits for {', '.join(_ahead_of(key))}"})
