@@ -458,6 +458,13 @@ PAGES = [
     Expect("GET", "nodes/<slug:public_id>/course", SEES, FIELDS["hardware node"]),
     Expect("POST", "nodes/<slug:public_id>/health/", OPERATES, FIELDS["hardware node"], data=lambda w: {"to": "draining", "reason": "Test"}),
     Expect("POST", "nodes/<slug:public_id>/spare/", OPERATES, FIELDS["hardware node"], data=lambda w: {"spare": "yes", "reason": "Test"}),
+    Expect(
+        "POST",
+        "nodes/<slug:public_id>/boundaries/",
+        OPERATES,
+        lambda w: {"public_id": w.host.public_id},
+        data=lambda w: {"cores": "on", "reason": "Test"},
+    ),
     Expect("GET", "gpus/", SEES),
     Expect("GET", "gpus/catalogue/", SEES),
     Expect("GET", "gpus/<slug:public_id>/", SEES, FIELDS["gpu"]),

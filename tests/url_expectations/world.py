@@ -104,6 +104,11 @@ class World:
         return builders.node(gpus=3)
 
     @cached_property
+    def host(self) -> Node:
+        """A node of which only an operator can say what it enforces."""
+        return builders.node("host", of=builders.cluster("console", backend="local"), gpus=1)
+
+    @cached_property
     def slurm(self) -> Cluster:
         """Connected to a Slurm that this machine does not have."""
         found = builders.cluster("hpc", backend="slurm")

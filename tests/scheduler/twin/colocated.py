@@ -6,7 +6,7 @@ from typing import Any
 from .strategies import scenario_from
 
 Json = dict[str, Any]
-TENANTS = ("a", "b", "c")
+TENANTS = ("a", "b")
 
 
 def colocated_random(seed: int, size: str = "small") -> Json:
@@ -19,19 +19,19 @@ def colocated_random(seed: int, size: str = "small") -> Json:
     if seed % 2:
         scenario["reservations"] = []
     for job in scenario["jobs"]:
-        if job.get("sharing") != "timeslice" and rng.random() < 0.3:
+        if job.get("sharing") != "timeslice" and rng.random() < 0.4:
             job["class"] = "inference"
-        if rng.random() < 0.4:
+        if rng.random() < 0.8:
             job["tenant"] = rng.choice(TENANTS)
         if rng.random() < 0.3 and "limit_s" not in job:
             job["limit_s"] = rng.choice([600, 3600])
     for node in scenario["nodes"]:
-        node["boundaries"] = rng.choice([[], [], ["cores"], ["mig"], ["cores", "mig"]])
+        node["boundaries"] = rng.choice([[], ["cores"], ["mig"], ["cores", "mig"], ["cores", "mig"]])
     scenario["settings"]["colocation"] = rng.choice(["gpu", "node", "node"])
     scenario["apart"] = [
-        {"service": service, "other": other, "where": rng.choice(["gpu", "node"]), "predicted_ms": 240, "allowed_ms": 200}
+        {"service": service, "other": other, "where": rng.choice(["gpu", "node", "node"]), "predicted_ms": 240, "allowed_ms": 200}
         for service in TENANTS
         for other in TENANTS
-        if rng.random() < 0.2
+        if rng.random() < 0.5
     ]
     return scenario
