@@ -96,17 +96,22 @@ class Colocation:
             before, side = self._held.get(work, ()), work.form.side
             if before == work.seats or side is None:
                 continue
-            here = self._on.setdefault(side, {})
+            self._held[work] = work.seats
+            here, bits = self._on.setdefault(side, {}), self._bits.get(side, 0)
             for node in {seat.node for seat in before}:
                 del here[node][work]
+                if not here[node]:
+                    bits ^= 1 << node
+            for seat in work.seats:
+                there = here.setdefault(seat.node, {})
+                if not there:
+                    bits |= 1 << seat.node
+                there[work] = None
+            self._bits[side] = bits
             for key in _shares(before):
                 del self._shared[key][work]
-            self._held[work] = work.seats
-            for seat in work.seats:
-                here.setdefault(seat.node, {})[work] = None
             for key in _shares(work.seats):
                 self._shared.setdefault(key, {})[work] = None
-            self._bits[side] = sum(1 << node for node, there in here.items() if there)
 
     # In words
 

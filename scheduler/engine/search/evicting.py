@@ -47,7 +47,7 @@ def targets(
     cycle: Cycle, work: Work, quota_type: int, domains: Sequence[int] | None = None, *, counted: bool = True, more: Short = (), off: int = 0
 ) -> list[Target]:
     """The slices in which the job could be placed, each with how to tell whether it fits there; what more must leave wherever it is; and off
-    which nodes it stays. Where others have to leave a node because they may not be its neighbours, counting tells nothing."""
+    which nodes it stays."""
     kind = work.kind
     grid = cycle.grid
     wants = work.missing()
@@ -69,7 +69,12 @@ def targets(
             array = array * outside(off, grid.size)
             flags = bytes(array.tolist())
         worker, lacking = (len(ranks), role.gpus, role.cpu_milli, role.host_memory_mib), asked - soon.idle
-        return [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
+        found = [Target(low, high, *worker, array, flags, lacking=lacking, short=short) for low, high in slices]
+        if closed := cycle.cluster.apart(work):
+            open_to_it, crowd = array * outside(closed, grid.size), crowd_of(cycle, work)
+            for one in found:
+                one.room, one.crowd = soon.slots_in(*worker[1:], open_to_it, one.low, one.high), crowd
+        return found
     found = []
     counts = work.form.plain and not work.seats and not off and work.kind.roles[0].gpus > 0 and not cycle.cluster.apart(work)
     for low, high in slices:
@@ -88,6 +93,14 @@ def targets(
 
         found.append(Target(low, high, fits=fits, lacking=lacking, short=short))
     return found
+
+
+def crowd_of(cycle: Cycle, work: Work) -> dict[int, dict[Work, int]]:
+    """By node those that may not be a job's neighbours, with how many workers each has there."""
+    crowd: dict[int, dict[Work, int]] = {}
+    for other, node in cycle.cluster.colocation.neighbours(work) if cycle.cluster.colocation is not None else ():
+        crowd.setdefault(node, {})[other] = sum([seat.node == node for seat in other.seats])
+    return crowd
 
 
 def outside(off: int, size: int) -> Ints:
@@ -200,7 +213,7 @@ def cleared(cycle: Cycle, work: Work, quota_type: int, freed: Mapping[int, int],
             # What the host lacks may come free as well, so only GPUs are counted, and what is there now counts for nothing on this node.
             more[domain] = more.get(domain, 0) + (soon.count[node] + count) // gpus
     sums = cycle.slots(soon).sums(role, eligible, width if level is not None else -1)
-    if off:
+    if off := off | cycle.cluster.apart(work):  # a node that is closed to it has room once it is cleared
         slots = soon.slots(gpus, role.cpu_milli, role.host_memory_mib, eligible.array) * outside(off, grid.size)
         sums = slots.sum(keepdims=True) if level is None else level.sums(slots)
     return sorted(domain for domain, room in more.items() if sums[domain] < role.least <= sums[domain] + room)
@@ -359,10 +372,9 @@ def _sets(cycle: Cycle, taking: Taking, off: int) -> list[Found]:
     work, quota_type, ranked = taking.work, taking.quota_type, taking.ranked
     found: list[Found] = []
     units = cycle.units()
-    # Who shares a GPU frees it only together with all others on it, which no count by node shows; nor who of a node must leave as a neighbour.
-    apart = cycle.cluster.apart(work)
-    counted = not units.parted and not apart
-    domains = None if taking.more or apart else hopeful_domains(cycle, work, quota_type, ranked, off)
+    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
+    counted = not units.parted
+    domains = None if taking.more else hopeful_domains(cycle, work, quota_type, ranked, off)
     if domains is not None and not domains:
         return []
     slices = targets(cycle, work, quota_type, domains, counted=counted, more=taking.more, off=off)

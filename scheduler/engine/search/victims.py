@@ -6,8 +6,8 @@ fits and gives back, last taken first, what is not needed. Of several sets the o
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeVar
 
@@ -46,6 +46,8 @@ class Target:
     growth: bool = False  # for nobody's minimum: then no surplus goes that does not help
     short: tuple[tuple[int, int, int], ...] = ()  # (first, end, milli-GPU): what must leave below nodes of the tree that are at their limit
     room: int = -1  # how many workers of a plain shape there is room for as it is, once that was counted
+    # By node, those that may not be its neighbours, each with its workers there: it serves only once all of them have left.
+    crowd: Mapping[int, Mapping[Work, int]] = field(default_factory=dict)
 
 
 class Found:
@@ -306,7 +308,7 @@ class Counter:
     def __init__(self, cluster: Cluster, target: Target) -> None:
         self.target = target
         self.count, self.gpus, self.cpus, self.memory = target.count, target.gpus, target.cpus, target.memory
-        self.soon, self.usable = cluster.fleet.soon, cluster.grid.usable
+        self.soon, self.usable, self.crowd = cluster.fleet.soon, cluster.grid.usable, target.crowd
         assert target.allowed is not None
         if target.room < 0:
             target.room = self.soon.slots_in(target.gpus, target.cpus, target.memory, target.allowed, target.low, target.high)
@@ -319,7 +321,7 @@ class Counter:
 
     def change(self, units: Iterable[Unit], sign: int) -> bool:
         """Take units (1) or give them back (-1); whether there is enough then."""
-        free, usable, asked, cpus_asked, memory_asked = self.free, self.usable, self.gpus, self.cpus, self.memory
+        free, usable, asked, cpus_asked, memory_asked, crowd = self.free, self.usable, self.gpus, self.cpus, self.memory, self.crowd
         for unit in units:
             for part in self.short:
                 if part[0] <= unit.leaf < part[1]:
@@ -330,6 +332,9 @@ class Counter:
                     continue
                 gpus = state[0] = state[0] + sign * (mask & usable[node]).bit_count()
                 room = gpus // asked if asked else 10**6
+                if node in crowd:
+                    state[5] -= sign * (unit.work in crowd[node])
+                    room = 0 if state[5] else room
                 if cpus_asked:
                     left = state[1] = state[1] + sign * cpus
                     if left < room * cpus_asked:
@@ -344,12 +349,13 @@ class Counter:
         return self.total >= self.count and (not self.short or self.enough)
 
     def _begin(self, node: int) -> list[int]:
-        """GPUs, processors, memory and room for workers of a node as it is; last whether it may serve."""
+        """GPUs, processors, memory and room for workers of a node as it is; whether it may serve; and how many workers are not to be neighbours."""
         target, soon = self.target, self.soon
         assert target.allowed is not None
         serves = target.low <= node < target.high and bool(target.allowed[node])
-        room = soon.room_on(node, self.gpus, self.cpus, self.memory) if serves else 0
-        state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, serves]
+        crowd = sum(self.crowd[node].values()) if node in self.crowd else 0
+        room = soon.room_on(node, self.gpus, self.cpus, self.memory) if serves and not crowd else 0
+        state = self.free[node] = [soon.count[node], soon.cpus[node], soon.memory[node], room, serves, crowd]
         return state
 
     def needs(self, unit: Unit) -> bool:
@@ -406,7 +412,15 @@ def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, co
         if refused and len(units) <= FEW:
             return _least_set(units, rights, target, counter)
         if refused and target.gpus > 1 and not target.short and _could_clear(cluster, units, rights, target):
-            return _collect_by_node(cluster, units, rights, target, counter)
+            found = _collect_by_node(cluster, units, rights, target, counter)
+            if found is not None or not target.crowd:
+                return found
+        if refused and target.crowd:
+            counter.begin_anew()
+            alone = replace(target, fits=lambda some: Counter(cluster, target).change(some, 1))
+            found = _collect_on_one_node(units, rights, alone)
+            counter.change(found or (), 1)
+            return found
         return None
     if target.fits is None:
         return None
@@ -636,7 +650,7 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
         seats = unit.seats
         if len(seats) == 1 and target.gpus:
             most = (idle[seats[0].node] + seats[0].mask.bit_count()) // gpus  # there is no room for more on its node with it gone
-        elif counted:
+        elif counted and not target.crowd:
             most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
         else:
             most = short  # processors and memory that come free may be for any number of workers
