@@ -116,8 +116,8 @@ def _share_on(taken: Occupancy, job: Job, role: Role, node: Node, gpu: int, *, e
         return None
     if job.sharing == "mps" and taken.world.settings["colocation"] != "any":
         jobs = {**taken.world.jobs, job.name: job}
-        here = [{serves(jobs[entry[0]]) for entry in taken.on_gpu(node.name, other)} for other in node.good_gpus()]
-        if any(len(sides) > 1 for sides in here) or any(serves(jobs[entry[0]]) is not serves(job) for entry in there):
+        held = {gpu: [jobs[entry[0]] for entry in taken.on_gpu(node.name, gpu) if entry[0] in jobs] for gpu in node.good_gpus()}
+        if any(len({serves(one) for one in here}) > 1 for here in held.values()) or any(serves(one) is not serves(job) for one in held[gpu]):
             return None
     memory = role.memory_mib or 0
     if memory > node.memory_mib or memory + sum(entry[2].memory_mib or 0 for entry in there) > max(memory, node.memory_mib):
@@ -197,7 +197,7 @@ class _Search:
             if not in_type or not runs_on(self.job, role, node) or not self._beside(role, node, chosen):
                 continue
             jobs, there = self.taken.world.jobs, {name for name, *_ in self.taken.on.get(node.name, ())} - {self.job.name}
-            if any(clash(self.taken.world, self.job, jobs[name], node) for name in there):
+            if any(clash(self.taken.world, self.job, jobs[name], node) for name in there if name in jobs):  # another one has left
                 continue
             for option in _options(self.taken, self.job, role, node, group_of(self.job, role), empty=self.empty):
                 self.steps += 1
