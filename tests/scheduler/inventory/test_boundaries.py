@@ -5,11 +5,14 @@ from datetime import timedelta
 import pytest
 from django.urls import reverse
 
+from gpufleet.cli import main
 from gpufleet.core.models import AuditEntry
 from gpufleet.core.times import now
+from scheduler.backends.slurm.values import Settings
 from scheduler.hardware.boundaries import boundaries_of, found_in
 from scheduler.loop.policy import policy
 from scheduler.models import Cluster, InventoryEvent, Node
+from scheduler.services.hardware.slurm_checks import prolog_confines
 from scheduler.snapshots import Snapshots
 from tests import builders
 from tests.scheduler.test_undo import UNDO, undone
@@ -88,3 +91,17 @@ def test_the_api_states_what_an_operator_vouches_for_and_leaves_what_slurm_found
     assert none.json()["boundaries"] == {"cores": "slurm"}
     assert Node.objects.get().labels == {"boundary/cores": "true", "rack": "r1"}
     assert client.get(f"/api/v1/nodes/{local.public_id}").json()["boundaries"] == {"cores": "slurm"}
+
+
+@pytest.mark.parametrize(
+    ("options", "user", "confines"),
+    [([], "gpujobs", True), (["--unconfined"], "gpujobs", False), ([], "somebody", False)],
+)
+def test_slurm_vouches_only_where_this_consoles_own_prolog_checks_it(tmp_path, options, user, confines):
+    main(["gpufleet", "slurm", "prolog", "--user", "gpujobs", "--write", str(tmp_path), *options])
+
+    assert prolog_confines(Settings(user=user), str(tmp_path / "verify")) is confines
+
+
+def test_a_slurm_without_a_prolog_vouches_for_nothing():
+    assert not prolog_confines(Settings(), "(null)")
