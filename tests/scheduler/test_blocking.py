@@ -231,6 +231,7 @@ FACTS: dict[str, dict[str, Any]] = {
     "reservation": {"holder": "j-9", "at": "2026-11-20T14:00:00Z"},
     "window": {"window": "class floor", "start": "2026-11-20T14:00:00Z", "kept": 4},
     "power": {"pool": "a", "cap_watts": 9000, "left_watts": 400, "needed_watts": 5600, "start": "2026-11-20T14:00:00Z"},
+    "colocation": {"node": "north/n1", "beside": "j-9", "beside_class": "batch", "boundary": "cores"},
     "victims": {"quota": OURS, "above": [THEIRS]},
     "balance": {"quota": OURS, "other": THEIRS},
     "shortage": {"guaranteed": 16, "healthy": 12},
@@ -272,6 +273,25 @@ def test_no_limit_helps_under_a_cap_that_has_begun(shared, facts, helps):
     outlook(waiting, reasons=[{"code": "power", "detail": "x", **FACTS["power"], **facts}])
 
     assert told(shared, "viewer", waiting)["power"].unblock == helps
+
+
+@pytest.mark.parametrize(
+    ("facts", "helps"),
+    [
+        ({"beside": "j-9", "beside_class": "batch", "boundary": "mig"}, "Another node must have room, another job end, or an operator verify that"),
+        ({"beside": "j-9", "beside_class": "batch", "predicted_ms": 9}, "or another job run elsewhere; its own service level may be set higher."),
+        (
+            {"beside": "j-9", "beside_class": "inference", "predicted_ms": 9},
+            "or this job run elsewhere; another job's service level may be set higher.",
+        ),
+        ({}, "Another node must have room, or those on north/n1 end."),
+    ],
+)
+def test_a_neighbour_that_it_may_not_have_is_named_only_to_those_who_may_see_it(shared, facts, helps):
+    waiting = job(on=shared.nodes[OURS])
+    outlook(waiting, reasons=[{"code": "colocation", "detail": "j-9 stands there", "node": "north/n1", **facts}])
+
+    assert helps in told(shared, "viewer", waiting)["colocation"].unblock
 
 
 @pytest.mark.parametrize("code", REASONS)
