@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.values import Preemptible
-from ..rules.power import Draw, Power, stays_of
+from ..rules.power import Left, Power, stays_of
 from ..rules.times import duration, ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Seat
@@ -35,10 +35,10 @@ class Closed(NamedTuple):
     power: Power | None
     asked: Mapping[str | None, int]  # milliwatts by pool
     stays: int
-    others: Mapping[str | None, Sequence[Draw]]
+    courses: Mapping[str | None, Left]  # by pool: with what is kept for others
 
     def _opens(self, power: Power, pool: str | None, moment: int) -> int | None:
-        at = power.opens(pool, self.asked[pool], power.now + moment, self.stays, self.others.get(pool, ()))
+        at = power.opens_in(self.courses[pool], self.asked[pool], power.now + moment, self.stays)
         return None if at is None else at - power.now
 
     def off(self, moment: int) -> int:
@@ -313,7 +313,9 @@ class Prospects(ABC):
         asked = power.asked(work, quota_type, work.missing_milli(quota_type))
         now = self.cycle.now
         kept = [(now + entry.at, duration(self.cycle, entry.work), entry.places) for entry in self.all_kept() if entry.work is not work]
-        return Closed(until, power, {pool: more for pool, more in asked.items() if more}, stays_of(work), power.draws([*kept, *ahead.foreseen]))
+        others = power.draws([*kept, *ahead.foreseen])
+        asked = {pool: more for pool, more in asked.items() if more}
+        return Closed(until, power, asked, stays_of(work), {pool: power.course(pool, others.get(pool, ())) for pool in asked})
 
     def counted(self, ahead: Lookahead, work: Work, quota_type: int, length: int, banned: int = 0, since: int = 0) -> Date | None:
         """The soonest by whole GPUs, off some nodes and from a moment on, where power caps and neighbours let it."""

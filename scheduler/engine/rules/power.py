@@ -9,7 +9,7 @@ Dates, as all dates, count on what stands to leave as it is expected to (`soon`)
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -43,6 +43,13 @@ class Stretch(NamedTuple):
         return self.cap.watts * 1000 - self.drawn
 
 
+class Left(NamedTuple):
+    """Milliwatts that a pool leaves from each of these instants to the next, the last for ever; None: no cap lasts then."""
+
+    starts: list[int]
+    left: list[int | None]
+
+
 class Power:
     """The capped pools of one plan, and who stands in them. It follows what the plan changes."""
 
@@ -64,6 +71,7 @@ class Power:
         self._place = {pool: {at: place for place, at in enumerate(moments)} for pool, moments in self._moments.items()}
         self._levels = {pool: [0] * len(moments) for pool, moments in self._moments.items()}
         self._lowest = {pool: 1000 * min(cap.watts for cap in caps) for pool, caps in self.caps.items()}
+        self._lows: dict[str | None, tuple[list[int], list[int | None]]] = {}
         self._sums: dict[tuple[str | None, bool], tuple[list[int], list[int]]] = {}
         # Milliwatts by when those who draw them are gone at the latest, and are expected to be.
         self._drawn: dict[bool, dict[str | None, dict[int, int]]] = {soon: {pool: {} for pool in self.caps} for soon in (False, True)}
@@ -136,13 +144,13 @@ class Power:
                 self._count(work)
         self._read = len(journal)
 
-    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw], soon: bool) -> int:
-        place = None if soon else self._place[pool].get(instant)
+    def _drawn_at(self, pool: str | None, instant: int, others: Sequence[Draw]) -> int:
+        place = self._place[pool].get(instant)
         if place is not None:
             self._follow()
             drawn = self._levels[pool][place]
         else:
-            ends, sums = self._known(pool, soon)
+            ends, sums = self._known(pool, False)
             drawn = sums[bisect_right(ends, instant)]
         return drawn + sum([more for more, first, until in others if first <= instant < until])
 
@@ -156,28 +164,50 @@ class Power:
             known = self._sums[pool, soon] = ends, [*accumulate([held[until] for until in reversed(ends)], initial=0)][::-1]
         return known
 
-    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw], soon: bool = False) -> Stretch | None:
+    def _stretch(self, pool: str | None, start: int, end: int, others: Sequence[Draw]) -> Stretch | None:
         lasting = [cap for cap in self.caps[pool] if cap.start <= start and (cap.end is None or start < cap.end)]
         if not lasting:
             return None
-        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others, soon))
+        return Stretch(start, end, min(lasting, key=lambda cap: cap.watts), self._drawn_at(pool, start, others))
 
     def at(self, pool: str | None, instant: int) -> tuple[PowerCap | None, int]:
         """The cap that applies to a pool at an instant, and the milliwatts that may be drawn of what stands."""
         found = self._stretch(pool, instant, instant, ())
-        return None if found is None else found.cap, self._drawn_at(pool, instant, (), False)
+        return None if found is None else found.cap, self._drawn_at(pool, instant, ())
 
-    def course(self, pool: str | None, since: int, others: Sequence[Draw]) -> Iterator[Stretch]:
-        """What is allowed, and expected to be drawn, from an instant on, where a cap lasts."""
-        changes = {since, NEVER, *self._known(pool, True)[0]}
-        for cap in self.caps[pool]:
-            changes.update((cap.start, NEVER if cap.end is None else cap.end))
-        for _, start, end in others:
-            changes.update((start, end))
-        for start, end in pairwise(sorted(at for at in changes if since <= at <= NEVER)):
-            found = self._stretch(pool, start, end, others, True)
-            if found is not None:
-                yield found
+    def course(self, pool: str | None, others: Sequence[Draw] = ()) -> "Left":
+        """What a pool is expected to leave from now on."""
+        ends, sums = self._known(pool, True)
+        turns, lowest = self._allowed(pool)
+        more: dict[int, int] = {}
+        for drawn, start, end in others:
+            if start < end:
+                more[start] = more.get(start, 0) + drawn
+                more[end] = more.get(end, 0) - drawn
+        coming = sorted(more)
+        starts = sorted(at for at in {self.now, *ends, *turns, *coming} if self.now <= at < NEVER)
+        left: list[int | None] = []
+        gone, turned, come, extra = bisect_right(ends, self.now), 0, 0, 0
+        for start in starts:
+            while gone < len(ends) and ends[gone] <= start:
+                gone += 1
+            while turned < len(turns) and turns[turned] <= start:
+                turned += 1
+            while come < len(coming) and coming[come] <= start:
+                extra += more[coming[come]]
+                come += 1
+            allowed = lowest[turned]
+            left.append(None if allowed is None else allowed - sums[gone] - extra)
+        return Left(starts, left)
+
+    def _allowed(self, pool: str | None) -> tuple[list[int], list[int | None]]:
+        """When caps of a pool begin or end, and the lowest of those that last before the first of these instants and from each of them on."""
+        if pool not in self._lows:
+            caps = self.caps[pool]
+            turns = sorted({at for cap in caps for at in (cap.start, cap.end) if at is not None})
+            lasting = ([cap.watts for cap in caps if cap.start <= at and (cap.end is None or at < cap.end)] for at in turns)
+            self._lows[pool] = turns, [None, *(1000 * min(found) if found else None for found in lasting)]
+        return self._lows[pool]
 
     # What more may draw
 
@@ -203,12 +233,18 @@ class Power:
 
     def opens(self, pool: str | None, needed: int, since: int, stays: int, others: Sequence[Draw] = ()) -> int | None:
         """From when on a pool is expected to leave what is needed for as long as a job stays; None: not as far as is planned."""
-        at = since
-        for one in self.course(pool, since, others):
-            if stays < NEVER and one.start >= at + stays:
+        return self.opens_in(self.course(pool, others), needed, since, stays)
+
+    def opens_in(self, course: "Left", needed: int, since: int, stays: int) -> int | None:
+        """The same by what the pool leaves, for those who ask more than once."""
+        starts, left = course
+        at, last = since, len(starts) - 1
+        for place in range(max(0, bisect_right(starts, since) - 1), len(starts)):
+            if stays < NEVER and max(since, starts[place]) >= at + stays:
                 break
-            if one.left < needed:
-                at = one.end
+            leaves = left[place]
+            if leaves is not None and leaves < needed:
+                at = starts[place + 1] if place < last else NEVER
         return at if at < NEVER and (at == since or at <= self.horizon) else None
 
     def never(self, work: Work) -> Reason | None:

@@ -8,6 +8,9 @@ import pytest
 from scheduler.engine.cycle import make_plan
 from scheduler.engine.rules.invariants import InvariantBroken
 from scheduler.engine.rules.power import Power
+from scheduler.engine.rules.times import ends_at
+from scheduler.engine.state.cluster import Cluster
+from scheduler.engine.state.tree import NEVER
 from scheduler.engine.trial import Ground
 from scheduler.scenarios.reading import ScenarioError, parse
 from scheduler.scenarios.spelling import spelt
@@ -251,3 +254,41 @@ def test_drawn_scenarios_meet_their_caps():
 
     assert waits >= 20
     assert sum(bool(starts(plan)) for plan in plans) >= 20
+
+
+def slow_opening(power, pool, needed, since, stays, others):
+    """The same, asked at every instant at which anything changes."""
+    gone = {work: max(power.now + 1, min(power.gone_by(work), ends_at(power.cluster, work))) for work in power.cluster.works if work.seats}
+    turns = {at for cap in power.caps[pool] for at in (cap.start, cap.end) if at is not None}
+    moments = sorted(at for at in {since, *turns, *gone.values(), *(at for _, *both in others for at in both)} if since <= at < NEVER)
+
+    def left(at):
+        allowed = [1000 * cap.watts for cap in power.caps[pool] if cap.start <= at and (cap.end is None or at < cap.end)]
+        drawn = sum(power.by_pool((seat.node, seat.milli) for seat in work.seats).get(pool, 0) for work, end in gone.items() if at < end)
+        drawn += sum(more for more, start, end in others if start <= at < end)
+        return min(allowed) - drawn if allowed else needed
+
+    for place, begin in enumerate(moments):
+        stay = [at for at in moments[place:] if stays >= NEVER or at < begin + stays]
+        if all(left(at) >= needed for at in stay):
+            return begin if begin == since or begin <= power.horizon else None
+    return None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_when_a_pool_opens_is_what_is_found_by_looking_at_every_instant(seed):
+    draw = random.Random(seed)
+    caps = [cap(draw.choice([0, 5600, 9000, 16_000]), draw.randrange(-2, 20) * HOUR // 2) for _ in range(draw.randrange(1, 6))]
+    caps = [one if draw.random() < 0.3 else one | {"end": max(one["start"], 0) + draw.randrange(1, 9) * HOUR // 2} for one in caps]
+    work = [running(f"r{number}", [at(f"n{number}", *range(8))], started=0, estimate_s=draw.randrange(1, 12) * HOUR // 2) for number in range(3)]
+    scenario = parse(capped(*caps, jobs=work))
+    power = Cluster(scenario).power
+    assert power is not None
+    now, half = scenario.now, HOUR * 1000 // 2
+    for _ in range(40):
+        others = []
+        for _ in range(draw.randrange(4)):
+            start = now + draw.randrange(-1, 12) * half
+            others.append((draw.choice([700_000, 5_600_000]), start, draw.choice([start, start + draw.randrange(1, 6) * half, NEVER])))
+        asked = "a", draw.choice([700_000, 5_600_000, 11_200_000]), now + draw.randrange(16) * half // 3, draw.choice([half, 5 * half, NEVER]), others
+        assert power.opens(*asked) == slow_opening(power, *asked), asked
