@@ -29,7 +29,7 @@ from gpufleet.core.undo import Undo, done_with_undo
 from gpufleet.web import Access, Can, access_of, requires
 from scheduler.jobs.lists import PHASE_CHOICES
 from scheduler.jobs.speeds import seconds_at, slowest_on
-from scheduler.jobs.stored import types_of
+from scheduler.jobs.stored import is_elastic, roles_of, types_of
 from scheduler.models import ENDED, HOLDING, Attempt, Job, JobClass, JobState, Node, Outlook
 from scheduler.presenters.blocking import blockers_now
 from scheduler.presenters.bulk import CHOICES, bulk_view
@@ -328,6 +328,7 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
     kinds = {one.kind for one in nodes.values()}
     steers = may_steer(access, job)
     course = _course(request, job, attempts, moment)
+    seats = seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()})
     context = {
         "job": job,
         "version": version,
@@ -365,7 +366,8 @@ def _page(request: HttpRequest, job: Job, *, status: int = 200, **extra: Any) ->
         "phase": job_phase(access, job, running, now=moment) if running else None,
         "is_weak": usage.attempt is not None and nodes_signal({one.node_id for one in usage.attempt.workers}) == DRIVER_UTILIZATION,
         "alignment": alignment_told(alignment_of({sitting.node_id for sitting in sittings})) if len(nodes) > 1 else "",
-        "seats": seats_by_node(sittings, {name: one.gpus for name, one in nodes.items()}),
+        "seats": seats,
+        "held_milli": sum(seat.milli for seat in seats) if running and any(map(is_elastic, roles_of(job.spec))) else 0,
         "expected_seconds": seconds_at(slowest_on(job.spec, kinds), job.estimate_seconds, None),
         "checkpoints": job_checkpoints(job),
         "waits_for": waits_for,

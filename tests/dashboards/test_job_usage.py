@@ -315,7 +315,7 @@ class TestSeen:
     def test_the_page_has_both_numbers_and_money_only_for_those_who_may_see_it(self, personas, busy):
         html = self.page(personas, "team_lead", busy)
 
-        assert "Holds 2 GPUs, 0.8 busy (40%): <strong>1.2 idle but held</strong>, $3.00 an hour." in html
+        assert "Holds 2 GPUs, 0.8 busy (40%): <strong>1.2 idle but held</strong>, $3.00 an hour at the guaranteed rate." in html
         assert "they were 50% busy" in html
         assert "Cost so far" in html and "$5.00" in html and "2.00 GPU-hours" in html
         assert html.index("worker 1</th>") < html.index("worker 0</th>"), "the least busy first"

@@ -78,6 +78,9 @@ def test_the_page_previews_begins_and_stops_it(personas, served):
     assert client.post(address, {"within_s": "5m", "reason": "New weights.", "revision": str(served.revision + 1)}).status_code == 302
     assert Replacement.objects.get().within_seconds == 300
     page = re.sub(r"\s+", " ", client.get(home).content.decode())
+    assert re.search(r'<dt>GPUs</dt><dd><span class="value">2</span><span class="note">at least 1; ', page), (
+        "what it holds, not the least that it needs"
+    )
     assert "Replacing replicas:</strong> 0 of 2" in page and "Server 0 starts anew" in page and address + "stop/" in page
     assert "being replaced already" in shown(personas, address)
     assert client.post(f"{address}stop/").status_code == 302
