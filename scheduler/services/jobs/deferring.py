@@ -21,7 +21,7 @@ from gpufleet.core.times import millis
 from quotas.permissions import Access
 from scheduler.jobs.speeds import seconds_at, slowest_on
 from scheduler.jobs.waiting import DEFERRED_FOR
-from scheduler.models import Attempt, Job, JobClass, JobState
+from scheduler.models import HOLDING, Attempt, Job, JobClass, JobState
 from scheduler.power.deferring import FURTHEST_MS, MARGIN_PERCENT, Wish, best_start
 from scheduler.selectors.energy import Tariffs
 from scheduler.selectors.jobs import must_steer
@@ -34,6 +34,7 @@ from scheduler.snapshots.jobs import unmet_dependencies
 # What a change of a job may be about so that it is judged anew, by the keys of its description.
 JUDGED_BY = frozenset({"defer", "deadline", "not_before", "estimate_s", "limit_s", "workers"})
 MOST = 500
+WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 NO_LONGER = "No longer deferred: by the rates of energy a start now is as good, or too little time is left."
 
 # Waiting, free of people and other jobs, and not judged since it was submitted or since a rate changed. Nearly always there is none.
@@ -45,9 +46,10 @@ TO_BE_JUDGED: Prepared[int] = Prepared(
             ended_at__isnull=True,
             defer__isnull=False,
             deferral__isnull=True,
-            state=JobState.QUEUED,
             held_at__isnull=True,
         )
+        # Not by the states of those that wait: a database would go through all that do, and not by the index of these few.
+        .exclude(state__in=(JobState.DRAFT, JobState.RESERVED, *HOLDING))
         .order_by("id")
         .values_list("id", flat=True)[:MOST]
     )
@@ -202,7 +204,7 @@ def deferrals_settle(*, now: datetime, news: News) -> int:
         ran = set(Attempt.objects.filter(job__in=keys).values_list("job_id", flat=True))
         judged = 0
         for job in jobs_locked(keys).values():
-            if job.deferral is not None or job.state != JobState.QUEUED:
+            if job.deferral is not None or job.state not in WAITING:
                 continue
             judged += 1
             if job.pk in ran:

@@ -15,6 +15,7 @@ from scheduler.services.energy import forecast_put, forecast_remove, rate_change
 from scheduler.services.forecasts.outlooks import outlook_now
 from scheduler.services.jobs.deferring import job_start_now
 from scheduler.services.jobs.edits import job_clone, job_edit, job_enqueue
+from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.jobs.steering import job_hold_back, job_release_hold
 from scheduler.services.jobs.submission import submission_create
 from tests import builders
@@ -171,6 +172,25 @@ def test_a_change_of_its_description_judges_it_anew(tariff, team, personas):
     assert list(raised.value.message_dict) == ["deadline"]
     job_edit(access=access, job=job, change=change_read({"defer": None}), now=NOON)
     assert (deferred_to(job), job.defer, job.deferral) == (None, None, None)
+
+
+def test_a_job_that_has_run_before_is_not_deferred_and_starts(tariff, team, personas):
+    access, loop = personas.access("superuser"), Loop()
+    failed, preempted = (handed_in(personas, team, defer=None, retries=1) for _ in range(2))
+    loop.tick()
+    loop.up(failed)
+    loop.up(preempted)
+    loop.over(failed, exit_code=1)
+    job_stop(job=preempted, to="preempted", outcome="preempted", cause="Test", now=loop.now)
+    loop.over(preempted, exit_code=143)
+    for job in (failed, preempted):
+        job.refresh_from_db()
+        job_edit(access=access, job=job, change=change_read({"defer": "price"}), now=loop.now)
+    assert (state(failed), state(preempted)) == ("queued", "preempted")
+
+    loop.after(minutes=10).tick(force=True)
+    assert (state(failed), state(preempted)) == ("starting", "resuming")
+    assert (deferred_to(failed), failed.deferral["why"]) == (None, "ran")
 
 
 def test_start_now_ends_the_deferral_for_good(tariff, team, personas):
