@@ -480,9 +480,10 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
     )
     held = (*_held(said, now), *budgets.holds, *paused)
     better: tuple[Change, ...] = ()
-    if changes and not held and (at is None or at > now or not _is_at_once(found)):
+    is_deferred = deferral is not None and deferral.to is not None and start is not None and not found.never
+    if changes and not held and not is_deferred and (at is None or at > now or not _is_at_once(found)):
         better = changes_found(access, checked, raw, found, lambda _, other, dated: _tried(other, now, dated=dated), now)
-    return Fit(
+    fit = Fit(
         verdict=_verdict(found, held, start, now),
         at=start,
         earliest=None if range_ is None else max([range_[0], now, *gates]),
@@ -517,6 +518,8 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         deferral=deferral,
         sees_energy=sees_prices(access, checked.quota.path),
     )
+    # Where it would stand, and whom it would put out, is known of a start at once, and this one starts in some hours.
+    return replace(fit, stands=(), nodes=(), after=(), others=(), reasons=(), backfilled=False) if is_deferred else fit
 
 
 def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:

@@ -56,6 +56,7 @@ def test_the_fit_says_the_hour_before_it_happens_and_prices_to_who_may_see_them(
     found = fit["deferral"]
     assert fit["verdict"] == "later"
     assert fit["at"] == found["to"]
+    assert (fit["changes"], fit["places"], fit["others"], fit["reasons"]) == ([], [], [], [])
     assert found["to"].startswith(f"{begun + 4 * HOUR:%Y-%m-%dT%H:%M:%S}")
     assert (found["price_now_micros"], found["price_micros"], found["saved_micros"]) == ((240_000, 110_000, 1_456_000) if sees else (None,) * 3)
     assert found["text"] == ("$0.11 instead of $0.24 per kWh; saves about $1.46 (11.2 kWh)." if sees else "It takes about 11.2 kWh.")
