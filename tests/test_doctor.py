@@ -266,7 +266,7 @@ def test_a_damaged_file_and_a_missing_migration_are_found(prepared, tmp_path):
 
     told = manage.run("doctor", "--only", "database", check=False).stdout
 
-    assert "Migrations are not applied: dashboards.0001_tables" in told
+    assert "Migrations are not applied: dashboards.0001_all_tables" in told
     assert "this version does not have: core.0999_from_the_future" in told
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.postgres
 # Rows from before there were partitions, then all that a console does with them since.
 BEFORE = """
 from django.core.management import call_command
-call_command("migrate", "dashboards", "0005", verbosity=0)
+call_command("migrate", "dashboards", "0002", verbosity=0)
 from datetime import datetime, timedelta, UTC
 from dashboards.models import GpuRollup, JobRollup, TelemetryMinute
 from scheduler.models import Cluster

@@ -115,7 +115,7 @@ def test_a_what_if_begins_with_what_was_used_before_whatever_steps_are_kept(half
     early, _ = busy_day()
     snapshot = Snapshots().take(settings=policy().engine, now=NOON + 30 * HOUR, start_timeout=policy().start_timeout)
     begin, wanted = NOON + 3 * HOUR, Wanted(policy={"half_life_s": half_life_s})
-    scenario, _, _ = begun(snapshot, snapshot.tree.rows, frozenset(), begin, NOON + 30 * HOUR, wanted)
+    scenario, *_ = begun(snapshot, snapshot.tree.rows, frozenset(), begin, NOON + 30 * HOUR, wanted)
 
     past_usage_take(now=begin, fairness=replace(fairness(), half_life_ms=1000 * half_life_s))
     step = UsageStep.objects.get()
