@@ -67,7 +67,7 @@ _BY_SCOPES: dict[tuple[str, ...], str] = {
     ("submit",): "job_fit job_submit job_copy job_batch schedule_make",
     OPERATING: (
         "telemetry_sources telemetry_source_create telemetry_source_get telemetry_source_change telemetry_source_delete telemetry_source_test "
-        "gpu_geometry gpu_geometry_delete gpu_health node_health nodes_drain_write planned_health_delete node_spare pause resume "
+        "gpu_geometry gpu_geometry_delete gpu_health node_health node_boundaries nodes_drain_write planned_health_delete node_spare pause resume "
         "cluster_give_up_write cluster_remove_write "
         "cluster_slurm cluster_slurm_put cluster_slurm_types cluster_slurm_import cluster_slurm_every cluster_local_add "
         "cluster_outside inventory_discovery inventory_preview inventory_import inventory_apply"
