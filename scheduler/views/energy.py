@@ -6,24 +6,23 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from gpufleet.core.faults import Conflict
 from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.forms import ReasonForm, faults_of
+from quotas.forms import ReasonForm
 from quotas.views.confirm import confirm
 from scheduler.models import EnergyRate
 from scheduler.power.forms import RateForm, rate_written
 from scheduler.presenters.energy import deferred_told, energy_charts, forecast_lines, preview_told, rate_lines
 from scheduler.presenters.power import pool_name
 from scheduler.selectors.energy import Tariffs, deferred_now, forecasts_listed, rate_for, rates_listed, sees_prices
-from scheduler.selectors.power import pools_known
 from scheduler.services.energy import rate_change, rate_drawn, rate_remove, rate_set
 from scheduler.services.forecasts.energy import rate_preview
+from scheduler.views.pooled_forms import pooled_form, pools_for
 
 TO_BE_SEEN = Preview(sentences=["What the rate does to deferred jobs is shown here."])
 
@@ -56,40 +55,21 @@ def rate_edit(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _written(request: HttpRequest, access: Access, of: EnergyRate | None, begun: dict[str, Any]) -> HttpResponse:
-    """The form; what it comes to; and once it is sent, it is written."""
-    pools = sorted({*pools_known(), *([of.pool] if of is not None and of.pool else [])})
-    form = RateForm(request.POST if request.method == "POST" else None, pools=pools, initial=begun)
-    looks = request.POST.get("do") == "look"
-    told, status = TO_BE_SEEN, 200
-    if form.is_bound and form.is_valid():
-        try:
-            if not looks:
-                return _saved(access, request, form, of)
-            rate, faults = rate_drawn(form.given(), now=now(), instead_of=of)
-            if faults:
-                raise ValidationError(faults)
-            told = preview_told(rate_preview(access=access, rate=rate, instead_of=of, now=now()))
-        except ValidationError as fault:
-            form.show(dict(faults_of(fault)))
-            status = 200 if looks else 422
-        except Conflict as fault:
-            form.add_error(None, str(fault))
-            status = 409
-    elif form.is_bound and not looks:
-        status = 422
-    context = {
-        "form": form,
-        "preview": told,
-        "reason": form["reason"].value() or "",
-        "reason_optional": True,
-        "reason_most": form.fields["reason"].max_length,  # type: ignore[attr-defined]
-        "faults": {"reason": form.errors["reason"]} if "reason" in form.errors else {},
+    form = RateForm(request.POST if request.method == "POST" else None, pools=pools_for(of.pool if of else ""), initial=begun)
+
+    def look(given: dict[str, Any]) -> Preview:
+        rate, faults = rate_drawn(given, now=now(), instead_of=of)
+        if faults:
+            raise ValidationError(faults)
+        return preview_told(rate_preview(access=access, rate=rate, instead_of=of, now=now()))
+
+    page = {
         "action": reverse("energy_rate", args=[of.public_id]) if of else reverse("energy_rate_new"),
         "cap": of,
         "heading": "Change energy rate" if of else "New energy rate",
         "send": "Save" if of else "Set rate",
     }
-    return render(request, "scheduler/power_cap.html", context, status=status)
+    return pooled_form(request, form, look=look, save=lambda: _saved(access, request, form, of), empty=TO_BE_SEEN, page=page)
 
 
 def _saved(access: Access, request: HttpRequest, form: RateForm, of: EnergyRate | None) -> HttpResponse:

@@ -10,20 +10,20 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from dashboards.readings import readings_now
-from gpufleet.core.faults import Conflict
 from gpufleet.core.previews import Preview
 from gpufleet.core.times import now
 from gpufleet.web import Access, Can, access_of, requires
-from quotas.forms import ReasonForm, faults_of, show_faults
+from quotas.forms import ReasonForm, show_faults
 from quotas.views.confirm import confirm
 from scheduler.models import GpuType, PowerCap
 from scheduler.power.forms import CapForm, RatingForm, written
 from scheduler.presenters.power import DAY, STEP, by_pool, cap_lines, pool_line, pool_name, preview_told, told_watts
-from scheduler.selectors.power import cap_for, caps_listed, gpu_pools, may_cap, pools_known, power_ahead, power_now, ratings
+from scheduler.selectors.power import cap_for, caps_listed, gpu_pools, may_cap, power_ahead, power_now, ratings
 from scheduler.services.forecasts.power import CapPreview, cap_preview
 from scheduler.services.power import cap_change, cap_drawn, cap_remove, cap_set, rating_set
 from scheduler.services.windows.previews import snapshot_now
 from scheduler.views.energy import energy_shown
+from scheduler.views.pooled_forms import pooled_form, pools_for
 
 TO_BE_SEEN = Preview(sentences=["What the cap does is shown here."])
 MOST_POOLS = 12
@@ -63,40 +63,21 @@ def cap_edit(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _written(request: HttpRequest, access: Access, of: PowerCap | None, begun: dict[str, Any]) -> HttpResponse:
-    """The form; what it comes to; and once it is sent, it is written."""
-    pools = sorted({*pools_known(), *([of.pool] if of is not None and of.pool else [])})
-    form = CapForm(request.POST if request.method == "POST" else None, pools=pools, initial=begun)
-    looks = request.POST.get("do") == "look"
-    told, status = TO_BE_SEEN, 200
-    if form.is_bound and form.is_valid():
-        try:
-            if not looks:
-                return _saved(access, request, form, of)
-            cap, faults = cap_drawn(form.given(), now=now(), instead_of=of)
-            if faults:
-                raise ValidationError(faults)
-            told = preview_told(cap_preview(access=access, cap=cap, instead_of=of, now=now()))
-        except ValidationError as fault:
-            form.show(dict(faults_of(fault)))
-            status = 200 if looks else 422
-        except Conflict as fault:
-            form.add_error(None, str(fault))
-            status = 409
-    elif form.is_bound and not looks:
-        status = 422
-    context = {
-        "form": form,
-        "preview": Preview(sentences=(), faults=form.unclear) if form.is_bound and form.unclear else told,
-        "reason": form["reason"].value() or "",
-        "reason_optional": True,
-        "reason_most": form.fields["reason"].max_length,  # type: ignore[attr-defined]
-        "faults": {"reason": form.errors["reason"]} if "reason" in form.errors else {},
+    form = CapForm(request.POST if request.method == "POST" else None, pools=pools_for(of.pool if of else ""), initial=begun)
+
+    def look(given: dict[str, Any]) -> Preview:
+        cap, faults = cap_drawn(given, now=now(), instead_of=of)
+        if faults:
+            raise ValidationError(faults)
+        return preview_told(cap_preview(access=access, cap=cap, instead_of=of, now=now()))
+
+    page = {
         "action": reverse("power_cap", args=[of.public_id]) if of else reverse("power_cap_new"),
         "cap": of,
         "heading": "Change power cap" if of else "New power cap",
         "send": "Save" if of else "Set cap",
     }
-    return render(request, "scheduler/power_cap.html", context, status=status)
+    return pooled_form(request, form, look=look, save=lambda: _saved(access, request, form, of), empty=TO_BE_SEEN, page=page)
 
 
 def _saved(access: Access, request: HttpRequest, form: CapForm, of: PowerCap | None) -> HttpResponse:

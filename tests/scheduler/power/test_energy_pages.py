@@ -112,6 +112,8 @@ def test_a_rate_is_looked_at_before_it_is_written(deferred, begun, personas):
     form = {"pool": "", "price": "0.25", "start": f"{begun + 4 * HOUR:%Y-%m-%dT%H:%M}", "zone": "UTC", "revision": rate.revision}
     looked = oona.post(f"/power/rates/{rate.public_id}/", form | {"do": "look"}).content.decode()
     assert "1 job would no longer be deferred." in looked
+    unclear = oona.post(f"/power/rates/{rate.public_id}/", form | {"do": "look", "zone": "Mars/Base"}).content.decode()
+    assert "Time zone: Name a time zone such as" in unclear[unclear.index('id="change-preview"') :]
     rate.refresh_from_db()
     assert rate.price_micros == 110_000
 
