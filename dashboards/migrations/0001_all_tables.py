@@ -1,6 +1,6 @@
 """Telemetry, idle time, health, alerts, the gap, fragmentation and Prometheus servers.
 
-It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026, and for those that these stood for; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -14,6 +14,14 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
+        ("dashboards", "0001_telemetry"),
+        ("dashboards", "0002_telemetry_minute"),
+        ("dashboards", "0003_idle"),
+        ("dashboards", "0004_health_and_alerts"),
+        ("dashboards", "0006_telemetry_store"),
+        ("dashboards", "0007_gap"),
+        ("dashboards", "0008_prometheus_server"),
+        ("dashboards", "0009_fragmentation"),
         ("dashboards", "0001_tables"),
         ("dashboards", "0003_gap_parts_of_nobody_are_once"),
         ("dashboards", "0004_costs_that_rise"),

@@ -14,5 +14,6 @@ def add(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
+    replaces = [("dashboards", "0005_first_rules")]
     dependencies = [("dashboards", "0001_all_tables")]
     operations = [migrations.RunPython(add, migrations.RunPython.noop)]

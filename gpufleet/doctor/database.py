@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 
+from gpufleet.core.upgrades import JOINED, too_old
 from gpufleet.doctor import Finding, some
 from scheduler.models import Job
 
@@ -39,6 +40,9 @@ def reachable() -> Iterator[Finding]:
 
 def migrated() -> Iterator[Finding]:
     if any(reachable()):
+        return
+    if why := too_old(connection):
+        yield Finding(why, "The program is newer than the database.", f"gpufleet migrate as of {JOINED}, then as of this version")
         return
     executor = MigrationExecutor(connection)
     known = executor.loader.graph.leaf_nodes()

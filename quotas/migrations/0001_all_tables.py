@@ -1,6 +1,6 @@
 """The tree, roles, tokens, policies, the ledger, budgets, rate cards and months of charges.
 
-It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026, and for those that these stood for; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -15,6 +15,17 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
+        ("quotas", "0001_tree_roles_and_rates"),
+        ("quotas", "0002_paths_are_lower_case"),
+        ("quotas", "0003_token_lineage"),
+        ("quotas", "0004_there_is_one_top"),
+        ("quotas", "0005_the_ledger"),
+        ("quotas", "0007_policy_of_nodes"),
+        ("quotas", "0008_changes_of_the_tree"),
+        ("quotas", "0009_reservations_and_budgets"),
+        ("quotas", "0010_the_ledger_names_tier_and_pool"),
+        ("quotas", "0011_rate_cards"),
+        ("quotas", "0012_months_of_charges"),
         ("quotas", "0001_tables"),
         ("quotas", "0004_reconciliations"),
         ("quotas", "0005_the_ledger_by_time_and_job"),

@@ -11,6 +11,7 @@ COLUMNS = (
 
 
 class Migration(migrations.Migration):
+    replaces = [("quotas", "0006_the_ledger_is_append_only")]
     dependencies = [("quotas", "0001_all_tables")]
 
     operations = [closed_once("ledger_entry", COLUMNS.split())]

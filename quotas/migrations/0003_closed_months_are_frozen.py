@@ -68,6 +68,7 @@ def unguard(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
+    replaces = [("quotas", "0013_closed_months_are_frozen")]
     dependencies = [("quotas", "0002_the_ledger_is_append_only")]
 
     operations = [migrations.RunPython(guard, unguard)]

@@ -1,6 +1,6 @@
 """The fleet, jobs and their runs, the loop, predictions, reservations, templates, schedules and notices.
 
-It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026, and for those that these stood for; a console that has applied all of them has applied it.
 """
 
 import django.db.models.deletion
@@ -16,6 +16,37 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
+        ("scheduler", "0001_inventory_and_jobs"),
+        ("scheduler", "0002_placement_until"),
+        ("scheduler", "0003_inventory_import"),
+        ("scheduler", "0004_the_loop"),
+        ("scheduler", "0005_the_capacity_timeline"),
+        ("scheduler", "0007_promises_and_set_aside"),
+        ("scheduler", "0008_submission_keys"),
+        ("scheduler", "0009_measures"),
+        ("scheduler", "0010_past_usage_and_reclaim"),
+        ("scheduler", "0011_workers_that_join"),
+        ("scheduler", "0012_job_times_ahead"),
+        ("scheduler", "0013_templates_and_drafts"),
+        ("scheduler", "0014_webhooks_and_outbox"),
+        ("scheduler", "0015_notices"),
+        ("scheduler", "0016_predictions"),
+        ("scheduler", "0018_notices_followed"),
+        ("scheduler", "0019_predictions_by_futures"),
+        ("scheduler", "0020_job_batches"),
+        ("scheduler", "0021_outlooks_with_ranges"),
+        ("scheduler", "0022_saved_views"),
+        ("scheduler", "0023_schedules"),
+        ("scheduler", "0024_saved_view_revision"),
+        ("scheduler", "0025_schedule_token"),
+        ("scheduler", "0026_draft_repeat"),
+        ("scheduler", "0027_job_marks"),
+        ("scheduler", "0028_what_a_job_was_made_from"),
+        ("scheduler", "0029_job_waits"),
+        ("scheduler", "0030_slurm"),
+        ("scheduler", "0031_webhook_form"),
+        ("scheduler", "0032_gpu_splits"),
+        ("scheduler", "0033_outlook_late_since"),
         ("scheduler", "0001_tables"),
         ("scheduler", "0004_defragmentations"),
         ("scheduler", "0005_quota_replays"),

@@ -8,6 +8,7 @@ COLUMNS = "id gpu_id since used_milli starting_milli window_milli draining_milli
 
 
 class Migration(migrations.Migration):
+    replaces = [("scheduler", "0006_the_timeline_is_append_only")]
     dependencies = [("scheduler", "0001_all_tables")]
 
     operations = [closed_once("capacity_entry", COLUMNS.split())]

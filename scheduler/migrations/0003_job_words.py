@@ -30,5 +30,6 @@ def drop(apps, editor):
 
 
 class Migration(migrations.Migration):
+    replaces = [("scheduler", "0017_job_words")]
     dependencies = [("scheduler", "0002_the_timeline_is_append_only")]
     operations = [migrations.RunPython(make, drop)]

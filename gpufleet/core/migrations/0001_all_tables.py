@@ -1,6 +1,6 @@
 """People, their sessions, the audit log and how far background work has come.
 
-It stands for all migrations that there were on 29 November 2026; a console that has applied all of them has applied it.
+It stands for all migrations that there were on 29 November 2026, and for those that these stood for; a console that has applied all of them has applied it.
 """
 
 import django.contrib.auth.models
@@ -17,6 +17,9 @@ from gpufleet.core.tables_at_once import TablesAtOnce
 class Migration(TablesAtOnce):
 
     replaces = [
+        ("core", "0001_people_audit_and_feed"),
+        ("core", "0003_progress"),
+        ("core", "0004_audit_keeps_the_node"),
         ("core", "0001_tables"),
         ("core", "0003_home_order"),
     ]

@@ -24,6 +24,7 @@ UNDO = {
 
 
 class Migration(migrations.Migration):
+    replaces = [("core", "0002_audit_append_only")]
     dependencies = [("core", "0001_all_tables")]
 
     operations = [statements({"postgresql": POSTGRESQL, "sqlite": SQLITE}, UNDO)]

@@ -6,7 +6,7 @@ from django.core.management import CommandError
 from django.core.management.commands.migrate import Command as Migrate
 from django.db import connections
 
-from gpufleet.core.tables_at_once import too_old
+from gpufleet.core.upgrades import too_old
 
 
 class Command(Migrate):

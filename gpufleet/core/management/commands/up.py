@@ -15,7 +15,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from gpufleet.core.private import folder_made_private
 from gpufleet.core.sqlite.header import why_damaged
-from gpufleet.core.tables_at_once import too_old
+from gpufleet.core.upgrades import too_old
 
 DAMAGED = "The database {path} cannot be used: {damage}. Restore it from a backup, or start with another --data-dir."
 DEMO_SIZES = ("small", "large", "none")
