@@ -12,30 +12,20 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
+from scheduler.api.pooled import PooledChange, PooledIn, PooledOut, changed_of, pooled_told
 from scheduler.jobs.schema import Moment
 from scheduler.models import EnergyForecast, EnergyRate
 from scheduler.selectors.energy import deferred_now, forecasts_listed, rate_for, rates_listed, sees_prices
-from scheduler.selectors.power import next_of
 from scheduler.services.energy import MOST_GRAMS, MOST_PRICE, MOST_STEPS, forecast_put, forecast_remove, rate_change, rate_remove, rate_set
 
 router = Router(tags=["Power"])
 
 
-class EnergyRateOut(Schema):
+class EnergyRateOut(PooledOut):
     """Times of a rule are by the clock of its zone. `next_start` and `next_end`: when it applies now or next."""
 
-    id: str
-    pool: str
     price_micros: int | None
     grams: int | None
-    zone: str
-    starts_at: datetime
-    ends_at: datetime | None
-    rule: str
-    note: str
-    next_start: datetime | None
-    next_end: datetime | None
-    revision: int
 
 
 class EnergyStepOut(Schema):
@@ -65,30 +55,16 @@ class EnergyOut(Schema):
     deferred: DeferredOut
 
 
-class EnergyRateIn(Taken):
-    pool: str = Field("", max_length=60, description="Empty: the whole fleet.")
+class EnergyRateIn(PooledIn):
     price_micros: int | None = Field(None, ge=-MOST_PRICE, le=MOST_PRICE)
     grams: int | None = Field(None, ge=0, le=MOST_GRAMS)
-    zone: str = Field("UTC", max_length=100)
-    starts_at: datetime | None = Field(None, description="Null: now.")
-    ends_at: datetime | None = Field(None, description="Null: standing.")
-    rule: str = Field("", max_length=300, description="RFC 5545, over the clock of the zone.")
-    note: str = Field("", max_length=200)
-    reason: str = Field("", max_length=280)
 
 
-class EnergyRateChange(Taken):
+class EnergyRateChange(PooledChange):
     """What is not named stays; an `ends_at` of null makes it standing, and a price or grams of null is no longer stated."""
 
-    pool: str | None = Field(None, max_length=60)
     price_micros: int | None = Field(None, ge=-MOST_PRICE, le=MOST_PRICE)
     grams: int | None = Field(None, ge=0, le=MOST_GRAMS)
-    zone: str | None = Field(None, max_length=100)
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    rule: str | None = Field(None, max_length=300)
-    note: str | None = Field(None, max_length=200)
-    reason: str = Field("", max_length=280)
 
 
 class EnergyStepIn(Taken):
@@ -139,8 +115,8 @@ def energy_rate(request: HttpRequest, public_id: str, response: HttpResponse) ->
 @router.patch("/energy/rates/{public_id}", response=EnergyRateOut, url_name="energy_rate", openapi_extra=IF_MATCH, summary="Change an energy rate")
 def energy_rate_update(request: HttpRequest, public_id: str, body: EnergyRateChange, response: HttpResponse) -> dict[str, Any]:
     access = access_of(request)
-    given = {key: value for key, value in body.dict(exclude_unset=True).items() if value is not None or key in ("ends_at", "price_micros", "grams")}
-    found = rate_change(access=access, rate=rate_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
+    given = changed_of(body, ("price_micros", "grams"))
+    found = rate_change(access=access, one=rate_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
     stamped(response, found.revision)
     return rate_told(found, now(), sees=True)
 
@@ -148,7 +124,7 @@ def energy_rate_update(request: HttpRequest, public_id: str, body: EnergyRateCha
 @router.delete("/energy/rates/{public_id}", response={204: None}, url_name="energy_rate", openapi_extra=IF_MATCH, summary="Remove an energy rate")
 def energy_rate_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
     access = access_of(request)
-    rate_remove(access=access, rate=rate_for(access, public_id), reason=query.reason, revision=revision_wanted(request), now=now())
+    rate_remove(access=access, one=rate_for(access, public_id), reason=query.reason, revision=revision_wanted(request), now=now())
     return Status(204, None)
 
 
@@ -166,14 +142,7 @@ def energy_forecast_delete(request: HttpRequest, query: Query[ForecastQuery]) ->
 
 
 def rate_told(rate: EnergyRate, moment: datetime, *, sees: bool) -> dict[str, Any]:
-    span = next_of(rate, moment)
-    plain = ("pool", "grams", "zone", "starts_at", "ends_at", "rule", "note", "revision")
-    return {name: getattr(rate, name) for name in plain} | {
-        "id": rate.public_id,
-        "price_micros": rate.price_micros if sees else None,
-        "next_start": None if span is None else span[0],
-        "next_end": None if span is None else span[1],
-    }
+    return pooled_told(rate, moment) | {"price_micros": rate.price_micros if sees else None, "grams": rate.grams}
 
 
 def forecast_told(one: EnergyForecast, *, sees: bool) -> dict[str, Any]:

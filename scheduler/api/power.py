@@ -12,28 +12,19 @@ from gpufleet.core.taken import Taken
 from gpufleet.core.times import now
 from gpufleet.web import access_of
 from quotas.api.lists import ReasonQuery
+from scheduler.api.pooled import PooledChange, PooledIn, PooledOut, changed_of, pooled_told
 from scheduler.models import PowerCap
-from scheduler.selectors.power import any_in_force, cap_for, caps_listed, next_of, power_now, ratings
+from scheduler.selectors.power import any_in_force, cap_for, caps_listed, power_now, ratings
 from scheduler.services.power import cap_change, cap_remove, cap_set, rating_set
 from scheduler.services.windows.previews import snapshot_now
 
 router = Router(tags=["Power"])
 
 
-class PowerCapOut(Schema):
+class PowerCapOut(PooledOut):
     """Times of a rule are by the clock of its zone. `next_start` and `next_end`: when it applies now or next."""
 
-    id: str
-    pool: str
     watts: int
-    zone: str
-    starts_at: datetime
-    ends_at: datetime | None
-    rule: str
-    note: str
-    next_start: datetime | None
-    next_end: datetime | None
-    revision: int
 
 
 class PowerPoolOut(Schema):
@@ -59,28 +50,14 @@ class PowerOut(Schema):
     ratings: list[PowerRatingOut]
 
 
-class PowerCapIn(Taken):
-    pool: str = Field("", max_length=60, description="Empty: the whole fleet.")
+class PowerCapIn(PooledIn):
     watts: int = Field(ge=0, le=10**10)
-    zone: str = Field("UTC", max_length=100)
-    starts_at: datetime | None = Field(None, description="Null: now.")
-    ends_at: datetime | None = Field(None, description="Null: standing.")
-    rule: str = Field("", max_length=300, description="RFC 5545, over the clock of the zone.")
-    note: str = Field("", max_length=200)
-    reason: str = Field("", max_length=280)
 
 
-class PowerCapChange(Taken):
+class PowerCapChange(PooledChange):
     """What is not named stays; an `ends_at` of null makes it standing."""
 
-    pool: str | None = Field(None, max_length=60)
     watts: int | None = Field(None, ge=0, le=10**10)
-    zone: str | None = Field(None, max_length=100)
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    rule: str | None = Field(None, max_length=300)
-    note: str | None = Field(None, max_length=200)
-    reason: str = Field("", max_length=280)
 
 
 class PowerRatingIn(Taken):
@@ -119,8 +96,7 @@ def power_cap(request: HttpRequest, public_id: str, response: HttpResponse) -> d
 @router.patch("/power/caps/{public_id}", response=PowerCapOut, url_name="power_cap", openapi_extra=IF_MATCH, summary="Change a power cap")
 def power_cap_update(request: HttpRequest, public_id: str, body: PowerCapChange, response: HttpResponse) -> dict[str, Any]:
     access = access_of(request)
-    given = {key: value for key, value in body.dict(exclude_unset=True).items() if value is not None or key == "ends_at"}
-    found = cap_change(access=access, cap=cap_for(access, public_id), given=given, revision=revision_wanted(request), now=now())
+    found = cap_change(access=access, one=cap_for(access, public_id), given=changed_of(body), revision=revision_wanted(request), now=now())
     stamped(response, found.revision)
     return cap_told(found, now())
 
@@ -128,7 +104,7 @@ def power_cap_update(request: HttpRequest, public_id: str, body: PowerCapChange,
 @router.delete("/power/caps/{public_id}", response={204: None}, url_name="power_cap", openapi_extra=IF_MATCH, summary="Remove a power cap")
 def power_cap_delete(request: HttpRequest, public_id: str, query: Query[ReasonQuery]) -> Status[None]:
     access = access_of(request)
-    cap_remove(access=access, cap=cap_for(access, public_id), reason=query.reason, revision=revision_wanted(request))
+    cap_remove(access=access, one=cap_for(access, public_id), reason=query.reason, revision=revision_wanted(request), now=now())
     return Status(204, None)
 
 
@@ -144,10 +120,4 @@ def rating_told(one: Any) -> dict[str, Any]:
 
 
 def cap_told(cap: PowerCap, moment: datetime) -> dict[str, Any]:
-    span = next_of(cap, moment)
-    plain = ("pool", "watts", "zone", "starts_at", "ends_at", "rule", "note", "revision")
-    return {name: getattr(cap, name) for name in plain} | {
-        "id": cap.public_id,
-        "next_start": None if span is None else span[0],
-        "next_end": None if span is None else span[1],
-    }
+    return pooled_told(cap, moment) | {"watts": cap.watts}

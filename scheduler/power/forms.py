@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from django import forms
 
@@ -13,16 +13,10 @@ from scheduler.windows.forms import CHOICES, LocalField, TimedForm, times_writte
 FLEET = "All pools"
 
 
-class CapForm(TimedForm):
+class PooledForm(TimedForm):
+    """What holds for a pool, or for the fleet, over time. Fields of its own stand behind the pool."""
+
     pool = forms.ChoiceField(required=False)
-    kilowatts = forms.DecimalField(
-        min_value=Decimal(0),
-        max_value=Decimal(10**7),
-        max_digits=11,
-        decimal_places=3,
-        label="Cap (kW)",
-        help_text="Of the GPUs, without their hosts.",
-    )
     start = LocalField(label="Start")
     end = LocalField(required=False, label="End", help_text="Empty: it has no end (standing).")
     zone = forms.CharField(max_length=60, label="Time zone", help_text="Times and repeats follow this clock.", widget=ZonePicker)
@@ -33,21 +27,41 @@ class CapForm(TimedForm):
     revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
     MORE = ("rule", "note")
-    SHOWN = TimedForm.SHOWN | {"watts": "kilowatts"}
+    OWN: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, data: Any = None, *, pools: Sequence[str], **options: Any) -> None:
-        super().__init__(data, **options)
+        super().__init__(data, field_order=("pool", *self.OWN), **options)
         self.fields["pool"].choices = [("", FLEET), *((name, name) for name in pools)]  # type: ignore[attr-defined]
 
     def given(self) -> dict[str, Any]:
         """As the services take it."""
         data = self.cleaned_data
-        return {"pool": data["pool"], "watts": int(data["kilowatts"] * 1000), **self.times_given(), "note": data["note"], "reason": data["reason"]}
+        return {"pool": data["pool"], **self.own_given(), **self.times_given(), "note": data["note"], "reason": data["reason"]}
+
+    def own_given(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class CapForm(PooledForm):
+    kilowatts = forms.DecimalField(
+        min_value=Decimal(0),
+        max_value=Decimal(10**7),
+        max_digits=11,
+        decimal_places=3,
+        label="Cap (kW)",
+        help_text="Of the GPUs, without their hosts.",
+    )
+
+    OWN = ("kilowatts",)
+    SHOWN = TimedForm.SHOWN | {"watts": "kilowatts"}
+
+    def own_given(self) -> dict[str, Any]:
+        return {"watts": int(self.cleaned_data["kilowatts"] * 1000)}
 
 
 def written(of: PowerCap) -> dict[str, Any]:
     """What a form begins with for a cap that there is."""
-    return {"pool": of.pool, "kilowatts": f"{Decimal(of.watts) / 1000:f}", **times_written(of), "note": of.note, "revision": of.revision}
+    return _common(of) | {"kilowatts": f"{Decimal(of.watts) / 1000:f}"}
 
 
 class RatingForm(forms.Form):
@@ -55,8 +69,7 @@ class RatingForm(forms.Form):
     reason = forms.CharField(max_length=280, required=False)
 
 
-class RateForm(TimedForm):
-    pool = forms.ChoiceField(required=False)
+class RateForm(PooledForm):
     price = forms.DecimalField(
         required=False,
         min_value=Decimal(-1000),
@@ -67,31 +80,20 @@ class RateForm(TimedForm):
         help_text="In the currency of the rate cards. Empty: not stated.",
     )
     grams = forms.IntegerField(required=False, min_value=0, max_value=10_000, label="CO2 of a kWh (g)", help_text="Empty: not stated.")
-    start = LocalField(label="Start")
-    end = LocalField(required=False, label="End", help_text="Empty: standing.")
-    zone = forms.CharField(max_length=60, label="Time zone", help_text="Times and repeats follow this clock.", widget=ZonePicker)
-    repeats = forms.ChoiceField(choices=CHOICES, required=False)
-    rule = forms.CharField(max_length=300, required=False, label="RFC 5545 rule", help_text="Such as FREQ=WEEKLY;BYDAY=MO,WE.")
-    note = forms.CharField(max_length=200, required=False)
-    reason = forms.CharField(max_length=280, required=False)
-    revision = forms.IntegerField(widget=forms.HiddenInput, required=False)
 
-    MORE = ("rule", "note")
+    OWN = ("price", "grams")
     SHOWN = TimedForm.SHOWN | {"price_micros": "price"}
 
-    def __init__(self, data: Any = None, *, pools: Sequence[str], **options: Any) -> None:
-        super().__init__(data, **options)
-        self.fields["pool"].choices = [("", FLEET), *((name, name) for name in pools)]  # type: ignore[attr-defined]
-
-    def given(self) -> dict[str, Any]:
-        """As the services take it."""
-        data = self.cleaned_data
-        price = None if data["price"] is None else int(data["price"] * 1_000_000)
-        plain = {"pool": data["pool"], "price_micros": price, "grams": data["grams"], "note": data["note"], "reason": data["reason"]}
-        return plain | self.times_given()
+    def own_given(self) -> dict[str, Any]:
+        price = self.cleaned_data["price"]
+        return {"price_micros": None if price is None else int(price * 1_000_000), "grams": self.cleaned_data["grams"]}
 
 
 def rate_written(of: EnergyRate) -> dict[str, Any]:
     """What a form begins with for a rate that there is."""
     price = None if of.price_micros is None else f"{(Decimal(of.price_micros) / 1_000_000).normalize():f}"
-    return {"pool": of.pool, "price": price, "grams": of.grams, **times_written(of), "note": of.note, "revision": of.revision}
+    return _common(of) | {"price": price, "grams": of.grams}
+
+
+def _common(of: PowerCap | EnergyRate) -> dict[str, Any]:
+    return {"pool": of.pool, **times_written(of), "note": of.note, "revision": of.revision}

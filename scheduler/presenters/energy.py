@@ -10,12 +10,10 @@ from gpufleet.core.charts import Chart, Series, over_time
 from gpufleet.core.previews import Preview
 from gpufleet.core.templatetags.shell import money, plural
 from gpufleet.core.times import millis
-from quotas.models.windows import REPEATS
 from scheduler.models import EnergyForecast, EnergyRate
 from scheduler.presenters.deferring import grams_told, price_told
-from scheduler.presenters.power import pool_name
+from scheduler.presenters.power import pool_name, times_told
 from scheduler.selectors.energy import CARBON, PRICE, Deferred, Tariffs
-from scheduler.selectors.power import next_of
 from scheduler.services.forecasts.energy import RatePreview
 
 AHEAD, STEP = timedelta(hours=48), timedelta(minutes=15)
@@ -56,13 +54,9 @@ class ForecastLine:
 def rate_lines(rates: Sequence[EnergyRate], now: datetime, *, sees: bool) -> list[RateLine]:
     lines = []
     for rate in rates:
-        span = next_of(rate, now)
-        state = "past" if span is None else "active" if span[0] <= now else "coming"
-        repeats = REPEATS.get(rate.rule, rate.rule) if rate.rule else "Once" if rate.ends_at else "Standing"
-        start, end = span or (None, rate.ends_at)
         price = "" if rate.price_micros is None else price_told(rate.price_micros) if sees else HIDDEN
         grams = "" if rate.grams is None else f"{rate.grams:,} g"
-        lines.append(RateLine(rate, pool_name(rate.pool), price, grams, state, start, end, repeats, rate.note))
+        lines.append(RateLine(rate, pool_name(rate.pool), price, grams, *times_told(rate, now), rate.note))
     return lines
 
 

@@ -9,7 +9,7 @@ from gpufleet.core.previews import Effect, JobEffect, Preview
 from gpufleet.core.templatetags.shell import look_of, plural
 from quotas.models.windows import REPEATS
 from scheduler.engine.rules.power import kilowatts
-from scheduler.models import PowerCap
+from scheduler.models import EnergyRate, PowerCap
 from scheduler.power.forms import FLEET
 from scheduler.selectors.power import Course, Drawn, next_of
 from scheduler.services.forecasts.power import CapPreview
@@ -55,14 +55,15 @@ def told_watts(watts: int) -> str:
 
 
 def cap_lines(caps: Sequence[PowerCap], now: datetime) -> list[CapLine]:
-    lines = []
-    for cap in caps:
-        span = next_of(cap, now)
-        state = "past" if span is None else "active" if span[0] <= now else "coming"
-        repeats = REPEATS.get(cap.rule, cap.rule) if cap.rule else "Once" if cap.ends_at else "Standing"
-        start, end = span or (None, cap.ends_at)
-        lines.append(CapLine(cap, pool_name(cap.pool), told_watts(cap.watts), state, start, end, repeats, cap.note))
-    return lines
+    return [CapLine(cap, pool_name(cap.pool), told_watts(cap.watts), *times_told(cap, now), cap.note) for cap in caps]
+
+
+def times_told(one: PowerCap | EnergyRate, now: datetime) -> tuple[str, datetime | None, datetime | None, str]:
+    """Whether it is active, coming or past; when it applies now or next; and how it repeats."""
+    span = next_of(one, now)
+    state = "past" if span is None else "active" if span[0] <= now else "coming"
+    start, end = span or (None, one.ends_at)
+    return state, start, end, REPEATS.get(one.rule, one.rule) if one.rule else "Once" if one.ends_at else "Standing"
 
 
 def pool_line(drawn: Drawn, course: Course, measured: tuple[int, int] | None) -> PoolLine:

@@ -8,39 +8,29 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from gpufleet.core.audit import audit_record
-from gpufleet.core.faults import Conflict, Missing
-from gpufleet.core.ids import public_id
+from gpufleet.core.faults import Missing
 from gpufleet.core.times import millis
 from quotas.permissions import Access, Can
 from quotas.rules import Faults, note
 from scheduler.models import EnergyForecast, EnergyRate
 from scheduler.services.jobs.deferring import deferrals_doubt
-from scheduler.services.jobs.revisions import row_locked
 from scheduler.services.loop.lease import lease_want
-from scheduler.services.power import pool_taken, said, take_place, take_times
+from scheduler.services.pooled import Pooled, pool_taken, said
 
 MOST_PRICE = 1000 * 10**6  # micro-units for a kWh
 MOST_GRAMS = 10_000
-MOST_RATES = 200
 MOST_STEPS = 2000
 FORECAST = timedelta(days=14)
 HOUR_MS = 3_600_000
-FACTS = ("pool", "price_micros", "grams", "zone", "starts_at", "ends_at", "rule", "note")
 
 
-def rate_drawn(given: Mapping[str, Any], *, now: datetime, instead_of: EnergyRate | None = None) -> tuple[EnergyRate, Faults]:
-    """The rate as it would be, and what is wrong with it by field. What is not given stays."""
-    faults: Faults = {}
-    found = EnergyRate(starts_at=now) if instead_of is None else EnergyRate.objects.get(pk=instead_of.pk)
-    take_place(found, given, faults)
+def _read(found: EnergyRate, given: Mapping[str, Any], faults: Faults) -> None:
     for field in ("price_micros", "grams"):
         if field in given:
             setattr(found, field, given[field])
     _judge(found.price_micros, found.grams, "", faults)
     if found.price_micros is None and found.grams is None:
         note(faults, "price_micros", "State a price, grams of CO2, or both.")
-    take_times(found, given, now, faults)
-    return found, faults
 
 
 def _judge(price: int | None, grams: int | None, before: str, faults: Faults) -> None:
@@ -50,43 +40,16 @@ def _judge(price: int | None, grams: int | None, before: str, faults: Faults) ->
         note(faults, f"{before}grams", f"State 0 to {MOST_GRAMS:,} g.")
 
 
-def rate_set(*, access: Access, given: Mapping[str, Any], now: datetime) -> EnergyRate:
-    """Every fault is told at its field."""
-    access.must_everywhere(Can.OPERATE)
-    found, faults = rate_drawn(given, now=now)
-    with transaction.atomic():
-        if EnergyRate.objects.count() >= MOST_RATES:
-            note(faults, "pool", f"There are {MOST_RATES} rates already. Remove some first.")
-        if faults:
-            raise ValidationError(faults)
-        found.public_id, found.created_by, found.created_at = public_id("er"), access.actor.user, now
-        found.save(force_insert=True)
-        _record(access, "energy.rate", found, after=rate_facts(found), reason=str(given.get("reason") or ""))
-        _changed(now)
-    return found
-
-
-def rate_change(*, access: Access, rate: EnergyRate, given: Mapping[str, Any], revision: int | None = None, now: datetime) -> EnergyRate:
-    access.must_everywhere(Can.OPERATE)
-    with transaction.atomic():
-        before = rate_facts(_locked(rate, revision))
-        found, faults = rate_drawn(given, now=now, instead_of=rate)
-        if faults:
-            raise ValidationError(faults)
-        found.revision += 1
-        found.save()
-        _record(access, "energy.change", found, before, rate_facts(found), str(given.get("reason") or ""))
-        _changed(now)
-    return found
-
-
-def rate_remove(*, access: Access, rate: EnergyRate, reason: str = "", revision: int | None = None, now: datetime) -> None:
-    access.must_everywhere(Can.OPERATE)
-    with transaction.atomic():
-        found = _locked(rate, revision)
-        _record(access, "energy.remove", found, before=rate_facts(found), reason=reason)
-        found.delete()
-        _changed(now)
+RATES = Pooled(
+    EnergyRate,
+    "er",
+    "rates",
+    ("energy.rate", "energy.change", "energy.remove"),
+    ("price_micros", "grams"),
+    _read,
+    lambda now: deferrals_doubt(now=now),
+)
+rate_drawn, rate_set, rate_change, rate_remove = RATES.drawn, RATES.set, RATES.change, RATES.remove
 
 
 def forecast_put(
@@ -107,7 +70,8 @@ def forecast_put(
         found, _ = EnergyForecast.objects.update_or_create(pool=pool, defaults=said_now)
         after = {"steps": len(rows), "starts_at": _told(rows[0][0]), "ends_at": end.isoformat()}
         _record_forecast(access, "energy.forecast", pool, after, reason)
-        _changed(now)
+        deferrals_doubt(now=now)
+        lease_want()
     return found
 
 
@@ -119,7 +83,8 @@ def forecast_remove(*, access: Access, pool: str, reason: str = "", now: datetim
             raise Missing("There is no such forecast.")
         found.delete()
         _record_forecast(access, "energy.forecast_remove", pool.strip(), None, reason)
-        _changed(now)
+        deferrals_doubt(now=now)
+        lease_want()
 
 
 def _steps_read(steps: Sequence[Mapping[str, Any]], now: datetime, faults: Faults) -> list[list[int | None]]:
@@ -155,28 +120,8 @@ def _end_of(rows: Sequence[Sequence[int | None]], stated: datetime | None, now: 
     return end
 
 
-def _changed(now: datetime) -> None:
-    deferrals_doubt(now=now)
-    lease_want()
-
-
 def _told(moment: int | None) -> str:
     return datetime.fromtimestamp((moment or 0) / 1000, UTC).isoformat()
-
-
-def rate_facts(found: EnergyRate) -> dict[str, Any]:
-    facts = {name: getattr(found, name) for name in FACTS}
-    return facts | {name: facts[name].isoformat() if facts[name] is not None else None for name in ("starts_at", "ends_at")}
-
-
-def _locked(rate: EnergyRate, revision: int | None) -> EnergyRate:
-    return row_locked(EnergyRate.objects.all(), rate.pk, revision=revision, gone=Conflict(f"{rate.public_id} was removed meanwhile."))
-
-
-def _record(
-    access: Access, action: str, found: EnergyRate, before: dict[str, Any] | None = None, after: dict[str, Any] | None = None, reason: str = ""
-) -> None:
-    audit_record(actor=access.actor, action=action, kind="energy_rate", object_id=found.public_id, before=before, after=after, reason=said(reason))
 
 
 def _record_forecast(access: Access, action: str, pool: str, after: dict[str, Any] | None, reason: str) -> None:

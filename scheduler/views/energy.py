@@ -77,7 +77,7 @@ def _saved(access: Access, request: HttpRequest, form: RateForm, of: EnergyRate 
     if of is None:
         made = rate_set(access=access, given=given, now=now())
     else:
-        made = rate_change(access=access, rate=of, given=given, revision=form.cleaned_data["revision"], now=now())
+        made = rate_change(access=access, one=of, given=given, revision=form.cleaned_data["revision"], now=now())
     messages.success(request, f"The energy rate for {_whose(made)} is {'saved' if of else 'set'}.")
     return redirect("power")
 
@@ -93,7 +93,7 @@ def rate_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     found = rate_for(access, public_id)
     form = ReasonForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
-        rate_remove(access=access, rate=found, reason=form.cleaned_data["reason"], now=now())
+        rate_remove(access=access, one=found, reason=form.cleaned_data["reason"], now=now())
         messages.success(request, f"The energy rate for {_whose(found)} is removed.")
         return redirect("power")
     seen = rate_preview(access=access, rate=None, instead_of=found, now=now())

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from gpufleet.core.faults import Conflict
 from gpufleet.core.previews import Preview
 from quotas.forms import faults_of
-from scheduler.power.forms import CapForm, RateForm
+from scheduler.power.forms import PooledForm
 from scheduler.selectors.power import pools_known
 
 
@@ -21,7 +21,7 @@ def pools_for(pool: str) -> list[str]:
 
 def pooled_form(
     request: HttpRequest,
-    form: CapForm | RateForm,
+    form: PooledForm,
     *,
     look: Callable[[dict[str, Any]], Preview],
     save: Callable[[], HttpResponse],

@@ -85,7 +85,7 @@ def _saved(access: Access, request: HttpRequest, form: CapForm, of: PowerCap | N
     if of is None:
         made = cap_set(access=access, given=given, now=now())
     else:
-        made = cap_change(access=access, cap=of, given=given, revision=form.cleaned_data["revision"], now=now())
+        made = cap_change(access=access, one=of, given=given, revision=form.cleaned_data["revision"], now=now())
     messages.success(request, f"The cap of {told_watts(made.watts)} for {_whose(made)} is {'saved' if of else 'set'}.")
     return redirect("power")
 
@@ -101,7 +101,7 @@ def cap_remove_page(request: HttpRequest, public_id: str) -> HttpResponse:
     found = cap_for(access, public_id)
     form = ReasonForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
-        cap_remove(access=access, cap=found, reason=form.cleaned_data["reason"])
+        cap_remove(access=access, one=found, reason=form.cleaned_data["reason"], now=now())
         messages.success(request, f"The cap of {told_watts(found.watts)} for {_whose(found)} is removed.")
         return redirect("power")
     seen: CapPreview = cap_preview(access=access, cap=None, instead_of=found, now=now())

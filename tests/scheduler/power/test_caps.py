@@ -81,7 +81,7 @@ def test_jobs_wait_for_power_and_start_once_the_cap_is_raised(fleet, personas):
     assert [one["code"] for one in told] == ["power"]
     assert told[0]["detail"] == "the cap of pool main of 12 kW leaves 0.8 kW; it needs 5.6 kW"
 
-    cap_change(access=operator(personas), cap=cap, given={"watts": 17_000}, now=NOON)
+    cap_change(access=operator(personas), one=cap, given={"watts": 17_000}, now=NOON)
     loop.after(seconds=5)
     loop.tick()
     jobs[2].refresh_from_db()
@@ -143,8 +143,8 @@ def test_only_operators_set_caps(fleet, personas, who):
     access = personas.access(who)
     for write in (
         lambda: cap_set(access=access, given={"watts": 1}, now=NOON),
-        lambda: cap_change(access=access, cap=cap, given={"watts": 1}, now=NOON),
-        lambda: cap_remove(access=access, cap=cap),
+        lambda: cap_change(access=access, one=cap, given={"watts": 1}, now=NOON),
+        lambda: cap_remove(access=access, one=cap, now=NOON),
         lambda: rating_set(access=access, gpu_type=H100, watts=1),
     ):
         with pytest.raises(PermissionDenied):
@@ -153,9 +153,9 @@ def test_only_operators_set_caps(fleet, personas, who):
 
 def test_each_write_is_in_the_audit_log(fleet, personas):
     cap = capped(personas)
-    cap_change(access=operator(personas), cap=cap, given={"watts": 9000}, now=NOON)
+    cap_change(access=operator(personas), one=cap, given={"watts": 9000}, now=NOON)
     rating_set(access=operator(personas), gpu_type=H100, watts=650, reason="Driver limit")
-    cap_remove(access=operator(personas), cap=cap, reason="Over")
+    cap_remove(access=operator(personas), one=cap, reason="Over", now=NOON)
 
     entries = AuditEntry.objects.filter(action__startswith="power.").order_by("id")
     assert [one.action for one in entries] == ["power.cap", "power.change", "power.rate", "power.remove"]

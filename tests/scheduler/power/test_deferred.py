@@ -131,12 +131,12 @@ def test_a_change_of_rates_judges_those_anew_whose_hour_has_not_come(tariff, tea
     loop, access = Loop(), personas.access("operator")
     job = handed_in(personas, team)
     loop.tick()
-    rate_change(access=access, rate=tariff[1], given={"starts_at": NIGHT + 2 * HOUR, "ends_at": NIGHT + 8 * HOUR}, now=loop.now)
+    rate_change(access=access, one=tariff[1], given={"starts_at": NIGHT + 2 * HOUR, "ends_at": NIGHT + 8 * HOUR}, now=loop.now)
     assert deferred_to(job) == NIGHT  # until somebody has looked
     loop.after(seconds=5).tick()
     assert deferred_to(job) == NIGHT + 2 * HOUR
 
-    rate_remove(access=access, rate=EnergyRate.objects.get(pk=tariff[1].pk), now=loop.now)
+    rate_remove(access=access, one=EnergyRate.objects.get(pk=tariff[1].pk), now=loop.now)
     loop.after(seconds=5).tick()
     assert deferred_to(job) is None
     assert state(job) == "starting"

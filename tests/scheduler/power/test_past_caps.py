@@ -71,10 +71,10 @@ def caps(personas, monkeypatch):
     made.append({"watts": 50_000, "starts_at": begin, "ends_at": begin + HOURS, "rule": "FREQ=DAILY"})
     old, raised, *_ = [cap_set(access=access, given=given, now=at(begin)) for given in made]
     at(begin + HOURS)
-    cap_remove(access=access, cap=old)
-    cap_change(access=access, cap=raised, given={"watts": 12_000}, now=at(NOON - 5 * HOURS))
+    cap_remove(access=access, one=old, now=NOON)
+    cap_change(access=access, one=raised, given={"watts": 12_000}, now=at(NOON - 5 * HOURS))
     at(NOON - 2 * HOURS)
-    cap_remove(access=access, cap=raised)
+    cap_remove(access=access, one=raised, now=NOON)
 
 
 @pytest.mark.django_db
