@@ -168,7 +168,9 @@ def node_boundaries_state(*, access: Access, node: Node, boundaries: Collection[
         vouched = {name for name, voucher in known.items() if voucher != Voucher.OPERATOR}
         before, after = sorted(known.keys() - vouched), sorted(set(boundaries) - vouched)
         if before == after:
-            raise ValidationError({"boundaries": f"{node.name} is stated to enforce {_listed(before)} already."})
+            told = sorted(vouched.intersection(boundaries))
+            why = f"needs no statement for {_listed(told)}" if told else f"is stated to enforce {_listed(before)} already"
+            raise ValidationError({"boundaries": f"{node.name} {why}."})
         node.labels = labels_stated(node.labels, frozenset(after))
         node.save(update_fields=["labels"])
         changed = {"boundaries": before}, {"boundaries": after}

@@ -87,7 +87,10 @@ def test_the_api_states_what_an_operator_vouches_for_and_leaves_what_slurm_found
     told = client.put(address, {"boundaries": ["mig"], "reason": "read back"}, content_type="application/json")
     none = client.put(address, {"boundaries": [], "reason": "not so"}, content_type="application/json")
 
+    known = client.put(address, {"boundaries": ["cores"], "reason": "seen"}, content_type="application/json")
+
     assert told.json()["boundaries"] == {"cores": "slurm", "mig": "operator"}
+    assert (known.status_code, "n1 needs no statement for cores." in known.content.decode()) == (422, True)
     assert none.json()["boundaries"] == {"cores": "slurm"}
     assert Node.objects.get().labels == {"boundary/cores": "true", "rack": "r1"}
     assert client.get(f"/api/v1/nodes/{local.public_id}").json()["boundaries"] == {"cores": "slurm"}
