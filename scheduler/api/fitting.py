@@ -9,7 +9,8 @@ from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of
-from scheduler.api.jobs import SUBMISSION, DeferralOut
+from scheduler.api.job_told import DeferralOut
+from scheduler.api.jobs import SUBMISSION
 from scheduler.api.lists import answered
 from scheduler.api.why import ReasonOut
 from scheduler.presenters.fitting import fit_facts

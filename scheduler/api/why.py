@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gpufleet.core.times import now
 from gpufleet.web import access_of
-from scheduler.api.jobs import NowOut, now_told
+from scheduler.api.job_told import NowOut, now_told
 from scheduler.api.lists import answered
 from scheduler.models import Outlook, Prediction
 from scheduler.presenters.blocking import Blocker, blockers_now
