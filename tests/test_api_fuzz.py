@@ -86,7 +86,7 @@ UNSAID = [
         "replicas|role|follow",
         "The range and the roles are those of the job, a metric is stated to be followed, and one of both is asked for.",
     ),
-    Unsaid("load_expected", "cluster|pool", "Which clusters and pools there are, and a pool is one of a cluster."),
+    Unsaid("load_expected", "cluster|pool|quota", "Which clusters, pools and quota nodes there are, and a pool is one of a cluster."),
     Unsaid("job_replacement_begin|job_replacement_look", "role", "Which roles of the job have a range."),
     Unsaid(
         "power_cap_.*",
