@@ -167,12 +167,27 @@ def room_for(board: Board, instances: Layout, name: str) -> tuple[int, ...]:
     return tuple([start for start in board.known(name).starts if valid_layout(board, (*instances, Instance(start, name)))])
 
 
-def fitting_profiles(role: Role, board: Board) -> list[tuple[str, int]]:
+def fitting_profiles(role: Role, board: Board) -> tuple[tuple[str, int], ...]:
     """(profile, charge) of the instances that serve a role on a board, the smallest first."""
+    return _serving(role.mig, role.memory_mib, board)
+
+
+@cache
+def _serving(mig: str | None, memory_mib: int | None, board: Board) -> tuple[tuple[str, int], ...]:
     found = []
     for profile in board.profiles:
-        named = role.mig is not None and profile.name == role.mig
-        roomy = role.memory_mib is not None and profile.usable_mib >= role.memory_mib and not profile.media
+        named = mig is not None and profile.name == mig
+        roomy = memory_mib is not None and profile.usable_mib >= memory_mib and not profile.media
         if named or roomy:
             found.append((board.charge_milli(profile), profile.compute, profile.name))
-    return [(name, charge) for charge, _, name in sorted(found)]
+    return tuple([(name, charge) for charge, _, name in sorted(found)])
+
+
+@cache
+def most_beside(board: Board, taken: Layout, profiles: tuple[tuple[str, int], ...]) -> int:
+    """A bound: how many instances of these profiles there is room for beside those that stay."""
+    known, stay = [board.known(name) for name, _ in profiles], [board.known(one.profile) for one in taken]
+    memory = board.memory_slices - sum([one.memory for one in stay])
+    compute = board.compute_slices - sum([one.compute for one in stay])
+    starts = sum([len(room_for(board, taken, name)) for name, _ in profiles])
+    return min(starts, memory // min(one.memory for one in known), compute // min(one.compute for one in known))

@@ -9,9 +9,10 @@ from ..model.mig import Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
 from ..state.cluster import Cluster
 from ..state.fleet import Part, Seat, Split, View, bits_of
-from ..state.grid import ascending, bits_of_large, flags_of
+from ..state.grid import Eligible, ascending, bits_of_large, flags_of
 from ..state.work import Work
 from .gradient import ask_of
+from .slots import Slots, slots_of
 
 Option = tuple[tuple[int, ...], Part]  # a part of one GPU, with its rank
 Offer = tuple[tuple[int, ...], int, tuple[Part, ...]]  # its rank, which ends in the node; the node; and the parts
@@ -29,6 +30,11 @@ class Parts:
         self.trust = work.trust(cluster.settings.sharing_trust)
         self.budget = dict(budget)  # GPUs that may be split anew, by pool
         self.new_splits: list[tuple[int, int]] = []
+        self._anew = frozenset([pool for pool, left in self.budget.items() if left > 0])
+
+    def slots(self, role: Role, eligible: Eligible) -> Slots:
+        """A bound by node: for how many workers of a role there is room."""
+        return slots_of(self.view).parts(role, self.mode, eligible, self._anew)
 
     def mark(self) -> tuple[int, dict[str, int], int]:
         return self.fleet.mark(), dict(self.budget), len(self.new_splits)

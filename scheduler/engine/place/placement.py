@@ -124,8 +124,9 @@ class Placer:
             eligible = self.eligible(place)
             everyone |= eligible.array
             if role.parted:
-                continue
-            slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
+                slots = self.parts.slots(role, eligible).array
+            else:
+                slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
             good &= level.sums(slots) >= len(ranks)
         candidates = np.flatnonzero(good)
         if not len(candidates):
@@ -155,11 +156,12 @@ class Placer:
         return None if placing.required is not None else self._fill(place, role, ranks, low, high, placing.tp_group)
 
     def _fill(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int, tp_group: int) -> list[Seat] | None:
-        bits = self.eligible(place).bits & ~self.banned
+        eligible = self.eligible(place)
+        bits = eligible.bits & ~self.banned
         if low or high < self.grid.size:
             bits &= span_bits(low, high)
         if role.parted:
-            return self.parts.fill(place, role, ranks, bits)
+            return self.parts.fill(place, role, ranks, bits) if self.could_fill(place, len(ranks), low, high) else None
         if 0 < role.gpus < tp_group:
             return Groups(self.cluster, self.work, self.view, bits, place).fill(ranks, (low, high), tp_group)
         chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
@@ -169,6 +171,11 @@ class Placer:
             chosen.sort()
         cpus, memory, milli = role.cpu_milli, role.host_memory_mib, role.gpus * 1000
         return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
+
+    def could_fill(self, place: int, count: int, low: int, high: int) -> bool:
+        """A bound for a role that takes parts of GPUs."""
+        room = self.parts.slots(self.kind.roles[place], self.eligible(place))
+        return (room.total if low == 0 and high == self.grid.size else int(room.array[low:high].sum())) >= count
 
     def _choose(self, role: Role, count: int, bits: int, group: int) -> list[tuple[int, int]] | None:
         """(node, GPUs) for so many workers, each on the tightest node that suffices; the places are taken. Groups of GPUs lie on one island each."""

@@ -2,9 +2,13 @@
 
 from functools import reduce
 from operator import or_
+from weakref import proxy
 
+import numpy as np
+
+from ..model.mig import board_of, fitting_profiles, most_beside
 from ..model.values import Role
-from ..state.fleet import View
+from ..state.fleet import View, bits_of
 from ..state.form import Form
 from ..state.grid import Eligible, Grid, Ints, ints
 
@@ -21,6 +25,13 @@ class Slots:
         self.sums: dict[int, Ints] = {}  # by level
 
 
+def slots_of(view: View) -> "SlotCounts":
+    if view.slot_counts is None:
+        # Else a view that nobody has any more would stay, with its nodes, until the garbage collector comes by.
+        view.slot_counts = SlotCounts(view.grid, proxy(view))
+    return view.slot_counts
+
+
 class SlotCounts:
     """Slots per node and per domain in one view. What is known by node is kept up to date, the rest forgotten when the view has changed."""
 
@@ -29,6 +40,7 @@ class SlotCounts:
         self.view = view
         self._read = len(view.notes)
         self._slots: dict[tuple[int, int, int, Eligible], Slots] = {}
+        self._parts: dict[tuple[object, ...], Slots] = {}
         self._nodes: dict[tuple[str, int, int | None], int] = {}
         self._useless: dict[tuple[int, int], int] = {}
         self._fits: dict[tuple[int, int, bool], bool] = {}
@@ -99,6 +111,40 @@ class SlotCounts:
                     known.sums.clear()
             known.read = noted
         return known
+
+    def parts(self, role: Role, mode: str, eligible: Eligible, anew: frozenset[str]) -> Slots:
+        """A bound: for how many workers with parts of GPUs each node has room, if GPUs of some pools may be split anew."""
+        key = (mode, role.mig, role.memory_mib, role.share_milli, role.devices, role.cpu_milli, role.host_memory_mib, eligible, anew)
+        known, noted = self._parts.get(key), len(self.view.notes)
+        if known is None:
+            known = self._parts[key] = Slots(np.zeros(self.grid.size, dtype=np.int64), -1)
+        if known.read < noted:
+            for node in self.view.changed_since(known.read):
+                if eligible.flags[node]:
+                    known.array[node] = self._parts_on(node, role, mode, anew)
+            known.total, known.read = int(known.array.sum()), noted
+        return known
+
+    def _parts_on(self, node: int, role: Role, mode: str, anew: frozenset[str]) -> int:
+        view, host = self.view, self.view.room_on(node, 0, role.cpu_milli, role.host_memory_mib)
+        if mode == "mig":
+            return min(host, self._instances_on(node, role, may_split=self.grid.pool_of[node] in anew) // role.devices)
+        if (share := role.share_milli) is None:
+            return host  # so much memory is another part of each GPU
+        return min(host, (int((np.maximum(view.left[node], 0) // share).sum()) + view.count[node] * (1000 // share)) // role.devices)
+
+    def _instances_on(self, node: int, role: Role, *, may_split: bool) -> int:
+        view, board = self.view, board_of(self.grid.nodes[node].gpu_type)
+        profiles = fitting_profiles(role, board) if board is not None else ()
+        if board is None or not profiles:
+            return 0
+        names, room = {name for name, _ in profiles}, view.count[node] * most_beside(board, (), profiles) if may_split else 0
+        for gpu in bits_of(self.grid.usable[node]):
+            split = view.splits.get((node, gpu))
+            if split is not None and split.mode == "mig":
+                spare = sum([one.profile in names and one not in split.taken for one in split.instances])
+                room += max(spare, most_beside(board, split.taken, profiles)) if may_split else spare
+        return room
 
     def useless(self, form: Form, place: int, quota_type: int) -> int:
         """Idle GPUs of a type that jobs of one form can't use, as this role of them decides."""

@@ -2,11 +2,10 @@
 
 from functools import cached_property
 from typing import Any
-from weakref import proxy
 
 from ..ahead.reservations import Book
 from ..model.values import Scenario
-from ..place.slots import SlotCounts
+from ..place.slots import SlotCounts, slots_of
 from ..place.unbroken import Blocks
 from ..rules.claims import charge_claims
 from ..rules.held_gates import HeldShares
@@ -77,10 +76,7 @@ class Cycle:
             state.standing.rest(changed)
 
     def slots(self, view: View) -> SlotCounts:
-        if view.slot_counts is None:
-            # Else a view that nobody has any more would stay, with its nodes, until the garbage collector comes by.
-            view.slot_counts = SlotCounts(self.grid, proxy(view))
-        return view.slot_counts
+        return slots_of(view)
 
     @property
     def standing(self) -> Standing:

@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from scheduler.benchmarks import cases
 from scheduler.engine.cycle import RUNS, settled
-from scheduler.engine.model.values import Preemptible
+from scheduler.engine.model.values import Preemptible, Role
 from scheduler.engine.passes import consolidate
+from scheduler.engine.place.placement import Placer
+from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.rules.order import QueueOrder
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
 from scheduler.engine.search.evicting import Target, hopeful_domains, targets
 from scheduler.engine.search.units import Unit
 from scheduler.engine.search.victims import Found, Rights, category, search
+from scheduler.engine.state.fleet import View
+from scheduler.engine.state.grid import Eligible
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.standing import Lowest, Standing
 from scheduler.engine.state.work import Work
@@ -162,3 +166,33 @@ def test_nobody_is_moved_where_a_bound_saw_no_room(monkeypatch: pytest.MonkeyPat
     World(replace(scenario, settings=replace(scenario.settings, forecast="none"))).run()
     assert True in seen
     assert False in seen
+
+
+@settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10**6), st.integers(0, 8), st.sampled_from([0, 1, 100]))
+def test_a_node_has_parts_of_gpus_for_no_more_workers_than_its_bound_says(seed: int, passes: int, may_be_split: int):
+    cycle = after_some_passes(seed, passes)
+    budget = dict.fromkeys(cycle.grid.pool_of, may_be_split)
+    asking = [(work, place, role) for work in cycle.waiting for place, role in enumerate(work.kind.roles) if role.parted]
+    for work, place, role in asking:
+        for view in cycle.fleet.views():
+            for quota_type in work.form.types:
+                before = cycle.fleet.mark()
+                placer = Placer(cycle.cluster, work, quota_type, view, budget=budget)
+                placer.suspect = True
+                eligible = placer.eligible(place)
+                bound = placer.parts.slots(role, eligible).array.tolist()
+                found = dict.fromkeys(range(cycle.grid.size), 0)
+                while (seats := placer.parts.fill(place, role, [0], eligible.bits)) is not None:
+                    found[seats[0].node] += 1
+                    assert placer.parts.slots(role, eligible).array.tolist() == of_parts(cycle, view, placer, role, eligible)
+                cycle.fleet.undo(before)
+
+                assert all(found[node] <= bound[node] for node in found), (work.job.name, found, bound)
+                assert placer.parts.slots(role, eligible).array.tolist() == bound
+
+
+def of_parts(cycle: Cycle, view: View, placer: Placer, role: Role, eligible: Eligible) -> list[int]:
+    """The same, from nothing that was known before."""
+    anew = frozenset(pool for pool, left in placer.parts.budget.items() if left > 0) | placer.parts._anew
+    return SlotCounts(cycle.grid, view).parts(role, placer.parts.mode, eligible, anew).array.tolist()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.engine.place.parts import Parts
 from scheduler.scenarios.faults import ScenarioError
 from scheduler.scenarios.reading import parse
 from scheduler.scenarios.spelling import spelt
@@ -187,3 +188,23 @@ def test_a_sick_gpu_is_not_made_whole_for_anybody() -> None:
 
     assert placed(plan, "mine") == ["n1"]
     assert [one["node"] for one in splits(plan)] == ["n1"]
+
+
+def test_nodes_without_room_for_an_instance_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang of instances is refused by counts, as one of whole GPUs is."""
+    nodes = [board(f"n{number:02}", FULL, FULL) for number in range(16)]
+    there = [
+        tenant(f"{one['name']}-{gpu}-{start}", "b", one["name"], gpu, "3g.40gb", start, preemptible=False)
+        for one in nodes
+        for gpu in (0, 1)
+        for start in (0, 4)
+    ]
+    gang = asking("gang", "b", "3g.40gb") | {"roles": [{"name": "worker", "min": 3, "mig": "3g.40gb"}]}
+    asked: list[int] = []
+    offer = Parts.offer
+    monkeypatch.setattr(Parts, "offer", lambda parts, node, role: asked.append(node) or offer(parts, node, role))
+
+    plan = plan_of(scene(nodes, [quota("a", 0), quota("b", 64)], [*there, gang]))
+
+    assert actions(plan) == {}
+    assert set(asked) <= {0, 1}  # whether an empty fleet could serve it
