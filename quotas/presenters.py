@@ -1,10 +1,15 @@
 """What pages show: the tree with sums over subtrees and one cell per GPU type, and audit entries as lines."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+from gpufleet.core.lengths import length_written
 from gpufleet.core.models import AuditEntry
+from gpufleet.core.money import exact_money
 from gpufleet.core.templatetags.shell import duration
 from quotas.drafts import NodeState, Tree
 from quotas.models import NodeKind, QuotaNode, QuotaShare
@@ -12,6 +17,7 @@ from quotas.rules import POLICY, Rule, said
 from quotas.selectors.changes import Line
 
 Held = Mapping[int, Mapping[str, int]]
+INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d([.]\d+)?)?(Z|[+-]\d\d:\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +99,40 @@ def tree_rows(nodes: list[QuotaNode], gpu_types: list[str], sums: Mapping[str, M
 
 
 def changes_of(entry: AuditEntry) -> list[dict[str, Any]]:
-    """One line per field that differs. Amounts are in GPUs, as everywhere else on the pages."""
+    """One line per field that differs, each value in the unit in which the other pages write it."""
     before, after = entry.before or {}, entry.after or {}
-    keys = dict.fromkeys([*before, *after])
-    return [{"field": key.removesuffix("_milli"), "before": _in_gpus(key, before.get(key)), "after": _in_gpus(key, after.get(key))} for key in keys]
+    return [_change(key, before.get(key), after.get(key)) for key in dict.fromkeys([*before, *after])]
 
 
-def _in_gpus(key: str, value: Any) -> Any:
-    return said(value) if key.endswith("_milli") and isinstance(value, int) else value
+def _length(millis: int) -> str:
+    seconds, rest = divmod(millis, 1000)
+    return f"{millis} ms" if rest else length_written(seconds)
+
+
+# What the end of a field's name says of whole numbers in it: amounts of GPUs, money, and lengths of time. Nothing is rounded.
+WRITTEN: dict[str, Callable[[int], str]] = {
+    "_milli": said,
+    "_micros": exact_money,
+    "_nanos": lambda nanos: exact_money(Decimal(nanos).scaleb(-3)),
+    "_ms": _length,
+    "_s": length_written,
+}
+
+
+def _change(key: str, before: Any, after: Any) -> dict[str, Any]:
+    unit = next((unit for unit in WRITTEN if key.endswith(unit)), None)
+    written = WRITTEN[unit] if unit is not None and all(value is None or type(value) is int for value in (before, after)) else None
+    if unit is None or written is None:
+        return {"field": key, "before": _moment_in_words(before), "after": _moment_in_words(after)}
+    before, after = (None if value is None else written(value) for value in (before, after))
+    return {"field": key.removesuffix(unit), "before": before, "after": after}
+
+
+def _moment_in_words(value: Any) -> Any:
+    """An instant as the list writes its own: entries keep them as programs write them."""
+    if not isinstance(value, str) or not INSTANT.fullmatch(value):
+        return value
+    return f"{datetime.fromisoformat(value).astimezone(UTC).replace(tzinfo=None).isoformat(' ')} UTC"
 
 
 def _summary(entry: AuditEntry) -> str:

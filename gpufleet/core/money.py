@@ -17,3 +17,10 @@ def cost_micros(*, gpu_milli: int, millis: int, micros_per_gpu_hour: int) -> int
 def written_money(micros: int) -> str:
     """As messages write it: `EUR 1,234.56`."""
     return f"{settings.CURRENCY} {Decimal(micros) / 1_000_000:,.2f}"
+
+
+def exact_money(micros: int | Decimal) -> str:
+    """As the audit log writes it, with all that there is behind the cents: `EUR 0.240125`."""
+    exact = Decimal(micros).scaleb(-6).normalize()
+    cents = exact.quantize(Decimal("0.01"))
+    return f"{settings.CURRENCY} {cents if cents == exact else exact:,f}"

@@ -16,11 +16,12 @@ from gpufleet.core.audit import SYSTEM, Actor, audit_record
 from gpufleet.core.faults import Conflict, Stale
 from gpufleet.core.ids import public_id
 from gpufleet.core.live.feed import feed_publish
+from gpufleet.core.money import exact_money
 from gpufleet.core.zones import zone_fault
 from quotas.chargeback.pricing import PriceBook
 from quotas.models import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerClock, QuotaNode
 from quotas.permissions import Access, Can, nodes_visible
-from quotas.rules import Faults, note
+from quotas.rules import Faults, note, said
 from quotas.selectors.budgets import Standing, day_of, day_start, may_budget, must_budget, period_at, standings, used_between
 from quotas.selectors.rates import price_book
 from quotas.services.ledger import LATE
@@ -170,7 +171,7 @@ def budget_count(*, key: int, now: datetime, rates: PriceBook | None = None) -> 
         budget.untold = what or (budget.untold if _holds(budget.untold, standing.state) else "")
         budget.save(update_fields=["period_start", "counted_to", "warned_at", "stopped_at", "excepted", "untold"])
         if what:
-            facts = {"used": standing.used, "amount": budget.amount, "percent": standing.percent}
+            facts = {"used": _written(standing.used, budget.unit), "amount": _written(budget.amount, budget.unit), "percent": standing.percent}
             _record(SYSTEM, f"budget.{what}", budget, after=facts)
             _tell(budget)
     return Turned(standing, budget.untold) if budget.untold else None
@@ -243,7 +244,12 @@ def _holds(untold: str, state: str) -> bool:
 def budget_facts(budget: Budget) -> dict[str, Any]:
     facts = {name: getattr(budget, name) for name in FIELDS}
     moments = {name: value.isoformat() if value is not None else None for name, value in facts.items() if name in ("starts_at", "ends_at")}
-    return facts | moments | {"quota": budget.quota.path}
+    return facts | moments | {"amount": _written(budget.amount, budget.unit), "quota": budget.quota.path}
+
+
+def _written(amount: int, unit: str) -> str:
+    """With its unit, which an entry about a change of the amount alone doesn't hold."""
+    return exact_money(amount) if unit == BudgetUnit.MONEY else f"{said(amount)} GPU-hours"
 
 
 def _take(budget: Budget, given: Mapping[str, Any], faults: Faults) -> None:

@@ -8,6 +8,7 @@ from gpufleet.core.audit import SYSTEM, audit_record
 from gpufleet.core.models import AuditEntry
 from quotas.models import QuotaNode, Role
 from quotas.permissions import access_for_user
+from quotas.presenters import changes_of
 from quotas.selectors.audit import audit_list
 from quotas.services.nodes import node_move, node_update, node_values
 from quotas.services.roles import role_grant
@@ -93,3 +94,31 @@ def test_over_the_api_it_is_the_same(personas: Personas, changed: AuditEntry):
     found = client.get("/api/v1/audit", {"subtree": "acme/science"}).json()["items"]
 
     assert changed.pk in [row["id"] for row in found]
+
+
+@pytest.mark.parametrize(
+    ("field", "kept", "told"),
+    [
+        ("gpus_milli", 16_500, ("gpus", "16.5")),
+        ("price_micros", 240_000, ("price", "USD 0.24")),
+        ("price_micros", 1_240_001, ("price", "USD 1.240001")),
+        ("effective_nanos", 525_152_261_661_307, ("effective", "USD 525,152.261661307")),
+        ("notice_s", 600, ("notice", "10m")),
+        ("notice_s", 90_061, ("notice", "90061s")),
+        ("duration_ms", 90_000, ("duration", "90s")),
+        ("duration_ms", 90_001, ("duration", "90001 ms")),
+        ("starts_at", "2026-11-30T08:00:00+01:00", ("starts_at", "2026-11-30 07:00:00 UTC")),
+        ("starts_at", "2026-11-30T08:00:00.250000+01:00", ("starts_at", "2026-11-30 07:00:00.250000 UTC")),
+        ("notice_s", None, ("notice", None)),
+        ("limits", {"gpus_milli": 8000}, ("limits", {"gpus_milli": 8000})),
+        ("window_s", "as before", ("window_s", "as before")),
+        ("name", "2026-11-30T08", ("name", "2026-11-30T08")),
+    ],
+)
+def test_what_changed_is_told_in_the_units_of_the_pages(settings, field: str, kept: object, told: tuple[str, object]):
+    settings.CURRENCY = "USD"
+    entry = AuditEntry(after={field: kept})
+
+    (change,) = changes_of(entry)
+
+    assert (change["field"], change["after"]) == told

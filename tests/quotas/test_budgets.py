@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from dashboards.models import ActivityEntry
-from gpufleet.core.models import User
+from gpufleet.core.models import AuditEntry, User
 from quotas.budgets import burn_chart, burn_range, burn_ranges
 from quotas.models import Budget, BudgetDay
 from quotas.permissions import access_for_user
@@ -148,6 +148,18 @@ def test_what_brings_it_to_its_stop_is_acted_on_at_once(way: str) -> None:
 
     assert Notice.objects.filter(user=lead, kind="budget", title__startswith="Budget used up").count() == 1
     assert [job.state for job in Job.objects.all()] == [JobState.CHECKPOINTING]
+
+
+def test_the_audit_log_has_its_amounts_with_their_unit() -> None:
+    fleet, found = busy(0.5)
+    admin = builders.person("admin")
+    builders.role(admin, "quota_admin", found.quota.parent)
+    budget_change(access=access_for_user(admin), budget=found, given={"amount": 1001}, now=fleet.now)
+
+    told = {entry.action: entry.after for entry in AuditEntry.objects.filter(object_kind="budget")}
+    assert told["budget.change"] == {"amount": "1.001 GPU-hours"}
+    assert told["budget.stopped"]["amount"] == "1.001 GPU-hours"
+    assert told["budget.stopped"]["used"].endswith(" GPU-hours")
 
 
 def test_who_changes_a_budget_is_not_told_what_it_brings_about() -> None:
