@@ -38,3 +38,40 @@ def test_what_no_page_may_do_is_seen(live_console, browser):
     assert "Content Security Policy" in told
     assert "third party: http://localhost:9/" in told
     assert "404 for" in told
+
+
+PALE = '<span style="color:#ccc;background:#fff">pale</span>'
+PAGE = """<!doctype html><html lang="en"><head><title>A list</title></head><body style="background:#fff"><header>{head}</header>
+<main><h1>A list</h1><table>{rows}</table><p style="height:3000px">below</p></main></body></html>"""
+
+
+def list_of(rows: int, *, pale: int = 0, head: str = "gpufleet") -> str:
+    return PAGE.format(head=head, rows="".join(f"<tr><td>{PALE if row == pale else f'row {row}'}</td></tr>" for row in range(1, rows + 1)))
+
+
+def test_axe_sees_the_first_rows_and_leaves_the_page_as_it_was(live_console, browser):
+    page = (visitor := live_console.visit(browser)).page
+    told = {}
+    for pale in (12, 13):
+        page.set_content(list_of(30, pale=pale))
+        page.evaluate("scrollTo(0, 700)")
+        told[pale] = [line.split(": ", 1)[1].split(" ")[0] for line in visitor.axe()]
+        assert page.locator("td").all_inner_texts() == ["pale" if row == pale else f"row {row}" for row in range(1, 31)]
+        assert page.evaluate("scrollY") == 700
+
+    assert told == {12: ["color-contrast"], 13: []}
+
+
+def test_axe_passes_over_a_shell_that_it_has_seen_to_the_letter(live_console, browser):
+    visitor = live_console.visit(browser)
+    visitor.page.set_content(list_of(1, head="seen before"))
+    assert visitor.axe() == []
+    for head, faults in (("seen before", 0), (PALE, 1), (PALE, 1)):
+        visitor.page.set_content(list_of(2, head=head))
+        assert len(visitor.axe()) == faults, head
+        # On another screen and in other colours it is another one.
+        visitor.page.set_content(list_of(2, head=f"{head}<style>@media (max-width: 500px) {{ header {{ color: #eee }} }}</style>"))
+        visitor.axe()
+        visitor.see(theme="light", size={"width": 400, "height": 800})
+        assert visitor.axe() != []
+        visitor.see(theme="light", size={"width": 1280, "height": 720})
