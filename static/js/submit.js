@@ -7,6 +7,7 @@
   const TYPING_MS = 250;
   const SAVE_MS = 2500;
   const SLOW_MS = 400;
+  const PRESSED_MS = 3000;
   const csrf = document.querySelector('meta[name="csrf-token"]').content;
   const yaml = document.getElementById("yaml");
   const fit = document.getElementById("fit");
@@ -21,6 +22,8 @@
   let saver = 0;
   let changed = false;
   let saving = null;
+  let pressed = Promise.resolve();
+  let letGo = () => {};
 
   const field = (path) => [...form.elements].find((one) => one.name === path && one.closest("[data-path]"));
   const from = (side) => { form.elements._from.value = side; };
@@ -163,6 +166,7 @@
       });
       if (!answer.ok) throw new Error(String(answer.status));
       const told = await answer.json();
+      await pressed;
       if (mine === asking) take(told, side);
     } catch (fault) {
       if (fault.name === "AbortError") return;
@@ -267,6 +271,15 @@
     for (const line of list.querySelectorAll("[data-preset]")) line.textContent = told.presets?.[line.dataset.preset] ?? "";
   }
   lookAtPresets(document.querySelector("[data-presets]"), 20);
+
+  // What moves away between press and release is not clicked: an answer that comes meanwhile waits, above the button that submits.
+  document.addEventListener("pointerdown", () => {
+    pressed = new Promise((done) => {
+      letGo = done;
+      setTimeout(done, PRESSED_MS);
+    });
+  }, true);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(letGo), true);
 
   document.addEventListener("visibilitychange", () => document.hidden && save());
   if (begun) {

@@ -17,7 +17,7 @@ from quotas.permissions import access_for_user
 from scheduler.models import Cluster, Job, JobDraft, JobState, Schedule
 from scheduler.services.jobs.templates import template_save
 from tests import builders
-from tests.browser.harness import LiveConsole, Visitor
+from tests.browser.harness import TWO_FRAMES, LiveConsole, Visitor, wait_for
 
 pytestmark = pytest.mark.browser
 PASSWORD = "correct horse battery"
@@ -64,12 +64,39 @@ def test_a_preset_is_submitted_in_two_clicks_within_ten_seconds(visit):
     began = time.monotonic()
 
     page.get_by_role("link", name="Notebook").click()
+    expect(page.locator("h1")).to_have_text("Submit by Notebook")  # the page before has such a button, too
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.locator("h1")).to_have_text("notebook")
 
     assert time.monotonic() - began < 10
     made = Job.objects.get()
     assert (made.name, made.job_class, made.state, made.quota.path) == ("notebook", "interactive", JobState.QUEUED, "acme/research/nlp")
+    assert visitor.watch.faults == []
+
+
+@pytest.mark.parametrize("pressed", ["Submit", "Submit by Notebook"])
+def test_an_answer_that_comes_while_the_pointer_is_pressed_moves_nothing_under_it(visit, pressed):
+    """It is longer than what it replaces, above the button: what moves away between press and release is not clicked."""
+    visitor = visit("/jobs/new/")
+    page = visitor.page
+    held: list[Any] = []
+    page.route("**/jobs/new/look", lambda route: held.append(route))
+    page.get_by_role("link", name="Notebook").click()
+    button = page.get_by_role("button", name="Submit", exact=True)
+    expect(button).to_be_focused()
+    wait_for(page, lambda: held)
+    (button if pressed == "Submit" else page.get_by_role("heading", name=pressed)).hover()
+    page.mouse.down()
+    with page.expect_response("**/jobs/new/look") as answer:
+        held[0].continue_()
+    answer.value.finished()
+    page.evaluate(TWO_FRAMES)
+    page.mouse.up()
+
+    if pressed == "Submit":
+        expect(page.locator("h1")).to_have_text("notebook")
+    else:
+        expect(verdict(page)).to_have_text("Starts now")
     assert visitor.watch.faults == []
 
 
