@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from channels.layers import channel_layers
 from django.core.cache import cache
-from django.db import connection
+from django.db import connection, transaction
 from hypothesis import HealthCheck, settings
+from pytest_django import DjangoDbBlocker
 
 from gpufleet.collector import collect_seldom
 
@@ -102,6 +103,15 @@ def django_db_keepdb(request: pytest.FixtureRequest, django_db_modify_db_setting
         prepared.file(Path(connection.settings_dict["TEST"]["NAME"]))
         return True
     return bool(request.config.getvalue("reuse_db"))
+
+
+@pytest.fixture(scope="module")
+def founded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """A transaction around all tests of a module: what its fixtures make of that scope is made once, and each test undoes only what it does itself.
+    Tests that commit can't be in such a module."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
 
 
 def _file(item: pytest.Item) -> str:

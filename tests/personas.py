@@ -9,6 +9,7 @@
     acme/product/search     nobody
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -17,7 +18,7 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.test import Client
 
-from gpufleet.core.ids import public_id
+from gpufleet.core.ids import public_ids
 from gpufleet.core.models import User
 from gpufleet.core.sessions import SessionStore
 from gpufleet.core.times import now
@@ -40,25 +41,38 @@ PASSWORD = "correct horse battery"
 
 def grow(*paths: str) -> dict[str, QuotaNode]:
     """Quota nodes by path; what lies above each is made too."""
+    above = [path.split("/") for path in paths]
+    wanted = dict.fromkeys("/".join(steps[:end]) for steps in above for end in range(1, len(steps) + 1))
+    names = dict(zip(wanted, public_ids("q", len(wanted)), strict=True))
     nodes: dict[str, QuotaNode] = {}
-    for path in paths:
-        parent: QuotaNode | None = None
-        steps = path.split("/")
-        for depth in range(len(steps)):
-            here = "/".join(steps[: depth + 1])
-            nodes[here] = nodes.get(here) or QuotaNode.objects.create(
-                public_id=public_id("q"), parent=parent, name=steps[depth], path=here, depth=depth, kind=KINDS[min(depth, 3)]
+    for depth in range(max(map(len, above))):  # level by level: what lies below needs the keys of what lies above
+        level = [path for path in wanted if path.count("/") == depth]
+        rows = [
+            QuotaNode(
+                public_id=names[path],
+                parent=nodes.get(path.rpartition("/")[0]),
+                name=path.rpartition("/")[2],
+                path=path,
+                depth=depth,
+                kind=KINDS[min(depth, 3)],
             )
-            parent = nodes[here]
-    return nodes
+            for path in level
+        ]
+        nodes |= dict(zip(level, QuotaNode.objects.bulk_create(rows), strict=True))
+    return {path: nodes[path] for path in wanted}
 
 
 def person(username: str, *, role: str | None = None, node: QuotaNode | None = None, superuser: bool = False) -> User:
     # The hasher is slow on purpose; tests that sign in with a password set one themselves.
-    user = User.objects.create(username=username, display_name=username.replace("_", " ").title(), is_superuser=superuser)
+    user = _unsaved(username, superuser=superuser)
+    user.save()
     if role and node:
         RoleBinding.objects.create(user=user, role=role, node=node)
     return user
+
+
+def _unsaved(username: str, *, superuser: bool) -> User:
+    return User(username=username, display_name=username.replace("_", " ").title(), is_superuser=superuser)
 
 
 def let_in(browser: Client, user: User) -> None:
@@ -90,6 +104,15 @@ class Personas:
             self._clients[name] = browser
         return self._clients[name]
 
+    def afresh(self) -> "Personas":
+        """The same people for another test, who are still signed in where they were: what was learned or changed of them since is forgotten."""
+        nodes, users = deepcopy((self.nodes, self.users))
+        again = Personas(nodes, users)
+        for name, browser in self._clients.items():
+            again._clients[name] = Client()
+            again._clients[name].cookies = deepcopy(browser.cookies)
+        return again
+
     def access(self, name: str) -> Access:
         return access_for_user(self.users[name])
 
@@ -110,9 +133,16 @@ class Personas:
 
 @pytest.fixture
 def personas(db: None) -> Personas:
+    return settled()
 
+
+def settled() -> Personas:
+    """Everybody in place, in few statements: every third test asks for it."""
     nodes = grow("acme/research/nlp", "acme/research/vision", "acme/product/search")
-    users = {name: person(name, role=role, node=nodes[path]) for name, (role, path) in PLACES.items()}
-    users["stranger"] = person("stranger")
-    users["superuser"] = person("superuser", superuser=True)
+    names = [*PLACES, "stranger", "superuser"]
+    people = [_unsaved(name, superuser=name == "superuser") for name in names]
+    for user, number in zip(people, public_ids("u", len(people)), strict=True):
+        user.public_id = number
+    users = dict(zip(names, User.objects.bulk_create(people), strict=True))
+    RoleBinding.objects.bulk_create(RoleBinding(user=users[name], role=role, node=nodes[path]) for name, (role, path) in PLACES.items())
     return Personas(nodes, users)

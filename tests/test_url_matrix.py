@@ -10,8 +10,6 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.core.cache import cache
 from django.db import transaction
 from django.http import HttpResponse
@@ -19,13 +17,11 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from gpufleet.api import api
-from gpufleet.asgi import application
 from gpufleet.core.live.topics import _topics, topic_register
 from gpufleet.core.models import AuditEntry
 from quotas.permissions import Can
-from tests.personas import PEOPLE, Personas
-from tests.sockets import Socket
-from tests.url_expectations import EXPECTED, FIELDS, FLEET, NOT_THERE, SOCKETS, TOKEN_SCOPES, Expect, World
+from tests.personas import PEOPLE, Personas, settled
+from tests.url_expectations import EXPECTED, FIELDS, FLEET, NOT_THERE, TOKEN_SCOPES, Expect, World
 from tests.url_expectations import team as TEAM
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
@@ -79,10 +75,18 @@ def _undone() -> Iterator[None]:
         transaction.set_rollback(True)
 
 
+@pytest.fixture(scope="module")
+def everybody(founded: None) -> Personas:
+    people = settled()
+    for name in PEOPLE:
+        people.client(name)
+    return people
+
+
 @pytest.fixture
-def world(personas: Personas) -> Iterator[World]:
+def world(everybody: Personas, db: None) -> Iterator[World]:
     topic_register("test-topic", Can.SEE, lambda ids: [], lambda viewer, query: {"rows": []})
-    yield World(personas)
+    yield World(everybody.afresh())
     _topics.pop("test-topic", None)
 
 
@@ -218,31 +222,6 @@ def test_without_the_csrf_token_no_write_gets_in(world: World):
             _address(expect, world), expect.data(world)
             with _undone():
                 assert _ask(browser, expect, world).status_code == 403, str(expect)
-
-
-@pytest.mark.django_db(transaction=True)
-async def test_who_keeps_a_websocket(personas: Personas):
-    topic_register("test-topic", Can.SEE, lambda ids: [], lambda viewer, query: {"rows": []})
-    cookies = {name: await sync_to_async(personas.client)(name) for name in PEOPLE}
-    found = {}
-    for route in SOCKETS:
-        for name in PEOPLE:
-            session = cookies[name].cookies.get(settings.SESSION_COOKIE_NAME)
-            headers = [(b"host", b"localhost"), (b"origin", b"http://localhost")]
-            headers += [(b"cookie", f"{settings.SESSION_COOKIE_NAME}={session.value}".encode())] if session else []
-            socket = Socket(application, f"/{route}", headers=headers)
-            assert (await socket.connect())[0]
-            await socket.send_json_to({"subscribe": "test-topic", "since": 0})
-            answer = await socket.receive_output()
-            found[route, name] = answer.get("code", "in")
-            await socket.disconnect()
-    _topics.pop("test-topic", None)
-
-    assert found == {(route, name): _socket_wanted(who, name) for route, who in SOCKETS.items() for name in PEOPLE}
-
-
-def _socket_wanted(who: frozenset[str], name: str) -> object:
-    return "in" if name in who else 4401 if name == "anonymous" else 4403
 
 
 def _texts_taken() -> dict[Expect, list[tuple[str, str]]]:
