@@ -78,11 +78,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     worker would be at the last of them while the others have nothing left. Those that compute and those that wait take turns, so that few
     at a time share the processor or leave it idle."""
     soak = "soak" in config.getoption("-m")
-    left_out = [] if soak else [item for item in items if "soak" in item.keywords]
+    left_out = [] if soak else [item for item in items if _is_long(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if "soak" not in item.keywords]
-    files = dict.fromkeys(_file(item) for item in items if not soak or "soak" in item.keywords)
+        items[:] = [item for item in items if not _is_long(item)]
+    files = dict.fromkeys(_file(item) for item in items if not soak or _is_long(item))
     waiting = [file for prefix in WAIT_LONG for file in files if file.startswith(prefix)]
     computing = [file for prefix in TAKE_LONG for file in files if file.startswith(prefix) and file not in waiting]
     turns = [file for pair in zip_longest(waiting, computing) for file in pair if file is not None]
@@ -112,6 +112,10 @@ def founded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
     with django_db_blocker.unblock(), transaction.atomic():
         yield
         transaction.set_rollback(True)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.get_closest_marker("soak") is not None  # among its keywords are the names of folders, and a checkout may be called soak
 
 
 def _file(item: pytest.Item) -> str:
