@@ -13,8 +13,8 @@ from tests.servers import Manage, free_port
 
 APPS = ("core", "quotas", "scheduler", "dashboards")
 
-# Takes back our migrations one by one, and what stands on them, and then applies them all again. One executor goes the whole way back: each that is made
-# draws the models of every migration anew, which takes longer than the statements.
+# Takes back our migrations one by one, and what stands on them, and then applies them all again. One executor goes the whole way back: each that is
+# made draws the models of every migration anew, which takes longer than the statements.
 BACK_AND_FORTH = """
 import json
 from django.db import connection

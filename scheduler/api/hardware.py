@@ -356,6 +356,7 @@ def mig_boards(request: HttpRequest) -> HttpResponse:
             "name": board.name,
             "memory_slices": board.memory_slices,
             "compute_slices": board.compute_slices,
+            "sms": board.sms,
             "profiles": [
                 {
                     "name": profile.name,
@@ -364,6 +365,8 @@ def mig_boards(request: HttpRequest) -> HttpResponse:
                     "starts": profile.starts,
                     "most": profile.most,
                     "usable_mib": profile.usable_mib,
+                    "charge_milli": board.charge_milli(profile),
+                    "sms": profile.sms,
                     "inferred": profile.inferred,
                 }
                 for profile in board.profiles

@@ -44,6 +44,15 @@ def roles_of(spec: Spec) -> Sequence[Role]:
     return spec.get("roles") or ()
 
 
+def sharing_of(spec: Spec) -> str:
+    """How it shares GPUs, also where its roles alone say it."""
+    stated = spec.get("sharing")
+    if stated:
+        return str(stated)
+    parts = {part for role in roles_of(spec) for part in PARTS if role.get(part)}
+    return "mig" if "mig" in parts else "mps" if parts else "exclusive"
+
+
 def role_named(spec: Spec, name: str) -> Role:
     """Empty where the job has no such role."""
     return next((role for role in roles_of(spec) if name_of(role) == name), {})

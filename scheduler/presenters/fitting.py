@@ -1,11 +1,11 @@
 """Whether, when and where a job would start, in words. What is said of other teams names them only where the reader may see them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpufleet.core.templatetags.shell import gpu_word, gpus, gpus_told, plural
+from gpufleet.core.templatetags.shell import gpu_word, gpus, gpus_told, percent_of, plural
 from quotas.permissions import Access, Can
 from scheduler.engine.state.fleet import bits_of
 from scheduler.presenters.deferring import DeferralView, deferral_facts, deferral_view
@@ -171,12 +171,25 @@ def _takers(fit: Fit, told: Discretion) -> str:
 
 
 def _notes(fit: Fit) -> tuple[str, ...]:
-    """What else narrows where it may run."""
-    if not fit.without_images:
-        return fit.budgets
-    *first, last = fit.without_images
-    named = f"{', '.join(first)} and {last}" if first else last
-    return (f"It names an image, so it does not run on {named}: no images are run there.", *fit.budgets)
+    """What else narrows where it may run, and how fast it is in a part of a GPU."""
+    told = [*_parts(fit), *fit.budgets]
+    if fit.without_images:
+        *first, last = fit.without_images
+        named = f"{', '.join(first)} and {last}" if first else last
+        told.insert(0, f"It names an image, so it does not run on {named}: no images are run there.")
+    return tuple(told)
+
+
+def _parts(fit: Fit) -> Iterator[str]:
+    """What sharing a GPU takes of its speed, as far as that is known."""
+    for board, profile in fit.instances:
+        if profile.sms and board.sms:
+            share, charged = percent_of(profile.sms, board.sms), gpus(board.charge_milli(profile))
+            yield f"An instance {profile.name} has {profile.sms} of {board.sms} SMs ({share} of the GPU) and is charged as {charged} GPUs."
+    if fit.sharing == "mps":
+        yield "By MPS it computes beside others on its GPU: they share its memory bandwidth and caches."
+    if fit.sharing == "timeslice":
+        yield "By time slices it has the GPU in turns: beside one other job that computes, half of the time."
 
 
 def _speeds(fit: Fit) -> tuple[str, ...]:

@@ -177,7 +177,10 @@ def mig_catalogue(request: HttpRequest) -> HttpResponse:
     types: dict[str, list[str]] = {}
     for name, board in GpuType.objects.exclude(board="").order_by("name").values_list("name", "board"):
         types.setdefault(board, []).append(name)
-    boards = [{"board": board, "types": types.get(name, [])} for name, board in BOARDS.items()]
+    boards = [
+        {"board": board, "profiles": [(one, board.charge_milli(one)) for one in board.profiles], "types": types.get(name, [])}
+        for name, board in BOARDS.items()
+    ]
     boards.sort(key=lambda entry: not entry["types"])
     return render(request, "scheduler/mig_catalogue.html", {"boards": boards})
 

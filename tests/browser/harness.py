@@ -206,7 +206,7 @@ class Visitor:
             self.page.evaluate(TWO_FRAMES)
 
     def axe(self) -> list[str]:
-        """What axe finds on the open page, one line for each element. A shell that it has seen, to the letter and in these colours, it passes over."""
+        """What axe finds on the open page, a line for each element. A shell that it has seen, to the letter and in these colours, it passes over."""
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(Axe().axe_script)
         shell = self.page.evaluate(TELL_SHELL, SHELL)

@@ -447,6 +447,27 @@ def test_which_type_is_tried_first_and_why_is_told_with_where_the_speeds_come_fr
     assert told.json()["speeds_number"] == 1 and told.json()["types_text"][0].startswith(A100)
 
 
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        ({"mig": "1g.10gb"}, "An instance 1g.10gb has 16 of 132 SMs (12% of the GPU) and is charged as 0.125 GPUs."),
+        ({"mig": "3g.40gb", "sharing": "mig"}, "An instance 3g.40gb has 60 of 132 SMs (45% of the GPU) and is charged as 0.5 GPUs."),
+        ({"gpu_share": 0.25}, "By MPS it computes beside others on its GPU: they share its memory bandwidth and caches."),
+        (
+            {"gpu_share": 0.25, "sharing": "timeslice", "class": "interactive"},
+            "By time slices it has the GPU in turns: beside one other job that computes, half of the time.",
+        ),
+        ({"gpus": 8}, None),
+    ],
+)
+def test_what_a_part_of_a_gpu_takes_of_its_speed_is_told(two_nodes, asked, note):
+    lead = two_nodes.access("team_lead")
+    roles = [{"name": "worker", **{key: asked[key] for key in ("mig", "gpu_share", "gpus") if key in asked}}]
+    found = told(lead, {"name": "part", "quota": PATH, "roles": roles} | {key: asked[key] for key in ("sharing", "class") if key in asked}, NOON)
+
+    assert fit_view(found, lead, {}).notes == (() if note is None else (note,))
+
+
 def test_a_budget_that_it_would_use_up_is_told_before_it_is_submitted(two_nodes):
     """By numbers to those who may see it; a used-up one says that no new job starts."""
     lead, root = two_nodes.access("team_lead"), two_nodes.access("superuser")

@@ -28,6 +28,7 @@ class Profile:
     media: bool = False
     double_memory: bool = False
     inferred: bool = False  # derived from sister boards, not read off a device
+    sms: int | None = None  # multiprocessors; None: not known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +42,7 @@ class Board:
     compute_slices: int
     profiles: tuple[Profile, ...]
     usable_mib: int
+    sms: int | None = None  # of the whole GPU
 
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
@@ -49,6 +51,10 @@ class Board:
         profile = self.profile(name)
         assert profile is not None, "an instance that the board does not know was refused at the door"
         return profile
+
+    def sm_share(self, profile: Profile) -> float | None:
+        """The part of the GPU's multiprocessors that an instance has; None where it isn't known."""
+        return None if self.sms is None or profile.sms is None else profile.sms / self.sms
 
     def charge_milli(self, profile: Profile) -> int:
         """What an instance is charged in milli-GPU: its memory slices."""
@@ -62,8 +68,19 @@ _STARTS = {1: (6, 4, 5, 2, 3, 0, 1), 2: (4, 2, 0), 3: (4, 0), 4: (0,), 7: (0,)}
 _DOUBLE_STARTS = (6, 4, 2, 0)
 
 
+# Multiprocessors of the whole GPU, and of 1g, 1g with double memory, 2g, 3g, 4g and 7g.
+_AMPERE = (108, 14, 14, 28, 42, 56, 98)
+_HOPPER = (132, 16, 26, 32, 60, 64, 132)
+_UNKNOWN = (None,) * 7
+
+
 def _seven_slice_board(
-    name: str, models: tuple[str, ...], memory_gb: int, named: tuple[int, int, int, int], usable_gib: tuple[float, ...] | None = None
+    name: str,
+    models: tuple[str, ...],
+    memory_gb: int,
+    named: tuple[int, int, int, int],
+    usable_gib: tuple[float, ...] | None = None,
+    sms: tuple[int | None, ...] = _UNKNOWN,
 ) -> Board:
     """A board of 7 compute and 8 memory slices. `named` is the GB in the names of 1g, 2g, 3g and 7g; `usable_gib` was measured.
 
@@ -72,16 +89,17 @@ def _seven_slice_board(
     inferred = usable_gib is None
     one, two, three, seven = (int(gib * 1024) for gib in (usable_gib or tuple(gb * 0.88 for gb in named)))
     g1, g2, g3, g7 = named
+    whole, sm1, sm1_double, sm2, sm3, sm4, sm7 = sms
     profiles = (
-        Profile(f"1g.{g1}gb", 1, 1, _STARTS[1], 7, 19, one, inferred=inferred),
-        Profile(f"1g.{g1}gb+me", 1, 1, _STARTS[1], 1, 20, one, media=True, inferred=inferred),
-        Profile(f"1g.{g2}gb", 1, 2, _DOUBLE_STARTS, 4, 15, two, double_memory=True, inferred=inferred),
-        Profile(f"2g.{g2}gb", 2, 2, _STARTS[2], 3, 14, two, inferred=inferred),
-        Profile(f"3g.{g3}gb", 3, 4, _STARTS[3], 2, 9, three, inferred=inferred),
-        Profile(f"4g.{g3}gb", 4, 4, _STARTS[4], 1, 5, three, inferred=inferred),
-        Profile(f"7g.{g7}gb", 7, 8, _STARTS[7], 1, 0, seven, inferred=inferred),
+        Profile(f"1g.{g1}gb", 1, 1, _STARTS[1], 7, 19, one, inferred=inferred, sms=sm1),
+        Profile(f"1g.{g1}gb+me", 1, 1, _STARTS[1], 1, 20, one, media=True, inferred=inferred, sms=sm1),
+        Profile(f"1g.{g2}gb", 1, 2, _DOUBLE_STARTS, 4, 15, two, double_memory=True, inferred=inferred, sms=sm1_double),
+        Profile(f"2g.{g2}gb", 2, 2, _STARTS[2], 3, 14, two, inferred=inferred, sms=sm2),
+        Profile(f"3g.{g3}gb", 3, 4, _STARTS[3], 2, 9, three, inferred=inferred, sms=sm3),
+        Profile(f"4g.{g3}gb", 4, 4, _STARTS[4], 1, 5, three, inferred=inferred, sms=sm4),
+        Profile(f"7g.{g7}gb", 7, 8, _STARTS[7], 1, 0, seven, inferred=inferred, sms=sm7),
     )
-    return Board(name, models, memory_gb, 8, 7, profiles, seven)
+    return Board(name, models, memory_gb, 8, 7, profiles, seven, whole)
 
 
 _FOUR_SLICES = (
@@ -90,12 +108,12 @@ _FOUR_SLICES = (
     Profile("4g.24gb", 4, 4, (0,), 1, 0, 23840, inferred=True),
 )
 _BOARDS = (
-    _seven_slice_board("A100-40", ("A100",), 40, (5, 10, 20, 40), (4.75, 9.62, 19.5, 39.25)),
-    _seven_slice_board("A100-80", ("A100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25)),
-    _seven_slice_board("H100-80", ("H100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25)),
+    _seven_slice_board("A100-40", ("A100",), 40, (5, 10, 20, 40), (4.75, 9.62, 19.5, 39.25), _AMPERE),
+    _seven_slice_board("A100-80", ("A100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25), _AMPERE),
+    _seven_slice_board("H100-80", ("H100",), 80, (10, 20, 40, 80), (9.75, 19.62, 39.5, 79.25), _HOPPER),
     _seven_slice_board("H100-94", ("H100",), 94, (12, 24, 47, 94)),
     _seven_slice_board("H100-96", ("H100", "GH200"), 96, (12, 24, 48, 96)),
-    _seven_slice_board("H200-141", ("H200",), 141, (18, 35, 71, 141), (16.0, 32.5, 65.0, 140.0)),
+    _seven_slice_board("H200-141", ("H200",), 141, (18, 35, 71, 141), (16.0, 32.5, 65.0, 140.0), _HOPPER),
     _seven_slice_board("B200-180", ("B200",), 180, (23, 45, 90, 180)),
     _seven_slice_board("GB200-186", ("GB200",), 186, (23, 47, 93, 186)),
     _seven_slice_board("B300-269", ("B300",), 269, (34, 67, 135, 269)),

@@ -25,6 +25,7 @@ from quotas.selectors.rates import rates_now
 from quotas.services.ledger import ledger_class_if
 from scheduler.backends.registry import backends_all, clusters_without_images
 from scheduler.engine.cycle import settled
+from scheduler.engine.model.mig import Board, Profile, board_of
 from scheduler.engine.model.plan import Decision, Stand
 from scheduler.engine.model.values import QUEUED, Job, Scenario
 from scheduler.engine.rules.invariants import check
@@ -34,7 +35,7 @@ from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
 from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
-from scheduler.jobs.stored import roles_of, takes_gpus, types_of, wanted_of
+from scheduler.jobs.stored import Spec, roles_of, sharing_of, takes_gpus, types_of, wanted_of
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
 from scheduler.models import Lease as LeaseRow
@@ -123,6 +124,8 @@ class Fit:
     speeds_number: int
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
     wanted_milli: int  # whole GPUs that an elastic job wants; it may start on fewer
+    sharing: str  # exclusive, mig, mps or timeslice
+    instances: tuple[tuple[Board, Profile], ...]  # those that its roles name, as this GPU type has them
     deferral: Deferral | None  # of a job that may be deferred: to which hour it would be
     sees_energy: bool  # whether the reader may see what energy costs
 
@@ -515,11 +518,21 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         speeds_number=checked.speeds or 0,
         without_images=clusters_without_images() if said.launch.image is not None else (),
         wanted_milli=sum(1000 * (role.get("gpus") or 0) * wanted_of(role) for role in roles_of(said.spec)),
+        sharing=sharing_of(said.spec),
+        instances=_instances(said.spec, found.quota_type),
         deferral=deferral,
         sees_energy=sees_prices(access, checked.quota.path),
     )
     # Where it would stand, and whom it would put out, is known of a start at once, and this one starts in some hours.
     return replace(fit, stands=(), nodes=(), after=(), others=(), reasons=(), backfilled=False) if is_deferred else fit
+
+
+def _instances(spec: Spec, gpu_type: str) -> tuple[tuple[Board, Profile], ...]:
+    board = board_of(gpu_type)
+    if board is None:
+        return ()
+    named = dict.fromkeys(role["mig"] for role in roles_of(spec) if role.get("mig"))
+    return tuple((board, profile) for name in named if (profile := board.profile(name)) is not None)
 
 
 def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:

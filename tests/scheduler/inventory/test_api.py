@@ -90,7 +90,9 @@ def test_the_topology_comes_as_a_tree_with_sums(api, fleet):
     assert (spine["path"], spine["nodes"], spine["gpus"], spine["allocated_milli"], spine["free_gpus"]) == ("s1", 2, 3, 1500, 1)
     assert [leaf["path"] for leaf in spine["domains"]] == ["s1/l1", "s1/l2"]
     assert api("viewer", "get", "/clusters", 200)["items"][0]["gpus"] == 3
-    assert api("viewer", "get", "/mig/boards", 200)["items"][0]["name"] == "A100-40"
+    board = api("viewer", "get", "/mig/boards", 200)["items"][0]
+    assert (board["name"], board["sms"]) == ("A100-40", 108)
+    assert [(one["name"], one["charge_milli"], one["sms"]) for one in board["profiles"]][-2:] == [("4g.20gb", 500, 56), ("7g.40gb", 1000, 98)]
 
 
 def test_writes_answer_like_forms_and_land_in_history_and_audit(api, fleet):

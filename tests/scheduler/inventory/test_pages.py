@@ -1,5 +1,7 @@
 """The hardware's pages as three kinds of people see them, and what they cost in queries."""
 
+import re
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -52,6 +54,16 @@ def test_every_page_answers_on_an_empty_fleet_and_says_what_to_do(personas):
         assert "No hardware yet" in html or name == "mig_catalogue"
     assert 'class="btn btn-primary" href="/inventory/import/"' in text(personas.client("operator"), reverse("nodes"))
     assert "/inventory/import/" not in text(personas.client("viewer"), reverse("nodes"))
+
+
+def test_the_catalogue_tells_what_an_instance_is_charged_and_how_fast_it_is(personas):
+    rows = re.findall(
+        r'<th role="rowheader" scope="row">([^<]+)</th>(.*?)</tr>', text(personas.client("viewer"), reverse("mig_catalogue")), re.DOTALL
+    )
+    cells = {name: [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", rest, re.DOTALL)] for name, rest in rows}
+
+    assert cells["3g.71gb"] == ["3", "4", "0.5", "60 (45%)", "4, 0", "2", "65\xa0GiB", "read off a device"]
+    assert cells["2g.45gb"][3] == "–"
 
 
 def test_the_list_of_clusters_groups_large_counts(personas):
