@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache as once
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from channels.layers import channel_layers
 from django.core.cache import cache
 from django.db import connection, transaction
+from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 
@@ -116,6 +118,30 @@ def founded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
 
 def _is_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("soak") is not None  # among its keywords are the names of folders, and a checkout may be called soak
+
+
+# Django makes them anew from the models after each test that commits, the same rows each time.
+MADE_FROM_MODELS = {"django_content_type", "auth_permission", "django_migrations"}
+_flush = TransactionTestCase._fixture_teardown
+
+
+@once
+def _tables() -> list[str]:
+    return sorted({*connection.introspection.django_table_names(only_existing=True, include_views=False)} - MADE_FROM_MODELS)
+
+
+def _empty(case: TransactionTestCase) -> None:
+    """What a test has committed goes. Django's own way takes 80 ms, and this one 3: it empties what has rows, and leaves what would come again."""
+    if [*case._databases_names(include_mirrors=False)] != ["default"] or connection.vendor != "sqlite":
+        _flush(case)
+        return
+    with connection.constraint_checks_disabled(), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(" UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in _tables()))
+        for (table,) in cursor.fetchall():
+            cursor.execute(f'DELETE FROM "{table}"')
+
+
+TransactionTestCase._fixture_teardown = _empty
 
 
 def _file(item: pytest.Item) -> str:
