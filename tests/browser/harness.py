@@ -32,7 +32,7 @@ from playwright.sync_api import Error as PlaywrightError
 from gpufleet.core.live.hub import Listener
 from gpufleet.core.live.hub import _hubs as hubs
 from gpufleet.core.models import User
-from tests.servers import Manage, Prepared, Program, accepts, free_port, required, wait_until
+from tests.servers import Manage, Prepared, Program, accepts, free_port, required
 
 DEMO_PASSWORD = "gpufleet-demo"
 # Instead of Playwright's own list. The last three draw the browser's own toolbar, which nobody here sees, as one more page of each window.
@@ -263,6 +263,16 @@ class Console:
         self._open.clear()
 
 
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+
 class LiveConsole(Console):
     """The ASGI application under uvicorn in a thread, on the database of the test."""
 
@@ -272,7 +282,7 @@ class LiveConsole(Console):
         config = uvicorn.Config(
             "gpufleet.asgi:application", lifespan="off", log_config=None, ws_per_message_deflate=False, timeout_graceful_shutdown=2
         )
-        self.server = uvicorn.Server(config)
+        self.server = Server(config)
         self.thread = threading.Thread(target=self._serve, daemon=True, name="console")
         self.pool = ThreadPoolExecutor(max_workers=1)
 
@@ -290,7 +300,7 @@ class LiveConsole(Console):
 
     def start(self) -> None:
         self.thread.start()
-        wait_until(lambda: self.server.started, seconds=120, what="uvicorn to start")
+        assert self.server.ready.wait(120), "uvicorn did not start"
 
     def do(self, call: Callable[..., R], *arguments: Any, **named: Any) -> R:
         """Call a service as a worker does: in another thread, with its own database connection."""
