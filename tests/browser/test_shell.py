@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from tests.browser.harness import Site, Visitor
 from tests.spelled import DURATIONS, RELATIVE, STARTS
@@ -11,13 +11,6 @@ from tests.spelled import DURATIONS, RELATIVE, STARTS
 pytestmark = pytest.mark.browser
 
 PHONE = {"width": 320, "height": 640}
-TOO_SMALL = """() => [...document.querySelectorAll("a, button, select, summary, input:not([type=hidden])")].filter((target) => {
-  const { width, height } = target.getBoundingClientRect();
-  // WCAG 2.5.8 leaves out links inside sentences, and what a label makes larger.
-  if (!target.checkVisibility() || width < 2 || target.closest("p, .page-sub, .crumbs, .hint, .skip, dd, label")) return false;
-  return width < 23.5 || height < 23.5;
-}).map((target) => `${target.outerHTML.slice(0, 120)} is ${target.getBoundingClientRect().width} x ${target.getBoundingClientRect().height}`)"""
-
 SPELL_RELATIVE = """(distances) => distances.map((seconds) => {
   const time = document.createElement("time");
   time.dateTime = new Date(gpufleet.shell.serverNow() - seconds * 1000).toISOString();
@@ -53,10 +46,6 @@ def root(demo: Site, browser: Browser) -> Visitor:
     visitor = demo.visit(browser, "root", timezone_id="Europe/Berlin", viewport={"width": 1280, "height": 800})
     visitor.open("/nodes/")
     return visitor
-
-
-def places(page: Page) -> list[str]:
-    return page.eval_on_selector_all("#places a", "links => links.map(link => link.getAttribute('href'))")
 
 
 def test_the_palette_goes_to_a_node_by_keyboard_alone(root: Visitor):
@@ -209,22 +198,6 @@ def test_the_clock_is_kept_on_the_person(root: Visitor, demo: Site, browser: Bro
     assert other.page.locator("time[data-moment]").first.get_attribute("title").endswith(" UTC")
     with other.page.expect_response("**/clock"):
         other.page.locator(".tools [data-clock-switch] button").click()
-
-
-def test_every_page_fits_a_phone(demo: Site, browser: Browser):
-    """No sideways scroll at 320 pixels, and nothing that is too small for a finger."""
-    phone = demo.visit(browser, "root", viewport=PHONE)
-    phone.open("/")
-    faults = []
-
-    for path in places(phone.page):
-        phone.open(path)
-        if phone.page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
-            faults.append(f"{path} scrolls sideways")
-        faults += [f"{path}: {target}" for target in phone.page.evaluate(TOO_SMALL)]
-
-    assert faults == []
-    assert phone.watch.faults == []
 
 
 def test_on_a_phone_the_places_come_out_of_a_menu(demo: Site, browser: Browser):
