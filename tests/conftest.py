@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from channels.layers import channel_layers
 from django.core.cache import cache
-from django.db import connection, transaction
+from django.core.management.color import no_style
+from django.db import connection
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
@@ -135,10 +136,11 @@ def _empty(case: TransactionTestCase) -> None:
     if [*case._databases_names(include_mirrors=False)] != ["default"] or connection.vendor != "sqlite":
         _flush(case)
         return
-    with connection.constraint_checks_disabled(), transaction.atomic(), connection.cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM \"{table}\")" for table in _tables()))
-        for (table,) in cursor.fetchall():
-            cursor.execute(f'DELETE FROM "{table}"')
+        filled = [table for (table,) in cursor.fetchall()]
+    with connection.constraint_checks_disabled():
+        connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), filled))
 
 
 TransactionTestCase._fixture_teardown = _empty
