@@ -10,7 +10,7 @@ from gpufleet.core.recurrence import moment_of
 from gpufleet.demo.fleet import H100, L40S
 from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
-from quotas.selectors.budgets import Used, day_of, day_start, period_at, used_between
+from quotas.selectors.budgets import Used, period_at, used_by_day
 from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_create
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
@@ -93,9 +93,7 @@ def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
         given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}
         made = budget_create(access=access, given=given | {"amount": 10**12}, now=now)
         start = period_at(made, now).start
-        first = day_of(start, made.zone)
-        days = [first + timedelta(days=number) for number in range((day_of(now, made.zone) - first).days + 1)]
-        used = {day: used_between(made, day_start(day, made.zone), min(now, day_start(day + timedelta(days=1), made.zone)), prices) for day in days}
+        used = used_by_day(made, start, now, prices)
         BudgetDay.objects.filter(budget=made).delete()
         BudgetDay.objects.bulk_create(BudgetDay(budget=made, day=day, milli_millis=one.milli_millis, micros=one.micros) for day, one in used.items())
         total = Used(sum(one.milli_millis for one in used.values()), sum((one.micros for one in used.values()), Decimal(0))).of(unit)

@@ -3,8 +3,9 @@
 A day's usage is counted once and kept (`BudgetDay`); what came since is counted when it is asked for.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,7 @@ from quotas.permissions import Access, Can
 
 MILLI_MILLIS_PER_MILLI_HOUR = 3_600_000  # of a GPU: thousandths of a GPU times milliseconds in a thousandth of a GPU-hour
 PACE_OVER = timedelta(days=7)
+BATCH = 2000
 STOPPED: Prepared[tuple[str, str]] = Prepared(
     lambda: (
         Budget.objects.filter(stopped_at__isnull=False, removed_at__isnull=True, excepted=False)
@@ -158,24 +160,41 @@ def must_budget(access: Access, node: QuotaNode) -> None:
 
 
 def used_between(budget: Budget, start: datetime, end: datetime, rates: PriceBook) -> Used:
-    """From the ledger. What stood in the subtree then counts, wherever it stands now; workers that held alike are added up by the database."""
-    if end <= start:
-        return Used()
+    """From the ledger. What stood in the subtree then counts, wherever it stands now."""
+    return _used_between(budget, [start, end], rates)[0] if start < end else Used()
+
+
+def used_by_day(budget: Budget, start: datetime, end: datetime, rates: PriceBook) -> dict[date, Used]:
+    """The same of each of the days, in one reading of the ledger. Only what lies between the two moments counts of the first and the last."""
+    days, edges = [], [start]
+    while edges[-1] < end:
+        days.append(day_of(edges[-1], budget.zone))
+        edges.append(min(end, day_start(days[-1] + timedelta(days=1), budget.zone)))
+    return dict(zip(days, _used_between(budget, edges, rates), strict=True)) if days else {}
+
+
+def _used_between(budget: Budget, edges: Sequence[datetime], rates: PriceBook) -> list[Used]:
+    """From each edge to the next. Workers that held alike are added up by the database."""
     path = budget.quota.path
-    rows = LedgerEntry.objects.filter(CHARGED, Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), since__lt=end)
-    rows = rows.filter(Q(until__isnull=True) | Q(until__gt=start))
+    rows = LedgerEntry.objects.filter(CHARGED, Q(quota_path=path) | Q(quota_path__startswith=f"{path}/"), since__lt=edges[-1])
+    rows = rows.filter(Q(until__isnull=True) | Q(until__gt=edges[0]))
     if budget.gpu_type:
         rows = rows.filter(gpu_type=budget.gpu_type)
-    total, money = 0, 0
-    first, last = millis(start), millis(end)
+    bounds = [millis(edge) for edge in edges]
+    total, money = [0] * (len(bounds) - 1), [0] * (len(bounds) - 1)
     columns = ("gpu_type", "share_class", "preemptible", "tier", "pool", "since", "until")
-    for gpu_type, share_class, preemptible, tier, pool, since, until, milli in rows.order_by().values_list(*columns).annotate(Sum("gpu_milli")):
+    found = rows.order_by().values_list(*columns).annotate(Sum("gpu_milli")).iterator(BATCH)
+    for gpu_type, share_class, preemptible, tier, pool, since, until, milli in found:
         kind = Kind(gpu_type, share_class, preemptible == "yes", tier, pool)
-        begins, ends = max(first, millis(since)), last if until is None else min(last, millis(until))
-        total += milli * (ends - begins)
-        money += milli * rates.charged(kind, begins, ends)[1]
+        at, ends = max(bounds[0], millis(since)), bounds[-1] if until is None else min(bounds[-1], millis(until))
+        part = bisect_right(bounds, at) - 1
+        while at < ends:
+            to = min(ends, bounds[part + 1])
+            total[part] += milli * (to - at)
+            money[part] += milli * rates.charged(kind, at, to)[1]
+            at, part = to, part + 1
     # `money` is thousandths of a GPU times milliseconds times what an hour costs.
-    return Used(total, Decimal(money) / Decimal(1000 * 3_600_000))
+    return [Used(held, Decimal(cost) / Decimal(1000 * 3_600_000)) for held, cost in zip(total, money, strict=True)]
 
 
 def day_of(moment: datetime, zone: str) -> date:

@@ -22,7 +22,7 @@ from quotas.chargeback.pricing import PriceBook
 from quotas.models import AtStop, Budget, BudgetDay, BudgetException, BudgetPeriod, BudgetUnit, LedgerClock, QuotaNode
 from quotas.permissions import Access, Can, nodes_visible
 from quotas.rules import Faults, note, said
-from quotas.selectors.budgets import Standing, day_of, day_start, may_budget, must_budget, period_at, standings, used_between
+from quotas.selectors.budgets import Standing, day_of, day_start, may_budget, must_budget, period_at, standings, used_by_day
 from quotas.selectors.rates import price_book
 from quotas.services.ledger import LATE
 
@@ -194,7 +194,7 @@ def budgets_unsettle(*, since: datetime) -> None:
 
 
 def _count_days(budget: Budget, rates: PriceBook, now: datetime) -> None:
-    """Add to its days what was used since it was counted last, a day at a time."""
+    """Add to its days what was used since it was counted last."""
     period = period_at(budget, now)
     if budget.period_start != period.start:
         budget.period_start, budget.counted_to = period.start, None
@@ -203,16 +203,12 @@ def _count_days(budget: Budget, rates: PriceBook, now: datetime) -> None:
     began = LedgerClock.objects.filter(pk=1).values_list("began_at", flat=True).first()
     at = max(budget.counted_to or period.start, began or period.start)
     end = min(now - SETTLED, period.end)
-    while at < end:
-        day = day_of(at, budget.zone)
-        until = min(end, day_start(day + timedelta(days=1), budget.zone))
-        used = used_between(budget, at, until, rates)
+    for day, used in used_by_day(budget, at, end, rates).items():
         if used.milli_millis:
             row, _ = BudgetDay.objects.get_or_create(budget=budget, day=day)
             row.milli_millis, row.micros = row.milli_millis + used.milli_millis, row.micros + used.micros
             row.save(update_fields=["milli_millis", "micros"])
-        at = until
-    budget.counted_to = max(at, budget.counted_to or at)
+    budget.counted_to = max(at, end, budget.counted_to or at)
 
 
 def _thresholds(budget: Budget, standing: Standing, now: datetime) -> str:
