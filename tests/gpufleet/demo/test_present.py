@@ -41,12 +41,13 @@ from scheduler.services.jobs.jobs import job_stop
 from scheduler.services.loop.tick import Memory, tick_run
 from scheduler.simulation.futures import waits_foreseen
 from tests.builders import NOON
+from tests.gpufleet.demo.fleets import WITHOUT_FLEET, on_fleet
 from tests.gpufleet.demo.test_seed import rows_of_everything
 from tests.invariants import fleet_faults
 from tests.scheduler.test_jobs import Blown, Fuse
 
 STEP = timedelta(seconds=2)
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fleet")]
 KEYS_COME_BACK = pytest.mark.skipif(connection.vendor != "sqlite", reason="rows are compared with their keys, which PostgreSQL never hands out again")
 
 
@@ -75,21 +76,27 @@ class Console:
                 assert not found.fault
 
 
+@pytest.fixture
+def console(fleet: None, db: None) -> Console:
+    return Console()
+
+
 def seeded(seed: int, *, hours: float = 0.1, size: str = "small") -> Console:
+    """For those who need a fleet of their own; the others say `on_fleet`."""
     demo_seed(size=size, seed=seed, now=NOON, hours=hours)
     return Console()
 
 
-@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.soak)])
-def test_something_happens_within_twenty_seconds(seed: int) -> None:
-    seeded(seed, hours=0.2).steps(10)
+@pytest.mark.parametrize("fleet", [(2, 0.2), pytest.param((3, 0.2), marks=pytest.mark.soak)], indirect=True, ids=str)
+def test_something_happens_within_twenty_seconds(console: Console) -> None:
+    console.steps(10)
 
     assert JobEvent.objects.filter(at__gt=NOON).exists()
     assert {frame.at for frame in TelemetryFrame.objects.all()} == {NOON + 10 * STEP}
 
 
-def test_the_runs_of_the_past_go_on_as_runs_of_the_back_end() -> None:
-    console = seeded(5, hours=0.3)
+@on_fleet(5, hours=0.3)
+def test_the_runs_of_the_past_go_on_as_runs_of_the_back_end(console: Console) -> None:
     open_keys = {f"{attempt.job.public_id}.{attempt.number}" for attempt in Attempt.objects.filter(ended_at__isnull=True).select_related("job")}
     assert set(SimulatedRun.objects.values_list("attempt_key", flat=True)) == open_keys
     held = set(Placement.objects.filter(until__isnull=True).values_list("pk", flat=True))
@@ -103,8 +110,8 @@ def test_the_runs_of_the_past_go_on_as_runs_of_the_back_end() -> None:
     assert not fleet_faults()
 
 
-def test_nobody_but_the_scheduler_places() -> None:
-    console = seeded(2, hours=0.2)
+@on_fleet(2, hours=0.2)
+def test_nobody_but_the_scheduler_places(console: Console) -> None:
     before = Placement.objects.count()
     for number in range(1, 31):
         assert demo_advance(now=NOON + number * STEP)
@@ -117,8 +124,8 @@ def test_nobody_but_the_scheduler_places() -> None:
     assert not Order.objects.filter(done_at__isnull=True, due_at__lt=NOON + timedelta(seconds=80)).exists()
 
 
-def test_every_step_leaves_a_sound_fleet() -> None:
-    console = seeded(5)
+@on_fleet(5, hours=0.3)
+def test_every_step_leaves_a_sound_fleet(console: Console) -> None:
     for number in range(10):
         # Now and then the clock jumps: a busy machine, or a laptop that slept.
         console.steps(5, after=number * timedelta(minutes=9))
@@ -128,8 +135,8 @@ def test_every_step_leaves_a_sound_fleet() -> None:
     assert ends["running"] > 10
 
 
-def test_readings_are_those_of_what_runs() -> None:
-    console = seeded(4, hours=0.2)
+@on_fleet(6, hours=0.3)
+def test_readings_are_those_of_what_runs(console: Console) -> None:
     console.steps(3)
     busy = {}
     for frame in TelemetryFrame.objects.all():
@@ -143,22 +150,9 @@ def test_readings_are_those_of_what_runs() -> None:
     assert all(busy[gpu] <= 1 for gpu in busy.keys() - held - saving - testing)
 
 
-@KEYS_COME_BACK
-def test_the_same_seed_and_clock_give_the_same_rows() -> None:
-    runs = []
-    for _ in range(2):
-        with transaction.atomic():
-            seeded(9).steps(10)
-            runs.append(rows_of_everything())
-            transaction.set_rollback(True)
-    assert runs[0] == runs[1]
-
-
-def rows_but_numbers_of_plans() -> dict[str, list[tuple[object, ...]]]:
+def but_numbers_of_plans(rows: dict[str, list[tuple[object, ...]]]) -> dict[str, list[tuple[object, ...]]]:
     """A process plans anew when it begins, so the plans after that have higher numbers."""
-    rows = rows_of_everything()
-    rows["JobEvent"] = [tuple(but_its_number(value) for value in row) for row in rows["JobEvent"]]
-    return rows
+    return rows | {"JobEvent": [tuple(but_its_number(value) for value in row) for row in rows["JobEvent"]]}
 
 
 def but_its_number(facts: object) -> object:
@@ -166,22 +160,26 @@ def but_its_number(facts: object) -> object:
 
 
 @KEYS_COME_BACK
-def test_another_process_goes_on_where_the_first_one_was() -> None:
+@WITHOUT_FLEET
+def test_the_same_seed_and_clock_give_the_same_rows_also_where_another_process_goes_on() -> None:
     runs = []
-    for restarts in (False, True):
+    for restarts in (False, False, True):
         with transaction.atomic():
             console = seeded(9)
             for number in range(5):
                 console.steps(2, after=2 * number * STEP)
                 if restarts:
                     console.restart()
-            runs.append(rows_but_numbers_of_plans())
+            runs.append(rows_of_everything())
             transaction.set_rollback(True)
+    assert len(runs[0]["Job"]) > 100
     assert runs[0] == runs[1]
+    assert but_numbers_of_plans(runs[0]) == but_numbers_of_plans(runs[2])
 
 
-def test_a_doubled_or_late_beat_does_nothing() -> None:
-    seeded(2).steps(2)
+@on_fleet(2, hours=0.2)
+def test_a_doubled_or_late_beat_does_nothing(console: Console) -> None:
+    console.steps(2)
     before = rows_of_everything()
 
     assert not demo_advance(now=NOON + 2 * STEP)
@@ -189,8 +187,9 @@ def test_a_doubled_or_late_beat_does_nothing() -> None:
     assert rows_of_everything() == before
 
 
-def test_a_clock_that_is_set_back_stops_nothing() -> None:
-    seeded(2).steps(3)
+@on_fleet(2, hours=0.2)
+def test_a_clock_that_is_set_back_stops_nothing(console: Console) -> None:
+    console.steps(3)
 
     for number in range(1, 16):
         assert demo_advance(now=NOON - timedelta(hours=3) + number * STEP)
@@ -203,15 +202,16 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
     assert Progress.objects.get(name="demo").reached_at == NOON + timedelta(minutes=2)
 
 
+@WITHOUT_FLEET
 def test_a_console_without_a_demo_is_left_alone() -> None:
     assert not demo_advance(now=NOON)
     Installation.objects.create(demo="none")
     assert not demo_advance(now=NOON)
 
 
+@on_fleet(6, hours=0.3)
 @pytest.mark.parametrize("then_every", [7, pytest.param(2, marks=pytest.mark.soak)])
-def test_a_step_that_dies_at_any_statement_leaves_nothing_half(then_every: int) -> None:
-    console = seeded(11)
+def test_a_step_that_dies_at_any_statement_leaves_nothing_half(then_every: int, console: Console) -> None:
     console.steps(3)
     # Long enough for several things to happen at once, and machines that have something coming.
     Progress.objects.update(reached_at=NOON - timedelta(minutes=5))
@@ -239,8 +239,8 @@ def test_a_step_that_dies_at_any_statement_leaves_nothing_half(then_every: int) 
     assert not fleet_faults()
 
 
-def test_after_hours_of_sleep_there_is_no_storm() -> None:
-    console = seeded(4, hours=0.2)
+@on_fleet(6, hours=0.3)
+def test_after_hours_of_sleep_there_is_no_storm(console: Console) -> None:
     console.steps(20)
     usual = JobEvent.objects.filter(at__gt=NOON, to_state=JobState.QUEUED, from_state="").count()
     console.steps(20, after=timedelta(hours=9))
@@ -250,8 +250,8 @@ def test_after_hours_of_sleep_there_is_no_storm() -> None:
     assert not fleet_faults()
 
 
-def test_an_operator_and_the_owner_of_a_job_may_act_between_the_steps() -> None:
-    console = seeded(6, hours=0.3)
+@on_fleet(6, hours=0.3)
+def test_an_operator_and_the_owner_of_a_job_may_act_between_the_steps(console: Console) -> None:
     console.steps(3)
     running = Job.objects.filter(state=JobState.RUNNING, attempts__ended_at__isnull=True).first()
     waiting = Job.objects.filter(state=JobState.QUEUED).first()
@@ -270,8 +270,8 @@ def test_an_operator_and_the_owner_of_a_job_may_act_between_the_steps() -> None:
     assert not Placement.objects.filter(node=drained, since__gt=NOON + 4 * STEP).exists()
 
 
-def test_a_machine_that_goes_dark_takes_its_work_with_it_and_the_work_comes_back() -> None:
-    console = seeded(6, hours=0.3)
+@on_fleet(6, hours=0.3)
+def test_a_machine_that_goes_dark_takes_its_work_with_it_and_the_work_comes_back(console: Console) -> None:
     console.steps(2)
     step = present.Step(present._memory, before=NOON + 2 * STEP, now=NOON + 3 * STEP)  # type: ignore[arg-type]
     gang = Placement.objects.filter(until__isnull=True, worker=1, job__state=JobState.RUNNING, mig__isnull=True).latest("pk")
@@ -287,19 +287,19 @@ def test_a_machine_that_goes_dark_takes_its_work_with_it_and_the_work_comes_back
     assert not fleet_faults()
 
 
+@on_fleet(1, hours=1)
+@pytest.mark.usefixtures("console")
 def test_the_machine_in_trouble_is_drained_and_comes_back() -> None:
-    seeded(1, hours=1)
-
     stages = list(InventoryEvent.objects.filter(kind="health", at__lt=NOON).order_by("at").values_list("after__health", flat=True))
     assert {"repairing", "burn_in", "healthy"} <= set(stages)
     assert Node.objects.exclude(health=Health.HEALTHY).count() <= 2
 
 
-def test_rules_note_a_slow_port_retransmissions_and_a_full_pcie_link_from_the_start() -> None:
+@on_fleet(5, hours=0.3)
+def test_rules_note_a_slow_port_retransmissions_and_a_full_pcie_link_from_the_start(console: Console) -> None:
     """The page of incidents has something to show of each, and nothing is taken out of service for it."""
     HealthRule.objects.all().delete()  # those of the migration are there, unless a test that empties tables ran before
     HealthRule.objects.bulk_create(HealthRule(public_id=f"hr-{number}", **values) for number, values in enumerate(default_rules()))
-    console = seeded(5, hours=0)
     console.steps(25)
     health_round(now=NOON + 25 * STEP)
 
@@ -316,9 +316,10 @@ def test_rules_note_a_slow_port_retransmissions_and_a_full_pcie_link_from_the_st
     assert slow[str(noted["nic_lost"].node_id)] == {"mlx5_0": noted["nic_lost"].node.nics.get(name="mlx5_0").speed_gbps / 4}
 
 
+@on_fleet(1, hours=3)
+@pytest.mark.usefixtures("console")
 def test_a_drain_says_until_when_jobs_may_finish_and_none_is_preempted_sooner() -> None:
     """The page said that running jobs finish, and one was preempted after six minutes."""
-    seeded(1, hours=3)
     drains = InventoryEvent.objects.filter(kind="health", after__health=Health.DRAINING, at__lt=NOON)
 
     assert drains
@@ -330,6 +331,7 @@ def test_a_drain_says_until_when_jobs_may_finish_and_none_is_preempted_sooner() 
 
 
 @pytest.mark.soak
+@WITHOUT_FLEET
 def test_an_hour_of_the_large_fleet() -> None:
     console = seeded(1, hours=0.5, size="large")
     busy = Job.objects.filter(state__in=HOLDING).count()
@@ -340,9 +342,9 @@ def test_an_hour_of_the_large_fleet() -> None:
     assert millis(JobEvent.objects.latest("at").at) > millis(NOON + timedelta(minutes=50))
 
 
-def test_whoever_waits_is_told_when_he_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_fleet(1, hours=1)
+def test_whoever_waits_is_told_when_he_may_start(monkeypatch: pytest.MonkeyPatch, console: Console) -> None:
     monkeypatch.setitem(waits_foreseen.__kwdefaults__, "futures", 2)  # of sixteen: how good they are is told elsewhere
-    console = seeded(1, hours=1)
     console.steps(12)
     soon = NOON + 26 * STEP
 
@@ -357,6 +359,7 @@ def test_whoever_waits_is_told_when_he_may_start(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.soak
+@WITHOUT_FLEET
 @pytest.mark.parametrize("hour", [3, 15])
 def test_at_any_hour_somebody_waits_for_one_reason_or_another(hour: int) -> None:
     now = NOON.replace(hour=hour)

@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import transaction
 from django.db.models import Sum
 
 from dashboards.fingerprints.models import RunLearned
@@ -19,25 +18,34 @@ from quotas.selectors.rates import price_book
 from scheduler.engine.model.mig import BOARDS, Instance, valid_layout
 from scheduler.models import Attempt, Checkpoint, Gpu, InventoryEvent, Job, JobEvent, MigInstance, Node, Order, Placement, SimulatedRun
 from scheduler.services.schedules.schedules import schedules_turn
+from tests.gpufleet.demo.fleets import WITHOUT_FLEET, on_fleet
 from tests.invariants import fleet_faults
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fleet")]
 
 
-@pytest.mark.parametrize(("size", "nodes"), [("small", 64), ("large", 500)])
-def test_the_hardware_is_what_the_size_promises(size: str, nodes: int) -> None:
-    demo_seed(size=size, seed=1, now=NOON, hours=0)
+@on_fleet(1, hours=0)
+def test_the_small_hardware_is_what_the_size_promises() -> None:
+    _as_promised("small", 64)
 
+
+@WITHOUT_FLEET
+def test_the_large_hardware_is_what_the_size_promises() -> None:
+    demo_seed(size="large", seed=1, now=NOON, hours=0)
+
+    _as_promised("large", 500)
+
+
+def _as_promised(size: str, nodes: int) -> None:
     assert (Node.objects.count(), Gpu.objects.count()) == (nodes, nodes * 8)
     assert len(set(Gpu.objects.values_list("gpu_type", flat=True))) == 3
     assert Node.objects.filter(spare=True).exists()
     assert Installation.objects.get().demo == size
 
 
+@on_fleet(1, hours=0)
 def test_every_split_gpu_has_a_layout_that_the_vendor_allows() -> None:
-    demo_seed(size="small", seed=1, now=NOON, hours=0)
-
     layouts = defaultdict(list)
     for instance in MigInstance.objects.all():
         layouts[instance.gpu_id].append(Instance(instance.start, instance.profile))
@@ -45,9 +53,8 @@ def test_every_split_gpu_has_a_layout_that_the_vendor_allows() -> None:
     assert all(valid_layout(BOARDS["A100-80"], layout) for layout in layouts.values())
 
 
+@on_fleet(1, hours=0)
 def test_guarantees_add_up_on_every_level() -> None:
-    demo_seed(size="small", seed=1, now=NOON, hours=0)
-
     below: dict[tuple[int, str], int] = defaultdict(int)
     for share in QuotaShare.objects.select_related("node"):
         if share.node.parent_id:
@@ -56,14 +63,14 @@ def test_guarantees_add_up_on_every_level() -> None:
         assert below[share.node_id, share.gpu_type] <= (share.guaranteed_milli or 0)
 
 
+@on_fleet(1, hours=0)
 def test_guides_sign_in_with_the_demo_password_and_nobody_else_does() -> None:
-    demo_seed(size="small", seed=1, now=NOON, hours=0)
-
     able = {user.username for user in User.objects.all() if user.has_usable_password()}
     assert able == {"root", "oona", "quentin", "fay", "tessa", "sam", "vic"}
     assert User.objects.get(username="tessa").check_password("gpufleet-demo")
 
 
+@WITHOUT_FLEET
 def test_a_database_with_anything_in_it_is_left_alone() -> None:
     User.objects.create(username="somebody")
 
@@ -74,11 +81,21 @@ def test_a_database_with_anything_in_it_is_left_alone() -> None:
     assert not Node.objects.exists()
 
 
-@pytest.mark.parametrize(("seed", "hour"), [(1, 12), (3, 3), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((2, 12), (4, 21)))])
+@on_fleet(1, hours=0.3)
+def test_who_looks_first_at_noon_finds_something_to_do() -> None:
+    _something_to_do(NOON)
+
+
+@WITHOUT_FLEET
+@pytest.mark.parametrize(("seed", "hour"), [(3, 3), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((2, 12), (4, 21)))])
 def test_who_looks_first_finds_something_to_do(seed: int, hour: int) -> None:
     now = NOON.replace(hour=hour)
     demo_seed(size="small", seed=seed, now=now, hours=0.3)
 
+    _something_to_do(now)
+
+
+def _something_to_do(now: datetime) -> None:
     shown = overview_shared(now=now)
 
     assert any(health in ("suspect", "draining") and reason and jobs for _, _, health, reason, _, _, jobs, _ in shown["sick"])
@@ -86,10 +103,9 @@ def test_who_looks_first_finds_something_to_do(seed: int, hour: int) -> None:
     assert sum(jobs for _, jobs, *_ in shown["queue"]) >= 5
 
 
+@on_fleet(1, hours=0.3)
 def test_months_of_costs_budgets_and_the_past_day_tell_of_one_fleet() -> None:
     """Who compares the pages finds the same figures: a budget has what the ledger has, and months computed about as the past day did."""
-    demo_seed(size="small", seed=1, now=NOON, hours=0.3)
-
     for budget in Budget.objects.all():
         (standing,) = standings([budget], price_book(), NOON)
         counted = used_between(budget, standing.period.start, NOON, price_book())
@@ -114,20 +130,7 @@ def rows_of_everything() -> dict[str, list[tuple[object, ...]]]:
     return {model.__name__: list(model.objects.order_by("pk").values_list()) for model in models}
 
 
-def test_the_same_seed_and_moment_give_the_same_rows() -> None:
-    first = _seeded_and_forgotten()
-    assert first == _seeded_and_forgotten()
-    assert len(first["Job"]) > 100
-
-
-def _seeded_and_forgotten() -> dict[str, list[tuple[object, ...]]]:
-    with transaction.atomic():
-        demo_seed(size="small", seed=7, now=NOON, hours=0.2)
-        rows = rows_of_everything()
-        transaction.set_rollback(True)
-    return rows
-
-
+@WITHOUT_FLEET
 def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
     demo_seed(size="small", seed=3, now=NOON, hours=0.5)
 
@@ -146,17 +149,15 @@ def test_the_past_is_what_a_real_fleet_could_have_lived() -> None:
     assert all(0.5 < used < 0.95 and 0.9 < measured <= 1 for used, measured in days[1:-1]), days
 
 
+@on_fleet(1, hours=0)
 def test_what_recurs_is_submitted_when_it_is_due() -> None:
-    demo_seed(size="small", seed=1, now=NOON, hours=0)
-
     assert schedules_turn(now=NOON + timedelta(minutes=20)) == 1
     job = Job.objects.get(schedule__isnull=False)
     assert (job.name, job.owner and job.owner.username, job.due_at) == ("evaluate-latest", "sam", NOON + timedelta(minutes=20))
 
 
+@on_fleet(1, hours=0)
 def test_a_tariff_and_jobs_that_wait_for_a_better_hour_are_there() -> None:
-    demo_seed(size="small", seed=1, now=NOON, hours=0)
-
     deferred = {job.name: job for job in Job.objects.filter(deferred_to__gt=NOON)}
     assert {name: job.deferral["by"] for name, job in deferred.items()} == {"distil-nightly": "price", "embed-archive": "carbon"}
     assert deferred["distil-nightly"].deferred_to == datetime(2026, 11, 20, 21, 0, tzinfo=UTC)  # 22:00 in Berlin
