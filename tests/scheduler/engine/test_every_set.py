@@ -8,8 +8,6 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from scheduler.engine.passes.reclaim import claimant
 from scheduler.engine.rules.legality import ANY_SIZE, Reclaim
@@ -23,8 +21,6 @@ from scheduler.scenarios.reading import parse
 from .scenes import actions, at, job, node, plan_of, quota, running, scene
 
 Json = dict[str, Any]
-seeds = st.integers(0, 10**9)
-drawn = settings(max_examples=1200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 def few_jobs(seed: int, *, elastic: bool = False) -> Json:
@@ -129,38 +125,44 @@ def names(units: Sequence[Unit] | None) -> list[str] | None:
     return None if units is None else sorted(unit.work.job.name for unit in units)
 
 
-@drawn
-@given(seeds)
-def test_victims_are_those_that_the_rules_name_where_every_set_is_looked_at(seed: int) -> None:
-    case = case_of(few_jobs(seed))
-    if case is not None:
+@pytest.fixture(scope="module")
+def cases() -> list[tuple[int, Case]]:
+    """Drawn once: reading a scenario takes a hundred times as long as a search in it."""
+    return [(seed, case) for seed in range(1500) if (case := case_of(few_jobs(seed))) is not None]
+
+
+@pytest.fixture(scope="module")
+def elastic_cases() -> list[tuple[int, Case]]:
+    return [(seed, case) for seed in range(750) if (case := case_of(few_jobs(seed, elastic=True))) is not None]
+
+
+def test_victims_are_those_that_the_rules_name_where_every_set_is_looked_at(cases: list[tuple[int, Case]]) -> None:
+    for seed, case in cases:
         found, (how, wanted) = case.found(), case.by_the_rules()
-        assert names(None if found is None else found.units) == names(wanted), how
+        assert names(None if found is None else found.units) == names(wanted), (seed, how)
 
 
-def test_the_drawn_fleets_find_victims_in_every_way() -> None:
-    ways = Counter(case.by_the_rules()[0] for seed in range(1500) if (case := case_of(few_jobs(seed))) is not None)
+def test_the_drawn_fleets_find_victims_in_every_way(cases: list[tuple[int, Case]]) -> None:
+    ways = Counter(case.by_the_rules()[0] for _, case in cases)
     assert set(ways) == {"one", "in turn", "every set", "none"}
     assert min(ways.values()) > 5, ways
 
 
 @pytest.mark.parametrize("few", [0, victims.FEW])
-@drawn
-@given(seed=seeds, elastic=st.booleans())
-def test_whatever_is_found_may_be_taken_and_is_needed(few: int, seed: int, elastic: bool) -> None:
+def test_whatever_is_found_may_be_taken_and_is_needed(
+    monkeypatch: pytest.MonkeyPatch, few: int, cases: list[tuple[int, Case]], elastic_cases: list[tuple[int, Case]]
+) -> None:
     """Also where there are too many units to look at every set, and nodes are cleared one after the other."""
-    case = case_of(few_jobs(seed, elastic=elastic))
-    if case is None:
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(victims, "FEW", few)
+    monkeypatch.setattr(victims, "FEW", few)
+    for seed, case in [*cases, *elastic_cases]:
         found = case.found()
-    if found is None:
-        return
-    assert case.is_legal(found.units)
-    assert case.has_room(found.units)
-    if not elastic:  # a minimum takes its surplus along, and a lower index is kept longer
-        assert not any(case.has_room([one for one in found.units if one is not unit]) for unit in found.units)
+        if found is not None:
+            assert case.is_legal(found.units), seed
+            assert case.has_room(found.units), seed
+    for seed, case in cases:  # not of elastic ones: a minimum takes its surplus along, and a lower index is kept longer
+        found = case.found()
+        if found is not None:
+            assert not any(case.has_room([one for one in found.units if one is not unit]) for unit in found.units), seed
 
 
 @pytest.mark.parametrize("few", [0, victims.FEW])
@@ -201,14 +203,10 @@ def test_of_many_a_set_is_judged_with_its_largest_job_last() -> None:
     assert among_eleven(10, [("large", 2, 0), ("small", 1, 10), ("other", 1, 20)]) == {"large": "evict", "small": "evict", "other": "evict"}
 
 
-def test_of_many_a_set_is_found_wherever_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_a_set_is_found_wherever_there_is_one(monkeypatch: pytest.MonkeyPatch, cases: list[tuple[int, Case]]) -> None:
     """Of some thousand draws, with few units treated like many."""
-    looked = 0
-    for seed in range(1500):
-        case = case_of(few_jobs(seed))
-        if case is not None and case.by_the_rules()[0] == "every set":
-            looked += 1
-            with monkeypatch.context() as patch:
-                patch.setattr(victims, "FEW", 0)
-                assert case.found() is not None, seed
-    assert looked > 20
+    looked = [(seed, case) for seed, case in cases if case.by_the_rules()[0] == "every set"]
+    monkeypatch.setattr(victims, "FEW", 0)
+
+    assert [seed for seed, case in looked if case.found() is None] == []
+    assert len(looked) > 20
