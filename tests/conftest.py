@@ -13,7 +13,7 @@ import pytest
 from channels.layers import channel_layers
 from django.core.cache import cache
 from django.core.management.color import no_style
-from django.db import connection
+from django.db import connection, transaction
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
