@@ -29,6 +29,7 @@ pytest_plugins = ["tests.servers", "tests.browser.harness", "tests.personas"]
 # ci: the same examples on every machine, so that a red build is somebody's change. soak: new examples for every commit (Makefile).
 _calm = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_calm, print_blob=True)
+settings.register_profile("few", settings.get_profile("ci"), max_examples=10)
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=_calm)
 settings.register_profile("soak", max_examples=1000, deadline=None, suppress_health_check=_calm, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

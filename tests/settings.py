@@ -23,6 +23,9 @@ if os.environ.get("TEST_DATABASE_URL"):
 from gpufleet.settings import *  # noqa: E402, F403
 from gpufleet.settings import DATABASES  # noqa: E402
 
+if os.environ.get("TEST_DATABASE_IS_MADE"):
+    DATABASES["default"]["TEST"] = {"NAME": DATABASES["default"]["NAME"]}
+
 # Nobody's work is lost with a test's database: where there is room, no commit has to wait for a disk.
 MEMORY = "/dev/shm"
 if "sqlite" in DATABASES["default"]["ENGINE"] and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 1 << 30:
