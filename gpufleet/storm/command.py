@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _ended)
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-storm-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))  # noqa: S108
     try:
-        _prepare(folder, arguments.usage_weight)
+        _prepare(folder, arguments.usage_weight, arguments.empty)
         if arguments.seeds == 1:
             return _pass(arguments.seed, arguments)
         found = [_in_a_process(seed, arguments) for seed in range(arguments.seed, arguments.seed + arguments.seeds)]
@@ -52,6 +52,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--usage-weight", type=float, default=0.0, help="how much past usage counts, with a half-life of six hours")
     parser.add_argument("--parts", type=float, default=0.0, help="how many of the small jobs ask for an instance or a share of a GPU, of 1")
     parser.add_argument("--gap-every", type=int, choices=range(1, 101), metavar="N", help="look at the utilization gap each so many steps")
+    parser.add_argument("--empty", type=Path, metavar="FILE", help="begin from a copy of this SQLite database without rows, and make none")
     parser.add_argument("--story", action="store_true", help="tell everything as it happens")
     parser.add_argument("--json", action="store_true", help="the counts as one JSON object")
     return parser.parse_args(argv)
@@ -106,7 +107,7 @@ def _pass(seed: int, arguments: argparse.Namespace) -> int:
     return 2 if report.thin_days else 0
 
 
-def _prepare(folder: Path, usage_weight: float) -> None:
+def _prepare(folder: Path, usage_weight: float, empty: Path | None = None) -> None:
     """The product's own settings over an empty folder, whatever installation this machine has."""
     for name in [name for name in os.environ if name.startswith("GPUFLEET_")]:
         del os.environ[name]
@@ -131,7 +132,9 @@ def _prepare(folder: Path, usage_weight: float) -> None:
     logging.disable(logging.CRITICAL)
     from django.core.management import call_command
 
-    call_command("migrate", verbosity=0)
+    if empty is not None:
+        shutil.copy(empty, settings.DATABASES["default"]["NAME"])
+    call_command("migrate", verbosity=0)  # of a copy nothing is left to do
     import gpufleet.storm.world  # noqa: F401
 
     # All that was imported stays; looking through it again and again takes a tenth of the time.
