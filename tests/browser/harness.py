@@ -70,13 +70,13 @@ CUT_TABLES = """() => [...document.querySelectorAll(".table-wrap")]
 # Of a long list axe sees twelve rows. The others are out of the page meanwhile: a hundred alike took it ten seconds, and half of that where it had
 # only to pass them over.
 LATER_ROWS = "tbody tr:nth-child(n+13)"
-# What stands around every page, and what tells two of them apart; nothing where the keys or the pointer are in it.
+# What stands around every page, and what tells two of them apart: the tokens of its forms do not. Nothing where the keys or the pointer are in it.
 SHELL = "body > header, body > nav"
 TELL_SHELL = """(which) => {
   const parts = [...document.querySelectorAll(which)];
   if (!parts.length || parts.some((one) => one.matches(":hover, :focus-within"))) return "";
   return JSON.stringify([document.documentElement.className, document.body.className, innerWidth, getComputedStyle(document.body).colorScheme,
-    ...parts.map((one) => one.outerHTML)]);
+    ...parts.map((one) => one.outerHTML.replace(/<input type="hidden"[^>]*>/g, ""))]);
 }"""
 RUN_AXE = """async ([exclude, options, rows]) => {
   const away = [...document.querySelectorAll(rows)].filter((one) => !one.matches(":focus-within")).map((one) => [one, one.parentNode]);

@@ -19,14 +19,17 @@ EXAMPLES = 2
 EXAMPLES_OF = {"jobs/<slug:public_id>/": 20}
 # What is asked of an address that answers nothing without a parameter.
 ASKED = {"api/v1/quota-tree": "at=2026-01-01T00:00:00Z"}
+_REQUIRED = re.compile(r"<(?:input|select|textarea)\b[^>]*\srequired\b", re.IGNORECASE)
 _HREF = re.compile(r'<a\b[^>]*?\bhref="([^"#]+)', re.IGNORECASE)
 
 
 @dataclass
 class Pages:
-    """`found`: route -> an address that shows it. `unseen`: routes that no link leads to. `broken`: what answered with an error."""
+    """`found`: route -> an address that shows it. `asking`: those of them where a field must be filled in. `unseen`: routes that no link leads to.
+    `broken`: what answered with an error."""
 
     found: dict[str, str] = field(default_factory=dict)
+    asking: set[str] = field(default_factory=set)
     unseen: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -76,7 +79,8 @@ def crawl(origin: str, cookies: dict[str, str]) -> Pages:
                 continue
             if "<html" not in answer.text[:500].lower():
                 continue  # a fragment for htmx, seen on the page that holds it
-            pages.found.setdefault(route, address)
+            if pages.found.setdefault(route, address) == address and _REQUIRED.search(answer.text):
+                pages.asking.add(address)
             links = (urlsplit(urljoin(address, link.replace("&amp;", "&"))) for link in _HREF.findall(answer.text))
             waiting.extend(link.path for link in links if f"{link.scheme}://{link.netloc}" in {"://", origin})
         unseen = sorted(route for route in known - set(examples) if not route.startswith(("api/", "ws/")))
