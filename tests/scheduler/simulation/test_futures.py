@@ -208,9 +208,9 @@ def test_quantiles_are_in_order_and_the_same_seed_says_the_same(drawn: list[tupl
     names = {each.name for each in scenario.jobs}
     stage = Stage(scenario)
 
-    found = waits_foreseen(stage, names, seed=seed)
+    found = waits_foreseen(stage, names, seed=seed, futures=6)
 
-    assert found == waits_foreseen(Stage(scenario), names, seed=seed) == waits_foreseen(stage, names, seed=seed)
+    assert found == waits_foreseen(Stage(scenario), names, seed=seed, futures=6) == waits_foreseen(stage, names, seed=seed, futures=6)
     assert set(found) == names
     assert all(0 <= waits.low <= waits.middle <= waits.high for waits in found.values())
 

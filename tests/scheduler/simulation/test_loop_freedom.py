@@ -35,7 +35,7 @@ def evicted(scenario: Json) -> list[int]:
 
 
 @pytest.mark.parametrize("draw", [growth_random, step_random, scenario_random], ids=["growth", "steps", "anything"])
-@pytest.mark.parametrize("seeds", [pytest.param(range(30), id="few"), pytest.param(range(30, 120), id="more", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [pytest.param(range(14), id="few"), pytest.param(range(14, 120), id="more", marks=pytest.mark.soak)])
 def test_nobody_is_evicted_twice(draw: Any, seeds: range):
     found = {seed: evicted(draw(seed)) for seed in seeds}
 
@@ -43,8 +43,11 @@ def test_nobody_is_evicted_twice(draw: Any, seeds: range):
     assert draw is growth_random or sum(map(len, found.values())) >= len(seeds) / 3, "else nobody would be evicted at all"
 
 
-def test_nobody_is_evicted_twice_on_a_larger_fleet():
-    found = {seed: evicted(scenario_random(seed, "medium")) for seed in range(700_000, 700_040)}
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(700_000, 700_016), id="few"), pytest.param(range(700_016, 700_056), id="more", marks=pytest.mark.soak)]
+)
+def test_nobody_is_evicted_twice_on_a_larger_fleet(seeds: range):
+    found = {seed: evicted(scenario_random(seed, "medium")) for seed in seeds}
 
     assert [seed for seed, times in found.items() if any(count > 1 for count in times)] == []
-    assert sum(map(len, found.values())) >= 40
+    assert sum(map(len, found.values())) >= len(seeds) / 2
