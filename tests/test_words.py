@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -49,16 +50,21 @@ def template_texts(source: str) -> Iterator[str]:
     yield from (line.strip() for line in _SKIPPED.sub("\n", plain).splitlines() if line.strip())
 
 
-def code_texts(source: str) -> Iterator[str]:
+@cache
+def code_texts(source: str) -> tuple[str, ...]:
     """The texts that code makes, without docstrings, a value within one as a word; names and formats have no blank in them."""
-    tree = ast.parse(source)
+    return tuple(_code_texts(source))
+
+
+def _code_texts(source: str) -> Iterator[str]:
+    nodes = list(ast.walk(ast.parse(source)))
     documents = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-    for node in ast.walk(tree):
+    parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         text = ""
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
