@@ -144,8 +144,8 @@ def start(manage: Manage, port: int) -> Program:
     return program
 
 
-def test_a_console_that_is_killed_loses_no_write_that_it_confirmed(tmp_path):
-    manage, port = Manage(tmp_path / "data"), free_port()
+def test_a_console_that_is_killed_loses_no_write_that_it_confirmed(prepared: Prepared, tmp_path):
+    manage, port = prepared.demo(tmp_path / "data"), free_port()
     confirmed: list[str] = []
     program = start(manage, port)
     for number, seconds in enumerate((2.5, 4.1, 6.3)):
