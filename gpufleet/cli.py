@@ -68,6 +68,7 @@ PLAIN_COMMANDS: dict[str, str] = {
     "abandon": "gpufleet.client.fleet:abandon",
     "fleet": "gpufleet.client.fleet:fleet",
     "spare": "gpufleet.client.fleet:spare",
+    "boundaries": "gpufleet.client.fleet:boundaries",
     "quota": "gpufleet.client.fleet:quota",
     "top": "gpufleet.client.fleet:top",
     "completion": "gpufleet.client.completion:completion",

@@ -37,7 +37,7 @@ GROUPS: dict[str, Sequence[str]] = {
         ),
         *("enqueue", "schedule", "notices", "completion"),
     ),
-    "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "drain", "mark", "spare", "abandon", "alerts"),
+    "The fleet": ("fleet", "top", "gap", "fragmentation", "idle", "health", "drain", "mark", "spare", "boundaries", "abandon", "alerts"),
     "Quotas and costs": ("quota", "reserve", "budget", "ledger", "chargeback"),
     "Running a console": ("up", "migrate", "doctor", "person", "inventory", "slurm", "webhooks", "backup", "seed_demo"),
     "Trying and measuring": ("plan", "simulate", "sweep", "trace", "scenario", "bench", "storm"),

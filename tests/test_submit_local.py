@@ -199,7 +199,7 @@ def test_replicas_are_asked_whether_they_can_serve_and_start_anew_one_by_one_tho
 
     assert "one at a time" in person.says("replace", job, "--dry-run")
     loaded.unlink()
-    person.says("replace", job, "--reason", "New weights.")
+    person.says("replace", job, "--apply", "--reason", "New weights.")
     wait_until(lambda: asked("SELECT COUNT(*) FROM worker_state WHERE began > 0 AND NOT ready") == [(1,)], seconds=60, what="one to be taken down")
     assert asked("SELECT worker FROM job_replacement_step WHERE began_at IS NOT NULL") == [(0,)], "the next waits until it is ready"
     program.kill()
@@ -212,7 +212,7 @@ def test_replicas_are_asked_whether_they_can_serve_and_start_anew_one_by_one_tho
         assert len(person.show(job)["attempts"]) == 1
         for index in range(3):
             assert person.says("logs", job, "--index", str(index)).count("loads as") == 2
-        assert "3 of 3" in person.says("replace", job, "--show")
+        assert "3 of 3" in person.says("replace", job)
         person.says("cancel", job)
         person.until(job, "cancelled")
         assert "no findings" in manage.run("doctor").stdout

@@ -77,13 +77,15 @@ WORDS = {
     "mark": "healthy suspect draining drained repairing burn-in down --json --reason --begins --dry-run",
     "show": "--json --yaml",
     "spare": "--json --back --reason",
+    "boundaries": "--json --state --none --reason",
     "why": "--json",
     "connect": "--json",
     "scale": "--json --role --follow --no-follow --cooldown --reason --dry-run",
-    "replace": "--json --role --max-unavailable --within --reason --dry-run --stop --show",
+    "replace": "--json --role --max-unavailable --within --reason --apply --dry-run --stop",
 }
 # By command and option, what may follow it.
 VALUES = {
+    "boundaries --state": "cores mig",
     "fleet --nodes": "sick all",
     "gap --by": "team class type pool",
     "gap --cause": "computing idle unread starting failed reserved drained wanted fragmented unwanted",

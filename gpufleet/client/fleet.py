@@ -1,4 +1,4 @@
-"""`gpufleet fleet`, `drain`, `mark`, `spare`, `abandon`, `quota` and `top`: what the fleet does, what is promised, who uses most of it now."""
+"""`gpufleet fleet`, `drain`, `mark`, `spare`, `boundaries`, `abandon`, `quota`, `top`: what the fleet does, what is promised, who uses most of it."""
 
 import sys
 import time
@@ -18,6 +18,7 @@ BAR = 20
 # More than any fleet has; the search of the list finds more than exact names.
 MOST_NODES = 100_000
 HEALTH = ("healthy", "suspect", "draining", "drained", "repairing", "burn-in", "down")
+BOUNDARIES = ("cores", "mig")
 FATES = {"ends": "ends before", "moved": "moves", "stopped": "stops", "stays": "finishes here"}
 
 
@@ -128,6 +129,33 @@ def spare(arguments: Sequence[str]) -> int:
         done.append(told)
         if not asked.json:
             print(f"{node}  {'spare' if told['spare'] else 'in placement'}", flush=True)
+    return print_json({"items": done}) if asked.json else DONE
+
+
+@ends_well
+def boundaries(arguments: Sequence[str]) -> int:
+    """Show what nodes enforce between jobs, or state which boundaries they were verified to enforce."""
+    parser = parser_of("boundaries", boundaries.__doc__)
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="ids or names of nodes, such as n-17, alpha-n018 or alpha/alpha-n018")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--state", choices=BOUNDARIES, action="append", help="a boundary that holds; repeat it for several, others are stated no more")
+    what.add_argument("--none", action="store_true", help="state none")
+    parser.add_argument("--reason", default="", help="kept in the history and in the audit log; required with --state and --none")
+    asked = parser.parse_args(arguments)
+    changes = bool(asked.state or asked.none)
+    if changes and not asked.reason.strip():
+        parser.error("--reason is required")
+    if asked.reason and not changes:
+        parser.error("say --state or --none")
+    place = console_meant()
+    done = []
+    for node in [_node_named(place, name) for name in asked.nodes]:
+        body = {"boundaries": sorted(set(asked.state or ())), "reason": asked.reason}
+        told = place.put(f"/nodes/{node}/boundaries", body) if changes else place.get(f"/nodes/{node}")
+        done.append({"id": node, "boundaries": told["boundaries"]})
+        if not asked.json:
+            said = ", ".join(f"{plain(name)} ({plain(by)})" for name, by in sorted(told["boundaries"].items()))
+            print(f"{node}  {said or 'none'}", flush=True)
     return print_json({"items": done}) if asked.json else DONE
 
 

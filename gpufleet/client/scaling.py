@@ -9,6 +9,8 @@ from gpufleet.client.commands import console_meant, ends_well, parser_of, print_
 from gpufleet.client.description import seconds
 from gpufleet.client.words import exact, lasting, plain, table
 
+OF_A_REPLACEMENT = ("role", "max_unavailable", "within", "reason")
+
 
 @ends_well
 def scale(arguments: Sequence[str]) -> int:
@@ -84,17 +86,19 @@ def _shown(told: Mapping[str, Any]) -> int:
 
 @ends_well
 def replace(arguments: Sequence[str]) -> int:
-    """Start the replicas of a service anew, one at a time, each on its own GPUs."""
+    """Show how far a replacement of a service's replicas is, or start them anew, one at a time, each on its own GPUs."""
     parser = parser_of("replace", replace.__doc__, jobs="1")
     parser.add_argument("--role", default="", help="which role; needed only where several have a range")
     parser.add_argument("--max-unavailable", metavar="N", type=int, default=1, help="so many at a time (default 1)")
     parser.add_argument("--within", metavar="LENGTH", default="10m", help="a new replica that cannot serve within it stops the rest (default 10m)")
     parser.add_argument("--reason", default="", help="kept in the job's history and in the audit log")
     what = parser.add_mutually_exclusive_group()
+    what.add_argument("--apply", action="store_true", help="start them anew; without it nothing is changed")
     what.add_argument("--dry-run", action="store_true", help="say what it would do, and change nothing")
     what.add_argument("--stop", action="store_true", help="take no further replica down")
-    what.add_argument("--show", action="store_true", help="show how far it is, and change nothing")
     asked = parser.parse_args(arguments)
+    if not (asked.apply or asked.dry_run or asked.stop) and any(getattr(asked, key) != parser.get_default(key) for key in OF_A_REPLACEMENT):
+        parser.error("say --apply to replace the replicas, or --dry-run to see what would happen")
     console, path = console_meant(), f"/jobs/{asked.job}/replacements"
     body: dict[str, Any] = {"role": asked.role, "max_unavailable": asked.max_unavailable, "within_s": seconds(asked.within)}
     if asked.dry_run:
@@ -103,12 +107,12 @@ def replace(arguments: Sequence[str]) -> int:
             return print_json(found)
         print("\n".join(map(plain, found["sentences"])))
         return DONE
-    if asked.show:
-        told = console.get(path)
-    elif asked.stop:
+    if asked.stop:
         told = console.post(f"{path}/stop", {"reason": asked.reason})
-    else:
+    elif asked.apply:
         told = console.post(path, body | {"reason": asked.reason})
+    else:
+        told = console.get(path)
     return print_json(told) if asked.json else _replaced(told)
 
 

@@ -164,6 +164,20 @@ def test_nodes_are_kept_as_spares_and_given_back(run, busy):
     assert run("spare", "node-well", "--reason", "x", who="viewer")[0] == 3
 
 
+def test_boundaries_of_nodes_are_shown_and_stated(run, busy):
+    def boundaries(*words):
+        return run("boundaries", *words, who="operator", scopes=("read", "operate"))
+
+    Cluster.objects.update(backend="slurm")
+    assert boundaries("node-well", "--state", "cores")[0] == boundaries("node-well", "--reason", "why")[0] == 2
+    assert re.fullmatch(r"n-\d+  none\n", boundaries("node-well")[1])
+    assert re.fullmatch(r"n-\d+  cores \(operator\)\n", boundaries("node-well", "--state", "cores", "--reason", "Checked.")[1])
+    assert json.loads(boundaries("node-well", "--json")[1])["items"][0]["boundaries"] == {"cores": "operator"}
+    assert boundaries("node-well", "--none", "--reason", "The pinning is off.")[1].endswith("  none\n")
+    assert boundaries("nowhere")[0] == 4
+    assert run("boundaries", "node-well", "--none", "--reason", "x", who="viewer")[0] == 3
+
+
 def test_jobs_of_a_cluster_that_is_gone_are_previewed_and_given_up(run, busy):
     def give_up(*words):
         return run("abandon", "north", *words, who="operator", scopes=("read", "operate"))

@@ -45,3 +45,17 @@ def test_it_follows_its_metric_and_stops(run, personas):
     assert status == DONE and "3 wanted" in out and "Follows" not in out
     for words in (["--follow", "3"], ["--cooldown", "10m"], ["--no-follow", "--dry-run"]):
         assert run("scale", served.public_id, *words, **lead)[0] == USAGE
+
+
+def test_a_replacement_is_shown_unless_it_is_to_be_applied(run, personas):
+    spec = spec_of({"roles": [{"name": "server", "min": 2, "max": 2, "gpus": 1}]})
+    served = job("serve", on=personas.nodes["acme/research/nlp"], state=JobState.RUNNING, job_class="inference", spec=spec, gpus_milli=2000)
+    lead = {"who": "team_lead", "scopes": ("read", "submit")}
+
+    assert run("replace", served.public_id, **lead)[:2] == (DONE, "No replicas were replaced.\n")
+    assert json.loads(run("replace", served.public_id, "--json")[1])["items"] == []
+    for words in (["--reason", "New weights."], ["--role", "server"], ["--max-unavailable", "2"], ["--within", "5m"]):
+        status, _, err = run("replace", served.public_id, *words, **lead)
+        assert status == USAGE and "--apply" in err
+    assert run("replace", served.public_id, "--apply", "--dry-run", **lead)[0] == USAGE
+    assert run("replace", served.public_id, "--apply", "--reason", "New weights.", **lead)[0] == REFUSED, "it is asked for; nothing runs there"
