@@ -293,6 +293,7 @@ LIFE = (
     ("waited_for_quota_s", "waited {} for quota"),
     ("waited_for_gpus_s", "waited {} for GPUs"),
     ("aside_s", "held or not due for {}"),
+    ("deferred_s", "deferred for {}"),
     ("starting_s", "started up in {}"),
     ("running_s", "ran {}"),
 )

@@ -135,9 +135,19 @@ def _colour(name: str) -> str:
 
 
 def over_time(
-    *, label: str, unit: str, at: Sequence[datetime], series: Sequence[Series], stacked: bool = False, marks: Sequence[Mark] = (), most: Value = None
+    *,
+    label: str,
+    unit: str,
+    at: Sequence[datetime],
+    series: Sequence[Series],
+    stacked: bool = False,
+    steps: bool = False,
+    marks: Sequence[Mark] = (),
+    most: Value = None,
 ) -> Chart:
     """Lines, or areas on top of each other, over time. Where no series has a value the ground is hatched as "no data".
+
+    `steps`: each value holds until the next one, and nothing is in between.
 
     Of more than `MOST_MARKS` marks only the latest are told. Those that would touch on the axis are drawn as one.
     """
@@ -162,7 +172,8 @@ def over_time(
                 y=_numbers(one.values)[shown],
                 name=_text(one.name),
                 mode="lines",
-                line={"color": colour, "width": 0 if filled or of_band else 2, "dash": "dot" if one.dashed else "solid"},
+                line={"color": colour, "width": 0 if filled or of_band else 2, "dash": "dot" if one.dashed else "solid"}
+                | ({"shape": "hv"} if steps else {}),
                 stackgroup="all" if filled else None,
                 fill="tonexty" if one.kind == "high" else None if filled or one.kind != "area" else "tozeroy",
                 fillcolor=_colour(f"{one.colour}, {BAND_PERCENT}%") if one.kind == "high" else colour if one.kind == "area" else None,

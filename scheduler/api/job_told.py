@@ -110,11 +110,15 @@ class CheckpointOut(Schema):
 
 
 class LifeOut(Schema):
-    """Seconds of a job's life until now or its end. `aside`: held by a person, not due, backing off or behind other jobs."""
+    """Seconds of a job's life until now or its end. `aside`: held by a person, not due, backing off or behind other jobs.
+
+    `deferred`: put off to hours of better energy.
+    """
 
     waited_for_quota_s: float
     waited_for_gpus_s: float
     aside_s: float
+    deferred_s: float
     starting_s: float
     running_s: float
 
@@ -276,7 +280,14 @@ def _alignment(attempt: Attempt, sittings: list[Sitting]) -> dict[str, Any] | No
 
 def _life(life: Life) -> dict[str, float]:
     seconds = {part.key: part.seconds for part in life.parts}
-    keys = {"waited_for_quota_s": "quota", "waited_for_gpus_s": "gpus", "aside_s": "aside", "starting_s": "start", "running_s": "run"}
+    keys = {
+        "waited_for_quota_s": "quota",
+        "waited_for_gpus_s": "gpus",
+        "aside_s": "aside",
+        "deferred_s": "deferred",
+        "starting_s": "start",
+        "running_s": "run",
+    }
     return {name: seconds.get(key, 0.0) for name, key in keys.items()}
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.conf import settings
 
@@ -73,19 +73,23 @@ def forecast_lines(forecasts: Sequence[EnergyForecast], *, sees: bool) -> list[F
 
 def energy_charts(tariffs: Tariffs, *, sees: bool) -> list[EnergyChart]:
     """Of the next two days: a chart of prices and one of CO2, each with a line for the fleet and for each pool of its own."""
-    at = [tariffs.now + number * STEP for number in range(AHEAD // STEP + 1)]
+    grid = [tariffs.now + number * STEP for number in range(AHEAD // STEP + 1)]
     found = []
     for by, title, unit, scale in ((PRICE, "Price of a kWh", settings.CURRENCY, 1_000_000), (CARBON, "CO2 of a kWh", "g", 1)):
         if (by == PRICE and not sees) or not tariffs.spans(by):
             continue
+        pools = [*(["", *tariffs.pools(by)] if any(not span.pool for span in tariffs.spans(by)) else tariffs.pools(by))]
+        courses = {pool: tariffs.course(by, pool, grid[0], grid[-1] + STEP) for pool in pools}
+        changes = {datetime.fromtimestamp(milli / 1000, UTC) for course in courses.values() for milli in course.at}
+        at = sorted({*grid, *(moment for moment in changes if grid[0] < moment < grid[-1])})
         lines = []
-        for number, pool in enumerate([*(["", *tariffs.pools(by)] if any(not span.pool for span in tariffs.spans(by)) else tariffs.pools(by))]):
-            course = tariffs.course(by, pool, at[0], at[-1] + STEP)
+        for number, (pool, course) in enumerate(courses.items()):
             values = [None if (value := course.value(millis(moment))) is None else value / scale for moment in at]
             if any(value is not None for value in values):
                 lines.append(Series(pool_name(pool), values, TONES[number % len(TONES)]))
         if lines:
-            found.append(EnergyChart(f"{title} ({unit})", over_time(label=f"{title}, next 48 hours", unit=unit, at=at, series=lines)))
+            chart = over_time(label=f"{title}, next 48 hours", unit=unit, at=at, series=lines, steps=True)
+            found.append(EnergyChart(f"{title} ({unit})", chart))
     return found
 
 

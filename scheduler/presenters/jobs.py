@@ -484,10 +484,11 @@ LIFE = (
     ("quota", "Waited for quota"),
     ("gpus", "Waited for GPUs"),
     ("aside", "Held or not due"),
+    ("deferred", "Deferred"),
     ("start", "Started up"),
     ("run", "Ran"),
 )
-SELDOM = ("aside",)  # told only of jobs that did
+SELDOM = ("aside", "deferred")  # told only of jobs that did
 BAR = 1000
 
 
@@ -505,6 +506,10 @@ def life_of(job: Job, attempts: Sequence[Attempt], now: datetime, wait: Wait | N
     for key, length in _waited(job, wait, now).items():
         spent[key] = min(length, spent["gpus"])
         spent["gpus"] -= spent[key]
+    spent["deferred"] = left = min(_deferred(job, end), spent["aside"] + spent["gpus"])
+    for key in ("aside", "gpus"):  # nobody looked at it each moment: until then it seemed to wait for GPUs
+        taken = min(left, spent[key])
+        spent[key], left = spent[key] - taken, left - taken
     told = [(key, label, spent[key].total_seconds()) for key, label in LIFE if spent[key] or key not in SELDOM]
     whole = sum(seconds for _, _, seconds in told)
     parts, before = [], 0.0
@@ -513,6 +518,14 @@ def life_of(job: Job, attempts: Sequence[Attempt], now: datetime, wait: Wait | N
         before += seconds
         parts.append(Spent(key, label, seconds, x, (int(before / whole * BAR) if whole else 0) - x))
     return Life(tuple(parts), total.total_seconds())
+
+
+def _deferred(job: Job, end: datetime) -> timedelta:
+    """How long it was put off to a better hour, up to that hour or until a person ended it."""
+    if job.deferred_to is None:
+        return timedelta(0)
+    begin = max(job.submitted_at, job.not_before or job.submitted_at)
+    return max(timedelta(0), min(job.deferred_to, end) - begin)
 
 
 def _waited(job: Job, wait: Wait | None, now: datetime) -> dict[str, timedelta]:

@@ -9,7 +9,8 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.models import AuditEntry
 from scheduler.jobs.reading import change_read
 from scheduler.jobs.writing import description_of
-from scheduler.models import EnergyForecast, EnergyRate, Job, JobEvent
+from scheduler.models import EnergyForecast, EnergyRate, Job, JobEvent, Wait, WaitKind
+from scheduler.presenters.jobs import life_of
 from scheduler.selectors.energy import Tariffs, deferred_now
 from scheduler.services.energy import forecast_put, forecast_remove, rate_change, rate_remove, rate_set
 from scheduler.services.forecasts.outlooks import outlook_now
@@ -303,3 +304,20 @@ def test_savings_in_money_are_told_to_who_sees_costs(tariff, team, personas):
 
     assert (seen.jobs, seen.saved_micros) == (1, 1_456_000)
     assert deferred_now(personas.access("viewer"), NOON).saved_micros is None
+
+
+def test_the_time_that_it_was_deferred_is_told_apart_from_waiting_for_gpus(tariff, team, personas):
+    job = handed_in(personas, team)
+    deferred_to(job)
+
+    def told(at):
+        return {part.key: part.seconds for part in life_of(job, (), at, None).parts if part.seconds}
+
+    assert told(NOON + HOUR) == {"deferred": 3600}
+    assert told(NIGHT + HOUR) == {"deferred": 36_000, "gpus": 3600}
+    aside = Wait(job=job, kind=WaitKind.ASIDE, since=NOON, aside_ms=0)
+    assert {part.key: part.seconds for part in life_of(job, (), NOON + HOUR, aside).parts if part.seconds} == {"deferred": 3600}, "it counts once"
+    job_start_now(access=personas.access("superuser"), job=job, reason="Needed now.", now=NOON + HOUR)
+    deferred_to(job)
+    assert told(NOON + 3 * HOUR) == {"deferred": 3600, "gpus": 7200}
+    assert "Deferred" not in [part.label for part in life_of(handed_in(personas, team, defer=None), (), NIGHT, None).parts]

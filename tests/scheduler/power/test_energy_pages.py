@@ -7,8 +7,8 @@ import pytest
 from gpufleet.core.times import now
 from quotas.models import QuotaShare
 from scheduler.models import EnergyRate, Job
-from scheduler.presenters.energy import deferred_told
-from scheduler.selectors.energy import Deferred
+from scheduler.presenters.energy import deferred_told, energy_charts
+from scheduler.selectors.energy import Deferred, Tariffs
 from scheduler.services.energy import rate_set
 from scheduler.services.forecasts import fitting
 from scheduler.services.forecasts.energy import rate_preview
@@ -128,6 +128,19 @@ def test_without_a_rate_its_jobs_would_be_deferred_elsewhere(deferred, personas)
     seen = rate_preview(access=personas.access("operator"), rate=None, instead_of=rate, now=now())
 
     assert (seen.deferred, seen.moved, seen.freed) == (1, 0, 1)
+
+
+def test_the_chart_of_prices_goes_in_steps_and_has_a_point_at_each_change(begun, personas):
+    change = begun + 5 * HOUR + timedelta(minutes=7)
+    rate_set(access=personas.access("operator"), given={"price_micros": 90_000, "starts_at": change, "ends_at": change + HOUR / 10}, now=now())
+    (shown,) = energy_charts(Tariffs(now()), sees=True)
+
+    (line,) = shown.chart.figure["data"]
+    assert line["line"]["shape"] == "hv"
+    at = [moment for moment, *_ in shown.chart.rows]
+    assert {begun + 4 * HOUR, change, change + HOUR / 10} <= set(at)
+    prices = dict(zip(at, (row[1] for row in shown.chart.rows), strict=True))
+    assert (prices[change], prices[change + HOUR / 10]) == (0.09, 0.11)
 
 
 def test_savings_are_summed_in_a_sentence():
