@@ -7,7 +7,6 @@
   const TYPING_MS = 250;
   const SAVE_MS = 2500;
   const SLOW_MS = 400;
-  const PRESSED_MS = 3000;
   const csrf = document.querySelector('meta[name="csrf-token"]').content;
   const yaml = document.getElementById("yaml");
   const fit = document.getElementById("fit");
@@ -273,13 +272,14 @@
   lookAtPresets(document.querySelector("[data-presets]"), 20);
 
   // What moves away between press and release is not clicked: an answer that comes meanwhile waits, above the button that submits.
-  document.addEventListener("pointerdown", () => {
-    pressed = new Promise((done) => {
-      letGo = done;
-      setTimeout(done, PRESSED_MS);
-    });
+  document.addEventListener("pointerdown", (event) => {
+    if (event.button === 0) pressed = new Promise((done) => (letGo = done));
   }, true);
-  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => setTimeout(letGo), true);
+  const released = () => setTimeout(letGo);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, released, true);
+  // Where the release was somebody else's: a menu's, another window's.
+  document.addEventListener("pointermove", (event) => event.buttons || released(), { capture: true, passive: true });
+  window.addEventListener("blur", released);
 
   document.addEventListener("visibilitychange", () => document.hidden && save());
   if (begun) {

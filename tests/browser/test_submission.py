@@ -80,7 +80,7 @@ def test_an_answer_that_comes_while_the_pointer_is_pressed_moves_nothing_under_i
     visitor = visit("/jobs/new/")
     page = visitor.page
     held: list[Any] = []
-    page.route("**/jobs/new/look", lambda route: held.append(route))
+    page.route("**/jobs/new/look", lambda route: held.append((route, route.fetch())))
     page.get_by_role("link", name="Notebook").click()
     button = page.get_by_role("button", name="Submit", exact=True)
     expect(button).to_be_focused()
@@ -88,7 +88,7 @@ def test_an_answer_that_comes_while_the_pointer_is_pressed_moves_nothing_under_i
     (button if pressed == "Submit" else page.get_by_role("heading", name=pressed)).hover()
     page.mouse.down()
     with page.expect_response("**/jobs/new/look") as answer:
-        held[0].continue_()
+        held[0][0].fulfill(response=held[0][1])
     answer.value.finished()
     page.evaluate(TWO_FRAMES)
     page.mouse.up()
