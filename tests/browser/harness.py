@@ -79,13 +79,14 @@ TELL_SHELL = """(which) => {
     ...parts.map((one) => one.outerHTML.replace(/<input type="hidden"[^>]*>/g, ""))]);
 }"""
 RUN_AXE = """async ([exclude, options, rows]) => {
-  const away = [...document.querySelectorAll(rows)].filter((one) => !one.matches(":focus-within")).map((one) => [one, one.parentNode]);
+  const later = [...document.querySelectorAll(rows)].filter((one) => !one.matches(":focus-within"));
+  const away = later.map((one) => [one, one.parentNode, one.nextSibling]);
   const [left, top] = [scrollX, scrollY];
   for (const [row] of away) row.remove();
   try {
     return (await axe.run({ exclude: exclude.map((one) => [one]) }, options)).violations;
   } finally {
-    for (const [row, parent] of away) parent.append(row);
+    for (const [row, parent, next] of away.reverse()) parent.insertBefore(row, next);
     scrollTo({ left, top, behavior: "instant" });
   }
 }"""

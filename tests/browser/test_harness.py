@@ -54,10 +54,11 @@ def test_axe_sees_the_first_rows_and_leaves_the_page_as_it_was(live_console, bro
     told = {}
     for pale in (12, 13):
         page.set_content(list_of(30, pale=pale))
+        page.locator("td").nth(19).evaluate("cell => { cell.tabIndex = 0; cell.focus(); }")
         page.evaluate("scrollTo(0, 700)")
         told[pale] = [line.split(": ", 1)[1].split(" ")[0] for line in visitor.axe()]
         assert page.locator("td").all_inner_texts() == ["pale" if row == pale else f"row {row}" for row in range(1, 31)]
-        assert page.evaluate("scrollY") == 700
+        assert page.evaluate("[scrollY, document.activeElement.textContent]") == [700, "row 20"]
 
     assert told == {12: ["color-contrast"], 13: []}
 
