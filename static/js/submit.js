@@ -273,7 +273,9 @@
 
   // What moves away between press and release is not clicked: an answer that comes meanwhile waits, above the button that submits.
   document.addEventListener("pointerdown", (event) => {
-    if (event.button === 0) pressed = new Promise((done) => (letGo = done));
+    if (event.button !== 0) return;
+    letGo(); // a second finger: whoever waits for the first goes on
+    pressed = new Promise((done) => { letGo = done; });
   }, true);
   const released = () => setTimeout(letGo);
   for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, released, true);
