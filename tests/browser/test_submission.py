@@ -85,6 +85,7 @@ def test_an_answer_that_comes_while_the_pointer_is_pressed_moves_nothing_under_i
     button = page.get_by_role("button", name="Submit", exact=True)
     expect(button).to_be_focused()
     wait_for(page, lambda: held)
+    expect(page.locator("#fit")).to_have_text("Checking when and where it starts…")  # that moves the button, too, before it is pressed
     (button if pressed == "Submit" else page.get_by_role("heading", name=pressed)).hover()
     page.mouse.down()
     with page.expect_response("**/jobs/new/look") as answer:
