@@ -76,7 +76,7 @@ class Cycle:
             state.standing.rest(changed)
 
     def slots(self, view: View) -> SlotCounts:
-        return slots_of(view)
+        return view.slot_counts or slots_of(view)
 
     @property
     def standing(self) -> Standing:
