@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime, time, timedelta
-from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from gpufleet.core.models import User
 from gpufleet.core.recurrence import moment_of
 from gpufleet.demo.fleet import H100, L40S
-from quotas.models import AtStop, Budget, BudgetDay, BudgetUnit, QuotaNode, QuotaShare
+from quotas.models import AtStop, Budget, BudgetPeriod, BudgetUnit, QuotaNode, QuotaShare
 from quotas.permissions import access_for_user
-from quotas.selectors.budgets import Used, period_at, used_by_day
+from quotas.selectors.budgets import period_at, used_between
 from quotas.selectors.rates import price_book
 from quotas.services.budgets import budget_create
 from quotas.services.changes import Wanted, change_apply, change_draft, change_propose
@@ -89,13 +88,9 @@ def budgets_seed(*, people: Mapping[str, User], now: datetime) -> None:
     """One near its warning's end, one used up, one with room. What is used is what the ledger has, and the amount follows from it."""
     access, prices = access_for_user(people["quentin"], via="system"), price_book()
     for path, name, unit, percent in BUDGETS:
-        period = "quarter" if unit == BudgetUnit.MONEY else "month"
-        given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": "Europe/Berlin", "at_stop": AtStop.NOTHING_NEW}
-        made = budget_create(access=access, given=given | {"amount": 10**12}, now=now)
-        start = period_at(made, now).start
-        used = used_by_day(made, start, now, prices)
-        BudgetDay.objects.filter(budget=made).delete()
-        BudgetDay.objects.bulk_create(BudgetDay(budget=made, day=day, milli_millis=one.milli_millis, micros=one.micros) for day, one in used.items())
-        total = Used(sum(one.milli_millis for one in used.values()), sum((one.micros for one in used.values()), Decimal(0))).of(unit)
-        amount = 100 * total // percent
-        Budget.objects.filter(pk=made.pk).update(amount=max(1000, amount - amount % 1000), counted_to=now, period_start=start)
+        period = BudgetPeriod.QUARTER if unit == BudgetUnit.MONEY else BudgetPeriod.MONTH
+        meant = Budget(quota=_node(path), unit=unit, period=period, zone="Europe/Berlin")
+        used = used_between(meant, period_at(meant, now).start, now, prices).of(unit)
+        amount = max(1000, 100 * used // percent // 1000 * 1000)
+        given = {"name": name, "quota": path, "unit": unit, "period": period, "zone": meant.zone, "at_stop": AtStop.NOTHING_NEW}
+        budget_create(access=access, given=given | {"amount": amount}, now=now)
