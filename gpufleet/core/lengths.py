@@ -14,5 +14,7 @@ def seconds_read(text: str) -> float | None:
 
 def length_written(seconds: int) -> str:
     """In the largest unit that divides it: `7d`, `90m`, `45s`."""
+    if not seconds:
+        return "0s"
     size, unit = next((size, unit) for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if seconds % size == 0)
     return f"{seconds // size}{unit}"

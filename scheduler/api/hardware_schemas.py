@@ -361,7 +361,7 @@ class ProfileOut(Schema):
     most: int = Field(description="How many of them one GPU can have.")
     usable_mib: int
     charge_milli: int = Field(description="What an instance is charged, in thousandths of a GPU: its memory slices.")
-    sms: int | None = Field(description="Multiprocessors of an instance; null where they aren't known.")
+    sms: int | None = Field(description="Multiprocessors of an instance, on an SXM module; null where they aren't known.")
     inferred: bool = Field(description="Derived from sister boards, not read off a device.")
 
 
@@ -369,7 +369,7 @@ class BoardOut(Schema):
     name: str
     memory_slices: int
     compute_slices: int
-    sms: int | None = Field(description="Multiprocessors of the whole GPU; null where they aren't known.")
+    sms: int | None = Field(description="Multiprocessors of the whole GPU, as an SXM module; null where they aren't known.")
     profiles: list[ProfileOut]
 
 

@@ -104,6 +104,7 @@ def test_over_the_api_it_is_the_same(personas: Personas, changed: AuditEntry):
         ("price_micros", 1_240_001, ("price", "USD 1.240001")),
         ("effective_nanos", 525_152_261_661_307, ("effective", "USD 525,152.261661307")),
         ("notice_s", 600, ("notice", "10m")),
+        ("notice_s", 0, ("notice", "0s")),
         ("notice_s", 90_061, ("notice", "90061s")),
         ("duration_ms", 90_000, ("duration", "90s")),
         ("duration_ms", 90_001, ("duration", "90001 ms")),

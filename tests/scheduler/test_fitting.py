@@ -468,6 +468,15 @@ def test_what_a_part_of_a_gpu_takes_of_its_speed_is_told(two_nodes, asked, note)
     assert fit_view(found, lead, {}).notes == (() if note is None else (note,))
 
 
+def test_of_a_card_whose_multiprocessors_are_not_known_none_are_told(personas):
+    builders.node("n1", gpus=8, type_name="H100-PCIE-80GB")
+    lead = personas.access("team_lead")
+    found = told(lead, {"name": "part", "quota": PATH, "roles": [{"name": "worker", "mig": "1g.10gb"}]}, NOON)
+
+    assert found.gpu_type == "H100-PCIE-80GB"
+    assert fit_view(found, lead, {}).notes == ()
+
+
 def test_a_budget_that_it_would_use_up_is_told_before_it_is_submitted(two_nodes):
     """By numbers to those who may see it; a used-up one says that no new job starts."""
     lead, root = two_nodes.access("team_lead"), two_nodes.access("superuser")

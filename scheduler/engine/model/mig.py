@@ -42,7 +42,7 @@ class Board:
     compute_slices: int
     profiles: tuple[Profile, ...]
     usable_mib: int
-    sms: int | None = None  # of the whole GPU
+    sms: int | None = None  # of the whole GPU, as an SXM module
 
     def profile(self, name: str) -> Profile | None:
         return next((profile for profile in self.profiles if profile.name == name), None)
@@ -51,10 +51,6 @@ class Board:
         profile = self.profile(name)
         assert profile is not None, "an instance that the board does not know was refused at the door"
         return profile
-
-    def sm_share(self, profile: Profile) -> float | None:
-        """The part of the GPU's multiprocessors that an instance has; None where it isn't known."""
-        return None if self.sms is None or profile.sms is None else profile.sms / self.sms
 
     def charge_milli(self, profile: Profile) -> int:
         """What an instance is charged in milli-GPU: its memory slices."""
@@ -68,7 +64,7 @@ _STARTS = {1: (6, 4, 5, 2, 3, 0, 1), 2: (4, 2, 0), 3: (4, 0), 4: (0,), 7: (0,)}
 _DOUBLE_STARTS = (6, 4, 2, 0)
 
 
-# Multiprocessors of the whole GPU, and of 1g, 1g with double memory, 2g, 3g, 4g and 7g.
+# Multiprocessors of the whole GPU, and of 1g, 1g with double memory, 2g, 3g, 4g and 7g. A PCIe card of the same name may have fewer.
 _AMPERE = (108, 14, 14, 28, 42, 56, 98)
 _HOPPER = (132, 16, 26, 32, 60, 64, 132)
 _UNKNOWN = (None,) * 7

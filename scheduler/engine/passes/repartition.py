@@ -11,7 +11,7 @@ from ..model.plan import names
 from ..model.reasons import Reason, counted, reason
 from ..model.spelling import spell_instant
 from ..model.values import HOUR_MS
-from ..place.seating import fit, lacks_parts
+from ..place.seating import fit
 from ..rules.legality import Preempt, Reclaim
 from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit
@@ -170,15 +170,12 @@ class Anew:
         return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
 
     def _judged(self, target: Target) -> Target:
-        outside, mig = ~span_bits(target.low, target.high), self.work.kind.sharing == "mig"
+        outside = ~span_bits(target.low, target.high)
 
         def fits(units: Sequence[Unit]) -> bool:
             with self.cycle.cluster.attempt():
                 release(self.cycle, units, reason("repartition", "a trial"), None)
-                soon = self.cycle.fleet.soon
-                if mig and lacks_parts(self.cycle, self.work, self.quota_type, soon, (target.low, target.high), self.budget):
-                    return False
-                return not isinstance(self._place(soon, outside), Reason)
+                return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
 
         return replace(target, fits=fits, lacking=0)  # GPUs that are joined come free as well
 

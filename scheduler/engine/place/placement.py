@@ -161,7 +161,8 @@ class Placer:
         if low or high < self.grid.size:
             bits &= span_bits(low, high)
         if role.parted:
-            return self.parts.fill(place, role, ranks, bits) if self.could_fill(place, len(ranks), low, high) else None
+            room = int(self.parts.slots(role, eligible).array[low:high].sum())
+            return self.parts.fill(place, role, ranks, bits) if room >= len(ranks) else None
         if 0 < role.gpus < tp_group:
             return Groups(self.cluster, self.work, self.view, bits, place).fill(ranks, (low, high), tp_group)
         chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
@@ -171,11 +172,6 @@ class Placer:
             chosen.sort()
         cpus, memory, milli = role.cpu_milli, role.host_memory_mib, role.gpus * 1000
         return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
-
-    def could_fill(self, place: int, count: int, low: int, high: int) -> bool:
-        """A bound for a role that takes parts of GPUs."""
-        room = self.parts.slots(self.kind.roles[place], self.eligible(place))
-        return (room.total if low == 0 and high == self.grid.size else int(room.array[low:high].sum())) >= count
 
     def _choose(self, role: Role, count: int, bits: int, group: int) -> list[tuple[int, int]] | None:
         """(node, GPUs) for so many workers, each on the tightest node that suffices; the places are taken. Groups of GPUs lie on one island each."""

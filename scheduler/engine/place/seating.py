@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
-from ..state.grid import Slice
 from ..state.work import Work
 from .placement import Placer, best_node
 
@@ -29,13 +28,6 @@ def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0
                 cycle.cluster.split_anew(work, key)
             return seats
     return None
-
-
-def lacks_parts(cycle: "Cycle", work: Work, quota_type: int, view: View, span: Slice, budget: Mapping[str, int]) -> bool:
-    """Whether a slice of the fleet certainly lacks the parts of GPUs that a job asks for: a bound, without looking for places."""
-    placer = Placer(cycle.cluster, work, quota_type, view, spare=bool(work.seats), budget=budget)
-    placer.suspect = work.kind.tolerates_suspect
-    return any(work.kind.roles[place].parted and not placer.could_fill(place, len(ranks), *span) for place, ranks in work.missing())
 
 
 def is_alone(cycle: "Cycle", work: Work) -> bool:

@@ -529,7 +529,7 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
 
 def _instances(spec: Spec, gpu_type: str) -> tuple[tuple[Board, Profile], ...]:
     board = board_of(gpu_type)
-    if board is None:
+    if board is None or "PCIE" in gpu_type.upper():  # what is known of multiprocessors was read off SXM modules
         return ()
     named = dict.fromkeys(role["mig"] for role in roles_of(spec) if role.get("mig"))
     return tuple((board, profile) for name in named if (profile := board.profile(name)) is not None)
