@@ -8,13 +8,14 @@ from django.core.exceptions import PermissionDenied
 from django.urls import reverse
 
 from gpufleet.core.times import now
-from quotas.models import QuotaShare
+from quotas.models import Budget, QuotaShare
+from quotas.services.budgets import budget_create
 from scheduler.jobs.reading import change_read
 from scheduler.jobs.writing import description_again
-from scheduler.models import Job, JobState
+from scheduler.models import Dependency, Job, JobState
 from scheduler.presenters.sooner import proposals
 from scheduler.services.forecasts import fitting, sooner
-from scheduler.services.forecasts.sooner import HELD, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
+from scheduler.services.forecasts.sooner import DEPENDS, HELD, NO_BUDGET, NOT_ASKED, NOT_DUE, NOT_YOURS, PROMISED, Sooner, job_sooner
 from scheduler.services.jobs.edits import job_clone, job_edit
 from scheduler.services.jobs.steering import job_cancel
 from scheduler.services.loop.lease import lease_pause
@@ -124,6 +125,18 @@ def test_what_is_held_back_is_not_asked(world, loop, fields, why):
     job.refresh_from_db()
 
     assert asked(world, job, loop).idle == why
+
+
+def test_what_waits_for_another_job_or_for_a_budget_is_told_so(world, loop):
+    before = run(loop, world, gpus=8, workers=2)
+    after, stopped = waits(loop, world, gpus=8), waits(loop, world, gpus=8)
+    Dependency.objects.create(job=after, on=before)
+    assert asked(world, after, loop).idle == DEPENDS
+
+    given = {"name": "Month", "unit": "gpu_hours", "amount": 10_000, "period": "month", "quota": "acme/research"}
+    budget = budget_create(access=world.access("superuser"), given=given, now=loop.now)
+    Budget.objects.filter(pk=budget.pk).update(stopped_at=loop.now)
+    assert asked(world, stopped, loop).idle == NO_BUDGET
 
 
 def test_who_has_been_promised_his_gpus_is_told_so(world, loop):

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from quotas.permissions import Access
+from quotas.selectors.budgets import stopped_above, stops_now
 from scheduler.engine.model.values import Job as Planned
 from scheduler.engine.trial import Trial
 from scheduler.models import Job, JobState, Outlook
@@ -19,6 +20,7 @@ from scheduler.services.forecasts.fitting import GROUNDS, PAUSED, Side, job_of
 from scheduler.services.forecasts.proposals import Change, changes_found, moment_of
 from scheduler.services.jobs.deferring import is_deferred
 from scheduler.services.jobs.submission import Checked, submissions_judge
+from scheduler.snapshots.jobs import unmet_dependencies
 
 WAITING = (JobState.QUEUED, JobState.PREEMPTED)
 # Paths of a description that a waiting job may still be given other values of.
@@ -42,7 +44,9 @@ HELD = "Nothing was tried: the job is on hold and starts only after it is releas
 NOT_DUE = "Nothing was tried: it is not due yet."
 DEFERRED = "Nothing was tried: it is deferred. Start now ends that."
 BACKS_OFF = "Nothing was tried: it backs off before it is started again."
-NOT_ASKED = "Nothing was tried: it waits for other jobs, or the next plan starts it."
+DEPENDS = "Nothing was tried: it waits for other jobs to end."
+NO_BUDGET = "Nothing was tried: a budget of its team is used up."
+NOT_ASKED = "Nothing was tried: the next plan starts it."
 OVER = "Nothing was tried: it does not wait."
 NOT_YOURS = "Nothing was tried: you may not submit it like this."
 STARTS = "It starts as it is."
@@ -89,7 +93,11 @@ def _idle(job: Job, now: datetime) -> str:
         return NOT_DUE
     if is_deferred(job, now):
         return DEFERRED
-    return BACKS_OFF if job.retry_at is not None and job.retry_at > now else NOT_ASKED
+    if job.retry_at is not None and job.retry_at > now:
+        return BACKS_OFF
+    if Job.objects.filter(unmet_dependencies(), pk=job.pk).exists():
+        return DEPENDS
+    return NOT_ASKED if stopped_above(job.quota.path, stops_now()) is None else NO_BUDGET
 
 
 def _found(access: Access, job: Job, description: Mapping[str, Any], found: Trial, as_of: datetime, now: datetime) -> Sooner:
