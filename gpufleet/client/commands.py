@@ -116,6 +116,7 @@ def submit(arguments: Sequence[str]) -> int:
     shape.add_argument("--workers", help="how many, or least-most for an elastic job: 4 or 2-8")
     shape.add_argument("--type", dest="gpu_types", action="append", help="GPU type it accepts; may be repeated")
     shape.add_argument("--speed", dest="speeds", action="append", metavar="TYPE=FACTOR", help="relative speed on a type; 0: it can't run there")
+    shape.add_argument("--type-choice", choices=("fastest", "cheapest", "stated"), help="which of the accepted types it gets first")
     shape.add_argument("--mig", help="MIG profile instead of whole GPUs")
     shape.add_argument("--estimate", help="how long it will run: 90m, 2h, 1d, or seconds")
     shape.add_argument("--limit", help="ended after so long")
@@ -346,6 +347,7 @@ def show(arguments: Sequence[str]) -> int:
     if speeds := job["spec"].get("throughput"):
         whose = f", number {job['template_speeds']} of its template" if job["template_speeds"] else ""
         facts += [("Speeds", plain(", ".join(f"{name} {speed:g}" for name, speed in speeds.items()) + whose))]
+    facts += [("Type choice", job["spec"]["type_choice"])] if job["spec"].get("type_choice") else []
     facts += [("Schedule", f"{job['schedule']}, due {exact(job['due_at'])}")] if job["schedule"] else []
     facts += [("Waits for", ", ".join(job["waits_for"]))] if job["waits_for"] else []
     facts += [(name, exact(job[key])) for name, key in (("Not before", "not_before"), ("Deadline", "deadline"), ("Ended", "ended_at")) if job[key]]

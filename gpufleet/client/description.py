@@ -70,7 +70,7 @@ def described(document: dict[str, Any], asked: argparse.Namespace, command: Sequ
     found = dict(document)
     stated = {"template": asked.template, "name": asked.name, "quota": asked.quota, "class": asked.job_class, "priority": asked.priority}
     stated |= {"preemptible": _WHETHER.get(asked.preemptible, asked.preemptible), "not_before": asked.not_before, "deadline": asked.deadline}
-    stated |= {"defer": asked.defer}
+    stated |= {"defer": asked.defer, "type_choice": asked.type_choice}
     found |= {key: value for key, value in stated.items() if value is not None}
     lengths = {"estimate_s": asked.estimate, "limit_s": asked.limit}
     found |= {key: seconds(length) for key, length in lengths.items() if length is not None}

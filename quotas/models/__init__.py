@@ -19,7 +19,7 @@ from quotas.models.charges import (
 from quotas.models.exports import EXPORTING, CostExport, ExportState
 from quotas.models.ledger import CHARGED, LedgerClock, LedgerEntry, Phase, ShareClass
 from quotas.models.prices import CardState, RateCard, RateClass, RateLine
-from quotas.models.tree import Colocation, NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust
+from quotas.models.tree import Colocation, NodeKind, QuotaNode, QuotaShare, Role, RoleBinding, ServiceToken, SharingTrust, TypeChoice
 from quotas.models.windows import Idle, Reservation, ReservationState, Shape, Window
 
 __all__ = [
@@ -68,5 +68,6 @@ __all__ = [
     "Shape",
     "ShareClass",
     "SharingTrust",
+    "TypeChoice",
     "Window",
 ]

@@ -44,6 +44,14 @@ class Colocation(models.TextChoices):
     NODE = "node", "Boundary on one GPU and one node"
 
 
+class TypeChoice(models.TextChoices):
+    """In which of the GPU types that it accepts a job is tried first."""
+
+    FASTEST = "fastest", "Fastest"
+    CHEAPEST = "cheapest", "Cheapest for the work"
+    STATED = "stated", "In the stated order"
+
+
 class QuotaNode(models.Model):
     """A node of the quota tree. `path` is its whole name (`org/nlp/exp`); it is rewritten for the subtree when a node moves or is renamed."""
 

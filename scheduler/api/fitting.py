@@ -74,7 +74,9 @@ class FitOut(Schema):
     limit_cost_micros: int | None
     all_gpus_milli: int = Field(description="Of all jobs of an array together.")
     all_cost_micros: int | None
-    on_types: list[OnTypeOut] = Field(description="For a job that states relative speeds: the types that it accepts, the fastest first.")
+    on_types: list[OnTypeOut] = Field(
+        description="The types that it accepts, as they are tried: of a job that states speeds, or is not tried on the fastest first."
+    )
     types_text: list[str] = Field(description="Which type is tried first and why, and where it never runs, in words.")
     speeds_of: str | None = Field(description="The template whose speeds it was given, as it states none.")
     speeds_number: int | None = Field(description="Which speeds of that template: they are numbered.")

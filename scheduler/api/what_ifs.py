@@ -61,6 +61,7 @@ class WhatIfPolicyIn(Taken):
 
     order: Literal["tree", "fifo"] | None = None
     placement: Literal["pack", "spread", "fgd"] | None = None
+    type_choice: Literal["fastest", "cheapest", "stated"] | None = None
     backfill: bool | None = None
     reclaim: bool | None = None
     preemption: bool | None = None

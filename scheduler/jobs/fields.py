@@ -76,7 +76,7 @@ ROLE = (*_fields(RoleForm), *(_field(RoleForm, path) for path in PLACING))
 SIMULATED = "simulated"
 SECTIONS = (
     _section("what", "The job", "quota", "gpus", "gpu_types", "launch.command", "limit_s", "name", "workers", is_open=True),
-    _section("order", "Class, priority and run time", "class", "priority", "estimate_s", "throughput"),
+    _section("order", "Class, priority and run time", "class", "priority", "estimate_s", "throughput", "type_choice"),
     _section(
         "run",
         "Script, image and environment",

@@ -414,6 +414,15 @@ class JobDescription(Part):
     throughput: Annotated[
         dict[Word, Number] | None, Shown("Relative speed by type", "One TYPE=factor a line; 0: never there. Empty: its template's.")
     ] = Field(default=None, description="Relative speed by GPU type, of which the estimate is for 1; 0: can't run there.")
+    type_choice: Annotated[
+        Literal["fastest", "cheapest", "stated"] | None,
+        Shown(
+            "GPU type choice",
+            "Of the types that it accepts.",
+            choices=(("fastest", "Fastest"), ("cheapest", "Cheapest for the work"), ("stated", "In the stated order")),
+            blank="As the fleet",
+        ),
+    ] = Field(default=None, description="Which of the accepted GPU types it gets first if several are free; null: as the fleet-wide rule says.")
     checkpoint: Annotated[Saving | None, Shown("Checkpoints", choices=(("null", "Can't be moved"),), blank="As stated below")] = Field(
         default=None, description="null in so many words: it can't be moved."
     )
@@ -463,7 +472,7 @@ class JobDescription(Part):
         """What the job's row keeps, in the one form of `scheduler.jobs.stored`: the very value that was judged."""
         roles = self.roles or [RoleForm(min=self.workers or 1, gpus=self.gpus)]
         document: dict[str, Any] = {"roles": [_spelt(role, self.gpu_types) for role in roles], "grace_s": self.grace_s}
-        for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "work_s"):
+        for key in ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "throughput", "type_choice", "work_s"):
             value = getattr(self, key)
             if value is not None:
                 document[key] = value.model_dump(exclude_none=True, exclude_defaults=True) if isinstance(value, Part) else value

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 
 from gpufleet.core.prepared import Prepared
 from quotas.models import QuotaNode
+from quotas.selectors.rates import rates_now
 from scheduler.engine.model.values import CLASSES, ByClass, Fairness, Settings
 
 # Between the signal and the end by force, for a job that states no `grace_s`.
@@ -72,9 +73,17 @@ def ruled(settings: Settings, rules: Mapping[str, Any]) -> Settings:
         fairness=fairness,
         sharing_trust=rules.get("sharing_trust", settings.sharing_trust),
         colocation=rules.get("colocation", settings.colocation),
+        type_choice=rules.get("type_choice", settings.type_choice),
         max_wait_ms=_by_class(settings.max_wait_ms, rules, "max_wait_{}_s"),
         worth_gpu_ms=_by_class(settings.worth_gpu_ms, rules, "worth_{}_gpu_s"),
     )
+
+
+def gpu_prices(now: datetime) -> tuple[tuple[str, int], ...]:
+    """What a guaranteed hour of each GPU type costs beside the cheapest, in millionths: no amount leaves the rate cards."""
+    rates = rates_now(now=now)
+    least = min(filter(None, rates.values()), default=1)
+    return tuple([(name, 1_000_000 * rate // least) for name, rate in sorted(rates.items())])
 
 
 def _by_class(usual: ByClass, rules: Mapping[str, Any], key: str) -> ByClass:

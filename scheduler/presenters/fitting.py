@@ -192,6 +192,14 @@ def _parts(fit: Fit) -> Iterator[str]:
         yield "By time slices it has the GPU in turns: beside one other job that computes, half of the time."
 
 
+# Why a type is tried before others.
+CHOSEN = {
+    "fastest": "it is the fastest of the types that the job accepts",
+    "cheapest": "the work costs the least there, of the types that the job accepts",
+    "stated": "it comes first in the job's types, or by name",
+}
+
+
 def _speeds(fit: Fit) -> tuple[str, ...]:
     """Which type is tried first and why, where it never runs, and where the speeds come from."""
     if not fit.on_types and not fit.zero_types:
@@ -200,13 +208,14 @@ def _speeds(fit: Fit) -> tuple[str, ...]:
     if fit.on_types:
         first, *rest = fit.on_types
         alike = [one.gpu_type for one in rest if one.speed == first.speed]
-        why = "it is the fastest of the types that the job accepts" if rest else "it is the only type on which the job can run"
-        if alike:
+        why = CHOSEN[fit.type_choice] if rest else "it is the only type on which the job can run"
+        if alike and fit.type_choice == "fastest":
             why = f"it is as fast as {' and '.join(alike)} and comes first in the job's types, or by name"
         told.append(f"{first.gpu_type} is tried first: {why}.")
     if fit.zero_types:
         told.append(f"Never on {' or '.join(fit.zero_types)}: the speed there is 0.")
-    told.append(f"Speeds of the template {fit.speeds_of}, number {fit.speeds_number}." if fit.speeds_of else "Speeds as the job states them.")
+    if fit.states_speeds:
+        told.append(f"Speeds of the template {fit.speeds_of}, number {fit.speeds_number}." if fit.speeds_of else "Speeds as the job states them.")
     return tuple(told)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler.engine.model.reasons import counted
-from scheduler.engine.model.values import CLASS_RANK, Kind, Placing, Preemptible, Role
+from scheduler.engine.model.values import CLASS_RANK, TYPE_CHOICES, Kind, Placing, Preemptible, Role
 
 from .checkers import FLAG, GIGABYTES, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, chosen, one_of, table_of, whole
 from .faults import Bad, short
@@ -32,6 +32,7 @@ def kind_fields(levels: Sequence[str]) -> dict[str, Field]:
         "preemption_delay_s": Field("preemption_delay_ms", SECONDS, 0),
         "grace_s": Field("grace_ms", SECONDS, 0),
         "throughput": Field("throughput", table_of(RATIO), ()),
+        "type_choice": Field("type_choice", optional(one_of(*TYPE_CHOICES), ""), "", seldom=True),
         "tenant": Field("tenant", optional(TEXT, ""), "", seldom=True),
     }
 

@@ -13,6 +13,7 @@ from scheduler.engine.model.values import (
     NO_POWER,
     PASSES,
     PLACEMENTS,
+    TYPE_CHOICES,
     Apart,
     ByClass,
     Demand,
@@ -22,7 +23,7 @@ from scheduler.engine.model.values import (
     Topology,
 )
 
-from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, whole
+from .checkers import FLAG, MILLIONTHS, PROCESSORS, RATIO, SECONDS, SHARE, TEXT, TEXTS, above_zero, instant, one_of, table_of, whole
 from .faults import Bad, Fault, ScenarioError
 from .fields import Codec, Field, listed, optional, record, with_defaults_of
 from .jobs import JobReader, Row
@@ -125,6 +126,8 @@ _SETTINGS = {key: Field(key, FLAG, True) for key in PASS_OF} | with_defaults_of(
     },
 )
 _SETTINGS["colocation"] = Field("colocation", one_of(*COLOCATIONS), "any", seldom=True)
+_SETTINGS["type_choice"] = Field("type_choice", one_of(*TYPE_CHOICES), "fastest", seldom=True)
+_SETTINGS["gpu_prices"] = Field("gpu_prices", table_of(MILLIONTHS), (), seldom=True)
 
 
 def _settings(**values: Any) -> Settings:

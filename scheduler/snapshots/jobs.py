@@ -29,7 +29,7 @@ from scheduler.scenarios.kinds import kind_codec
 from scheduler.snapshots.fleet import RUNS_IMAGES, SHARES
 
 # What the engine shares between jobs, and what says so in `Job.spec`.
-SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput")
+SHARED = ("topology", "sharing", "node_labels", "needs", "tolerates_suspect", "preemption_delay_s", "grace_s", "throughput", "type_choice")
 COLUMNS = (
     "id",
     "public_id",

@@ -12,7 +12,7 @@ from gpufleet.core.prepared import Prepared, together
 from gpufleet.core.times import millis
 from scheduler.engine.model.values import CLASS_RANK, HOUR_MS, NO_POWER, Demand, Job, Kind, PowerCaps, Scenario, Settings, Topology, has_lapsed
 from scheduler.engine.state.kept import Kept
-from scheduler.loop.policy import ruled
+from scheduler.loop.policy import gpu_prices, ruled
 from scheduler.models import Job as JobModel
 from scheduler.snapshots import jobs as rows_of
 from scheduler.snapshots.demand import ASKED as DEMAND
@@ -39,6 +39,7 @@ from scheduler.snapshots.tree import Past, TreeView, archived_nodes, inner_nodes
 from scheduler.snapshots.windows import WindowsView, windows_asked
 
 ALONE = Neighbours()
+MINUTE_MS = 60_000
 ASKED = Prepared(lambda keys: JobModel.objects.filter(pk__among=keys).order_by().values_list("id", "spec"))
 
 
@@ -94,6 +95,7 @@ class Snapshots:
         self._demand: tuple[Any, Topology, tuple[Demand, ...]] | None = None
         self._power: tuple[Any, PowerCaps] | None = None
         self._rules: tuple[Settings, Mapping[str, Any], Settings] | None = None
+        self._prices: tuple[int, tuple[tuple[str, int], ...]] | None = None  # as of which minute
         self._kinds: Kinds | None = None
         self._known: dict[int, _Known] = {}
         self._asks: dict[int, tuple[int, Asks | str]] = {}  # by job: revision, and what it asks for or why it can't be read
@@ -106,6 +108,8 @@ class Snapshots:
             fleet = self._fleet_of(fleet_raw)
             caps = Caps.read(now) if fleet.capped else None
             settings = self._ruled(settings, policy_of(tree_raw))
+            if len({node.gpu_type for node in fleet.nodes}) > 1:
+                settings = replace(settings, gpu_prices=self._prices_at(now))
             self._meet(neighbours_now() if settings.colocation != "any" else ALONE)
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
@@ -175,6 +179,13 @@ class Snapshots:
         if self._rules is None or self._rules[:2] != (settings, policy):
             self._rules = (settings, policy, ruled(settings, policy))
         return self._rules[2]
+
+    def _prices_at(self, now: datetime) -> tuple[tuple[str, int], ...]:
+        """How GPU types compare in price; read once a minute."""
+        minute = millis(now) // MINUTE_MS
+        if self._prices is None or self._prices[0] != minute:
+            self._prices = minute, gpu_prices(now)
+        return self._prices[1]
 
     def _tree_of(self, rows: tuple[Any, ...], quotas: set[int]) -> TreeView:
         inner, archived = inner_nodes(rows) & quotas, archived_nodes(rows) & quotas

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scheduler.engine.model.values import CLASSES, PASSES, PLACEMENTS, Node, Settings
+from scheduler.engine.model.values import CLASSES, PASSES, PLACEMENTS, TYPE_CHOICES, Node, Settings
 
 DAYS = (1, 3, 7, 14, 28)
 USUAL_DAYS = 7
@@ -71,6 +71,13 @@ RULES: Mapping[str, Rule] = {
         lambda settings: settings.placement,
         lambda settings, word: replace(settings, placement=word),
         choices=PLACEMENTS,
+    ),
+    "type_choice": Rule(
+        "GPU type choice",
+        "Accepted type that a job gets first, unless it states it.",
+        lambda settings: settings.type_choice,
+        lambda settings, word: replace(settings, type_choice=word),
+        choices=TYPE_CHOICES,
     ),
     "backfill": _pass("backfill", "Backfill", "Jobs start in gaps before reservations."),
     "reclaim": _pass("reclaim", "Reclaim", "Teams take lent GPUs back by preemption."),

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 
 from gpufleet.core.audit import SYSTEM
 from gpufleet.core.times import now
-from quotas.models import BudgetDay, LedgerEntry, QuotaShare
+from quotas.models import BudgetDay, LedgerEntry, QuotaNode, QuotaShare
 from quotas.permissions import Access
 from quotas.services.budgets import budget_create
 from scheduler.engine.model.plan import Decision
@@ -405,6 +405,24 @@ def test_on_a_slower_type_it_takes_longer_and_costs_that_types_price(two_types):
     assert fit(lead, throughput={H100: 0.5, A100: 2}, estimate_s=60).gpu_type == A100, "the faster type is tried first"
     assert fit(lead, estimate_s=3600).on_types == (), "who states no speeds is shown none"
     assert {one.cost_micros for one in fit(two_types.access("submitter"), **wish).on_types} == {None}
+
+
+def test_it_is_tried_where_the_work_costs_least_if_it_says_so_or_the_fleet_does(two_types):
+    lead, half = two_types.access("team_lead"), {"throughput": {A100: 0.5}, "estimate_s": 3600}
+
+    cheap = fit(lead, type_choice="cheapest", **half)  # half as fast for a quarter of the price
+    assert (cheap.gpu_type, cheap.cost_micros) == (A100, 16_000_000)
+    assert [one.gpu_type for one in cheap.on_types] == [A100, H100]
+    (first, *_) = fit_view(cheap, lead, {}).speeds
+    assert first == f"{A100} is tried first: the work costs the least there, of the types that the job accepts."
+    assert fit(lead, type_choice="cheapest", throughput={A100: 0.2}, estimate_s=3600).gpu_type == H100
+    stated = fit(lead, type_choice="stated", gpu_types=[A100, H100], estimate_s=3600)
+    assert [one.gpu_type for one in stated.on_types] == [A100, H100], "whatever its speeds"
+
+    QuotaNode.objects.filter(parent=None).update(policy={"type_choice": "cheapest"})
+    fitting.GROUNDS.forget()
+    assert fit(lead, **half).gpu_type == A100
+    assert fit(lead, type_choice="fastest", **half).gpu_type == H100
 
 
 def test_the_panel_and_the_api_tell_of_each_type(two_types):

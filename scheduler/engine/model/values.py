@@ -17,6 +17,7 @@ PASSES = ("stale", "allocate", "backfill", "shrink", "consolidate", "reclaim", "
 STATES = ("queued", "reserved", "starting", "running", "stopping")
 PLACEMENTS = ("pack", "spread", "fgd")
 COLOCATIONS = ("any", "gpu", "node")
+TYPE_CHOICES = ("fastest", "cheapest", "stated")  # which of the GPU types that a job accepts it is tried in first
 ANY_TYPE = "*"
 HOUR_MS = 3_600_000
 UNSTATED_CPU_MILLI, UNSTATED_MEMORY_MIB = 10**12, 10**12  # of a node that does not say what its host has: more than any worker asks for
@@ -65,6 +66,8 @@ class Settings:
     fairness: Fairness = Fairness()
     sharing_trust: str = "quota"
     colocation: str = "any"
+    type_choice: str = "fastest"  # of a job that states none
+    gpu_prices: tuple[tuple[str, int], ...] = ()  # millionths by gpu_type, of any unit: only how they compare counts
     forecast: str = "all"
 
     @property
@@ -279,6 +282,7 @@ class Kind:
     grace_ms: int
     throughput: tuple[tuple[str, int], ...]  # millionths by gpu_type
     tenant: str = ""  # by which `Scenario.apart` speaks of it
+    type_choice: str = ""  # one of TYPE_CHOICES; empty: as the settings say
 
     @property
     def elastic(self) -> bool:

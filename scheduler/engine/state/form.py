@@ -162,9 +162,17 @@ class Forms(dict[int, Form]):
 
 
 def _ground_of(scenario: Scenario) -> tuple[object, ...]:
-    """The fleet, and how it is filled: what would fit were it empty depends on both."""
+    """The fleet, and how it is filled: what would fit were it empty depends on both; and in which types jobs are tried first."""
     settings = scenario.settings
-    return scenario.nodes, scenario.topology, settings.sharing_trust, settings.placement, settings.colocation
+    return (
+        scenario.nodes,
+        scenario.topology,
+        settings.sharing_trust,
+        settings.placement,
+        settings.colocation,
+        settings.type_choice,
+        settings.gpu_prices,
+    )
 
 
 def _crowds(role: Role, grid: Grid) -> bool:

@@ -6,6 +6,7 @@ position", and the capacity of all domains of a level is one `np.add.reduceat`.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import cached_property
 from itertools import compress, count
 from operator import ne
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from ..model.mig import Board, board_of
 from ..model.values import Kind, Node, Role, Scenario, Topology
+from ..rules.type_choice import rank
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -62,7 +64,7 @@ class Grid:
     """Everything about the nodes that no decision changes."""
 
     def __init__(self, scenario: Scenario) -> None:
-        nodes = scenario.nodes
+        nodes, self.settings = scenario.nodes, scenario.settings
         self.nodes: tuple[Node, ...] = nodes
         self.size = len(nodes)
         self.index = {node.name: place for place, node in enumerate(nodes)}
@@ -160,17 +162,18 @@ class Grid:
         return max(narrow, default=None) if narrow else max(described, default=None)
 
     def types_for(self, kind: Kind) -> tuple[int, ...]:
-        """Quota types the job may be tried in: higher throughput first, then the order it states, then by name."""
+        """Quota types the job may be tried in, by its choice of types; then higher throughput first, then the order it states, then by name."""
         stated = [role.gpu_types for role in kind.roles if role.gpu_types and (role.gpus or role.parted)]
-        best: dict[int, tuple[int, int]] = {}
+        choice, prices = kind.type_choice or self.settings.type_choice, dict(self.settings.gpu_prices)
+        best: dict[int, tuple[Fraction, int, int]] = {}
         for gpu_type, quota_type in self._pairs:
             if any(gpu_type not in names for names in stated):
                 continue
             speed = kind.speed(gpu_type)
             if speed <= 0:
                 continue
-            rank = (-speed, stated[0].index(gpu_type) if stated else 0)
-            best[quota_type] = min(best.get(quota_type, rank), rank)
+            mine = rank(choice, prices, gpu_type, speed, stated[0].index(gpu_type) if stated else 0)
+            best[quota_type] = min(best.get(quota_type, mine), mine)
         return tuple(sorted(best, key=lambda quota_type: (best[quota_type], self.types[quota_type])))
 
     @cached_property

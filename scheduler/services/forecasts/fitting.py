@@ -27,14 +27,15 @@ from scheduler.backends.registry import backends_all, clusters_without_images
 from scheduler.engine.cycle import settled
 from scheduler.engine.model.mig import Board, Profile, board_of
 from scheduler.engine.model.plan import Decision, Stand
-from scheduler.engine.model.values import QUEUED, Job, Scenario
+from scheduler.engine.model.values import QUEUED, Job, Scenario, Settings
 from scheduler.engine.rules.invariants import check
+from scheduler.engine.rules.type_choice import rank
 from scheduler.engine.state.kept import Kept
 from scheduler.engine.tell.decisions import decisions_of
 from scheduler.engine.tell.turns import Turn, turns
 from scheduler.engine.trial import Ground, Level, Trial, starts_at_once
 from scheduler.jobs.schema import JobDescription
-from scheduler.jobs.speeds import is_cut, seconds_at, slowest_on, speed_on
+from scheduler.jobs.speeds import MILLION, is_cut, seconds_at, slowest_on, speed_on
 from scheduler.jobs.stored import Spec, roles_of, sharing_of, takes_gpus, types_of, wanted_of
 from scheduler.loop.foresight import Foreseen, Foresight, estimated, ruled
 from scheduler.loop.policy import policy, without_splitting
@@ -118,8 +119,10 @@ class Fit:
     changes: tuple[Change, ...]
     waits_for: tuple[str, ...]  # what holds it whatever the fleet has
     budgets: tuple[str, ...]  # those that it would bring near their end, or beyond it
-    on_types: tuple[OnType, ...]  # as they are tried, the fastest first; empty where it states no speeds
+    on_types: tuple[OnType, ...]  # as they are tried; empty where it states no speeds and the fastest would go first
+    type_choice: str  # its own, or the fleet's
     zero_types: tuple[str, ...]  # which it would accept and never stands on: its speed there is 0
+    states_speeds: bool
     speeds_of: str  # the template that gave it these speeds, as it states none; and their number
     speeds_number: int
     without_images: tuple[str, ...]  # of a job with an image: the clusters whose back-ends run none, where it never stands
@@ -240,6 +243,12 @@ class Grounds:
         if key not in side.answers:
             side.answers[key] = find()
         return cast(Answer, side.answers[key])
+
+    @property
+    def settings(self) -> Settings:
+        """Those of the fleet as it was read last."""
+        side = self._serving
+        return Settings() if side is None or side.ground is None else side.ground.scenario.settings
 
     def types_of(self, nodes: Iterable[str] | None) -> set[str]:
         """The GPU types of these nodes, or of all, in the fleet as it was read last."""
@@ -513,7 +522,9 @@ def fit_checked(*, access: Access, checked: Checked, raw: Mapping[str, Any], now
         waits_for=held,
         budgets=budgets.notes,
         on_types=_on_types(said, found, standing, rates),
+        type_choice=type_choice_of(said),
         zero_types=_zero_types(said),
+        states_speeds=bool(said.throughput),
         speeds_of=checked.template.ref if checked.template and checked.speeds else "",
         speeds_number=checked.speeds or 0,
         without_images=clusters_without_images() if said.launch.image is not None else (),
@@ -560,7 +571,9 @@ def _goes_before_others(checked: Checked, found: Trial, now: datetime) -> bool:
 
 def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rates: Mapping[str, int]) -> tuple[OnType, ...]:
     """What it would be on each type of the fleet that it accepts: for those who choose between sooner, faster and cheaper."""
-    if not said.throughput:
+    settings = GROUNDS.settings
+    choice, prices = type_choice_of(said), dict(settings.gpu_prices)
+    if not said.throughput and choice == "fastest":
         return ()
     roles = [role for role in roles_of(said.spec) if takes_gpus(role)]
     # A part that is stated by its memory is charged otherwise on GPUs of another size.
@@ -573,7 +586,17 @@ def _on_types(said: JobDescription, found: Trial, standing: Collection[str], rat
         run = seconds_at(speed, said.estimate_s, said.limit_s)
         cost = _cost(found.milli, run, rates.get(name)) if alike or name == found.quota_type else None
         rows.append(OnType(name, speed, run, is_cut(speed, said.estimate_s, said.limit_s), cost, name in standing))
-    return tuple(sorted(rows, key=lambda row: (-row.speed, named.index(row.gpu_type) if named else 0, row.gpu_type)))
+
+    def place_of(row: OnType) -> tuple[Any, str]:
+        at = named.index(row.gpu_type) if named else 0
+        return rank(choice, prices, row.gpu_type, round(MILLION * row.speed) or 1, at), row.gpu_type
+
+    return tuple(sorted(rows, key=place_of)) if said.throughput or len(rows) > 1 else ()
+
+
+def type_choice_of(said: JobDescription) -> str:
+    """Its own, or the fleet's as it was read last."""
+    return said.type_choice or GROUNDS.settings.type_choice
 
 
 def _types_accepted(said: JobDescription) -> list[str]:

@@ -118,7 +118,7 @@ def drafted_ground(snapshot: Snapshot, before: Tree, after: Tree, engine: Settin
     """The same fleet and jobs under the drafted tree."""
     rows = drafted_rows(snapshot, after, now)
     rules = policy_of(rows)
-    settings = ruled(engine, rules)
+    settings = ruled(replace(engine, gpu_prices=snapshot.scenario.settings.gpu_prices), rules)
     with_jobs = {row.quota_id for row in snapshot.jobs.values()}
     tree = tree_view(rows, inner_nodes(rows) & with_jobs, archived_nodes(rows) & with_jobs, past_as_of(now, settings))
     jobs = tuple(_elsewhere(job, tree.paths[snapshot.jobs[job.name].quota_id]) for job in snapshot.scenario.jobs)

@@ -64,7 +64,8 @@ def begun(
 ) -> tuple[Scenario, TreeView, list[Promised], list[Capped]]:
     """The fleet of today as of a moment of the past, without jobs, under a tree of such rows; and the windows and power caps that it had since."""
     wanted = wanted or Wanted()
-    settings = settings_changed(ruled(replace(policy().engine, forecast="none"), policy_of(rows)), wanted)
+    engine = replace(policy().engine, forecast="none", gpu_prices=snapshot.scenario.settings.gpu_prices)
+    settings = settings_changed(ruled(engine, policy_of(rows)), wanted)
     hardware = nodes_changed(snapshot.scenario.nodes, wanted)
     if wanted.changes_fleet:  # a guarantee without a number is of all GPUs of a type
         capacity = capacity_of(hardware)

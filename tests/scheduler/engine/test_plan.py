@@ -377,6 +377,39 @@ def test_types_are_tried_by_throughput() -> None:
     assert reasons(plan, "never") == {"no_type"}
 
 
+CHOSEN = [
+    # of the job, of the fleet, prices, where it starts
+    ("", None, {H100: 4, A100: 1}, "h"),  # as ever: the fastest
+    ("cheapest", None, {H100: 4, A100: 1}, "a"),  # half as fast for a quarter of the price
+    ("cheapest", None, {H100: 3, A100: 2}, "h"),  # half as fast for two thirds
+    ("cheapest", None, {H100: 2, A100: 1}, "h"),  # the same for the work: the faster one
+    ("cheapest", None, {A100: 0, H100: 1}, "a"),
+    ("cheapest", None, {A100: 9}, "a"),  # a type without a price comes last
+    ("cheapest", None, {}, "h"),
+    ("stated", None, {H100: 1, A100: 9}, "a"),
+    ("", "cheapest", {H100: 4, A100: 1}, "a"),
+    ("fastest", "cheapest", {H100: 4, A100: 1}, "h"),
+]
+
+
+@pytest.mark.parametrize(("choice", "fleet", "prices", "where"), CHOSEN)
+def test_the_type_that_a_job_gets_first_is_its_own_choice_or_the_fleets(choice, fleet, prices, where) -> None:
+    settings = {"gpu_prices": prices} | ({"type_choice": fleet} if fleet else {})
+    asked = {"type_choice": choice} if choice else {}
+    one = job("one", roles=[{"gpus": 4, "gpu_types": [A100, H100]}], throughput={H100: 1.0, A100: 0.5}, **asked)
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+
+    assert placed(plan_of(scene(nodes, [quota("q")], [one], settings=settings)), "one") == [where]
+
+
+def test_the_choice_of_a_type_is_no_wait_for_it() -> None:
+    nodes = [node("h"), node("a", gpu_type=A100, gpu_memory_gb=40)]
+    jobs = [job(name, gpus=8, submitted=age, type_choice="cheapest") for age, name in ((-2, "first"), (-1, "second"))]
+    plan = plan_of(scene(nodes, [quota("q")], jobs, settings={"gpu_prices": {H100: 4, A100: 1}}))
+
+    assert (placed(plan, "first"), placed(plan, "second")) == (["a"], ["h"])
+
+
 def test_mps_tenants_share_inside_one_domain_of_trust() -> None:
     jobs = [job(f"j{i}", "ab"[i % 2], sharing="mps", roles=[{"gpu_share": 0.5}]) for i in range(4)]
     plan = plan_of(scene([node("n0", 2)], [quota("a"), quota("b")], jobs))
