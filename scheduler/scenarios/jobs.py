@@ -30,6 +30,7 @@ def job_tables(now: int, quota: Codec = TEXT) -> tuple[Table, Table]:
         "limit_s": Field("limit_ms", length, None),
         "deadline": Field("deadline", at, None),
         "not_before": Field("not_before", at, None),
+        "waits_since": Field("waits_since", at, None, seldom=True),
         "work_s": Field("work_ms", length, None),
         "checkpoint": Field("checkpoint", remembered(optional(checkpoint_codec(time))), None),
     }

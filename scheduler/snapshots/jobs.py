@@ -19,7 +19,7 @@ from scheduler.engine.model.values import QUEUED, Job, Kind, Placed, Run, Topolo
 from scheduler.engine.model.values import Checkpoint as Saving
 from scheduler.jobs.stored import IN_IMAGE, PREEMPTIBLE, roles_of
 from scheduler.loop.policy import DEFAULT_GRACE_SECONDS
-from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat
+from scheduler.models import ENDED, HOLDING, Attempt, Checkpoint, Dependency, JobState, Placement, PromisedSeat, Wait, WaitKind
 from scheduler.models import Job as JobRow
 from scheduler.models import Promise as PromiseRow
 from scheduler.scenarios.checkers import moment as moment_codec
@@ -84,6 +84,14 @@ RUNNING = Prepared(lambda: JobRow.objects.filter(state__in=(*HOLDING, JobState.R
 DUE = Prepared(lambda now: JobRow.objects.filter(due_filter(now)).order_by().values_list("id", "revision"))
 DUE_BUT = Prepared(lambda now, barred: JobRow.objects.filter(due_filter(now)).exclude(quota__among=barred).order_by().values_list("id", "revision"))
 QUOTAS: Prepared[tuple[int, str]] = Prepared(lambda: QuotaNode.objects.order_by("id").values_list("id", "path"))
+# Of jobs that wait: how long they were held, not due or behind other jobs; of one that still is, since when.
+SET_ASIDE: Prepared[tuple[int, str, datetime, datetime, int]] = Prepared(
+    lambda: (
+        Wait.objects.filter(Q(aside_ms__gt=0) | Q(kind=WaitKind.ASIDE), job__state__in=(*WAITING, JobState.RESERVED, *HOLDING))
+        .order_by()
+        .values_list("job_id", "kind", "since", "job__state_since", "aside_ms")
+    )
+)
 JOBS = Prepared(lambda keys: JobRow.objects.filter(pk__among=keys).order_by().values_list(*COLUMNS))
 OPEN_ATTEMPTS = Prepared(
     lambda: (
@@ -118,6 +126,15 @@ def jobs_asked(now: datetime) -> list[Question]:
     """The jobs that are to be planned, with their revisions: those that hold or are promised something, and those that are demand."""
     barred = barred_quotas()
     return [RUNNING.asking(), DUE_BUT.asking(now, barred) if barred else DUE.asking(now)]
+
+
+def set_aside(now: datetime) -> dict[int, int]:
+    """By job, for how many milliseconds of its wait no scheduler could have started it."""
+    found = {}
+    for key, kind, since, waits, past in SET_ASIDE():
+        still = millis(now) - millis(max(since, waits)) if kind == WaitKind.ASIDE else 0
+        found[key] = past + max(0, still)
+    return found
 
 
 def job_rows(seen: Sequence[tuple[int, int]], known: Mapping[int, Row]) -> tuple[dict[int, Row], list[Row]]:
@@ -332,7 +349,8 @@ def run_of(
     return Run("running", up, up, None, workers, leaving, backfilled, degraded, evicted, moved, evictions, reclaimed)
 
 
-def job_of(row: Row, path: str, kind: Kind, saving: Saving | None, movable: bool, last: Any, run: Run) -> Job:
+def job_of(row: Row, path: str, kind: Kind, saving: Saving | None, movable: bool, last: Any, run: Run, aside_ms: int = 0) -> Job:
+    """`aside_ms`: for so much of its wait it was held, not due or behind other jobs."""
     checkpoint = saving
     if saving is not None and last is not None:
         checkpoint = Saving(saving.interval_ms, moment(last), saving.save_ms, saving.restore_ms)
@@ -351,4 +369,5 @@ def job_of(row: Row, path: str, kind: Kind, saving: Saving | None, movable: bool
         movable=movable,
         work_ms=None,
         run=run,
+        waits_since=submitted + aside_ms if aside_ms else None,
     )

@@ -28,6 +28,7 @@ from scheduler.snapshots.jobs import (
     job_rows,
     jobs_asked,
     run_of,
+    set_aside,
     standing_asked,
     standing_of,
     workers_of,
@@ -101,6 +102,7 @@ class Snapshots:
         self._asks: dict[int, tuple[int, Asks | str]] = {}  # by job: revision, and what it asks for or why it can't be read
         self._rows: dict[int, Row] = {}
         self._neighbours = ALONE
+        self._aside: Mapping[int, int] = {}
 
     def take(self, *, settings: Settings, now: datetime, start_timeout: timedelta) -> Snapshot:
         with one_moment():
@@ -111,6 +113,7 @@ class Snapshots:
             if len({node.gpu_type for node in fleet.nodes}) > 1:
                 settings = replace(settings, gpu_prices=self._prices_at(now))
             self._meet(neighbours_now() if settings.colocation != "any" else ALONE)
+            self._set_aside(set_aside(now) if settings.waits_end else {})
             self._past = past_usage(now, settings.fairness, self._past)
             known, fresh = job_rows(seen, self._rows)
             rows = known.values()
@@ -159,6 +162,12 @@ class Snapshots:
             for key in changed:
                 self._known.pop(key, None)
             self._neighbours = neighbours
+
+    def _set_aside(self, aside: Mapping[int, int]) -> None:
+        """A job is made anew if it was set aside for longer than was known."""
+        for key, _ in aside.items() ^ self._aside.items():
+            self._known.pop(key, None)
+        self._aside = aside
 
     def of_template(self, kind: Kind, template: str) -> Kind:
         """The kind of a job that would begin with a template now. Of a service nothing is known before it runs."""
@@ -271,7 +280,7 @@ class Snapshots:
         run = run_of(row, attempt, placed, leaving, promise, promised, start_timeout)
         if run.state in ("reserved", "starting", "running") and not run.workers:
             raise Unreadable("it holds nothing")
-        job = job_of(row, tree.paths[row[rows_of.QUOTA]], kind, saving, movable, last, run)
+        job = job_of(row, tree.paths[row[rows_of.QUOTA]], kind, saving, movable, last, run, self._aside.get(row[rows_of.ID], 0))
         return _Known(source, job, JobRow(row[rows_of.ID], row[rows_of.STATE], row[rows_of.REVISION], row[rows_of.QUOTA]))
 
 

@@ -378,6 +378,11 @@ class Job:
     movable: bool = True  # False: the scenario says in so many words that it has no checkpoint
     work_ms: int | None = None
     run: Run = QUEUED
+    waits_since: int | None = None  # as of when its wait counts, where for a while it was held, not due or behind other jobs
+
+    @property
+    def waiting_since(self) -> int:
+        return self.submitted if self.waits_since is None else self.waits_since
 
     def with_run(self, run: Run, checkpoint: Checkpoint | None = None) -> "Job":
         """The same job elsewhere, in another state or with another checkpoint."""

@@ -54,7 +54,7 @@ def may_cause_evictions(cycle: "Clocked", work: Work) -> bool:
 def overdue(cycle: "Clocked", work: Work) -> bool:
     """Whether it has waited as long as its class may."""
     most = cycle.settings.max_wait_ms[work.kind.class_rank]
-    return most is not None and not work.seats and not cycle.is_to_come(work.job.submitted + most)
+    return most is not None and not work.seats and not cycle.is_to_come(work.job.waiting_since + most)
 
 
 def waited_long(cycle: "Clocked", work: Work) -> bool:
@@ -63,7 +63,7 @@ def waited_long(cycle: "Clocked", work: Work) -> bool:
     if most is None or not work.seats:
         return False
     started = work.here_since(cycle.now)
-    return started - work.job.submitted >= most and cycle.is_to_come(started + most)
+    return started - work.job.waiting_since >= most and cycle.is_to_come(started + most)
 
 
 def held_off_until(cycle: "Clocked", work: Work) -> int:

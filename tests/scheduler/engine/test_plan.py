@@ -205,6 +205,14 @@ def test_who_has_waited_too_long_is_not_bound_by_the_number_of_moves() -> None:
         assert actions(plan_of(scene([node("n0"), node("n1")], [quota("q")], [*held, job("block", gpus=8)], settings=settings))) == expected
 
 
+def test_a_wait_in_which_nothing_could_have_started_it_does_not_count() -> None:
+    held = [running("small", [at("n0", 0)]), running("large", [at("n1", 0, 1, 2)])]
+    settings = {"max_moves": 0, "max_wait_s": {"batch": 60}}
+    for since, expected in ((-59, {}), (-60, {"small": "move", "block": "start"})):
+        block = job("block", gpus=8, submitted=-7200, waits_since=since)
+        assert actions(plan_of(scene([node("n0"), node("n1")], [quota("q")], [*held, block], settings=settings))) == expected
+
+
 def test_a_degraded_gang_is_repaired_on_a_spare() -> None:
     gang = running("gang", [at("n0", *FULL)], least=2, most=2, degraded_since=-10)
     nodes = [node("n0"), node("n1", health="down"), node("s", spare=True)]

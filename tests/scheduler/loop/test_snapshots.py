@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gpufleet.core.times import millis
+from quotas.models import QuotaNode
 from scheduler.cli import spell
 from scheduler.engine.cycle import make_plan
 from scheduler.loop.policy import policy
@@ -14,7 +15,7 @@ from scheduler.models import Checkpoint, Gpu, Job, JobState, Outlook, PlanRecord
 from scheduler.scenarios.reading import load
 from scheduler.scenarios.spelling import spelt
 from scheduler.services.forecasts.forecasting import forecast_run
-from scheduler.services.jobs.jobs import Seat, job_start, job_stop, job_transition
+from scheduler.services.jobs.jobs import Seat, job_hold, job_let_go, job_start, job_stop, job_transition
 from scheduler.services.loop.plans import NotKept, plan_export, plan_replay, plans_forget
 from scheduler.snapshots import Snapshot, Snapshots
 from scheduler.snapshots.spelling import Speller
@@ -165,6 +166,30 @@ def test_who_is_not_demand_is_not_shown() -> None:
 
     assert [job.name for job in take().scenario.jobs] == [shown.public_id]
     assert len(take(now=NOON + timedelta(seconds=1)).scenario.jobs) == 3
+
+
+def test_the_bound_of_a_wait_counts_from_when_it_could_start() -> None:
+    """A job on hold for a day would head all reservations the moment it is released."""
+    builders.node(gpus=8)
+    team = leaf("team", 8)
+    QuotaNode.objects.filter(parent=None).update(policy={"max_wait_batch_s": 3600})
+    loop, snapshots = Loop(), Snapshots()
+    waits, held = submit(team, gpus=9), submit(team, gpus=9)
+    job_hold(job=held, now=loop.now)
+    loop.tick()
+    forecast_run(holder="tests", now=loop.now)
+    loop.after(hours=2)
+    job_let_go(job=Job.objects.get(pk=held.pk), now=loop.now)
+
+    for _ in range(2):  # as it is released, and once its wait for GPUs was written down
+        found = {job.name: job for job in take(snapshots, loop.now).scenario.jobs}
+        assert found[waits.public_id].waiting_since == millis(NOON)
+        assert found[held.public_id].waiting_since == millis(NOON + timedelta(hours=2))
+        loop.tick()
+        loop.after(minutes=1).tick()
+
+    QuotaNode.objects.filter(parent=None).update(policy={})
+    assert {job.waits_since for job in take(snapshots, loop.now).scenario.jobs} == {None}, "nobody asks"
 
 
 def test_a_job_that_cant_be_read_keeps_its_gpus_to_itself() -> None:
