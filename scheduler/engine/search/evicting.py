@@ -76,15 +76,12 @@ def targets(
                 one.room, one.crowd = soon.slots_in(*worker[1:], open_to_it, one.low, one.high), crowd
         return found
     found = []
-    counts = work.form.plain and not work.seats and not off and work.kind.roles[0].gpus > 0 and not cycle.cluster.apart(work)
     for low, high in slices:
-        lacking = 0 if counts else asked - int(soon.count_np[low:high].sum())
+        lacking = asked - int(soon.count_np[low:high].sum())
 
         def fits(units: Sequence[Unit], low: int = low, high: int = high, lacking: int = lacking) -> bool:
             if any(sum(unit.milli for unit in units if first <= unit.leaf < end) < milli for first, end, milli in short):
                 return False
-            if counts:
-                return room_without(cycle, units, work, quota_type, low, high) >= work.form.all_least
             if most_freed_by(units) < lacking:
                 return False
             with cycle.cluster.attempt():
@@ -106,46 +103,6 @@ def crowd_of(cycle: Cycle, work: Work) -> dict[int, dict[Work, int]]:
 def outside(off: int, size: int) -> Ints:
     """1 for each node that is not among some, 0 for those."""
     return ints([not off >> node & 1 for node in range(size)])
-
-
-def room_without(cycle: Cycle, units: Sequence[Unit], work: Work, quota_type: int, low: int, high: int) -> int:
-    """How many workers of a plain job fit into a slice of the fleet with the units gone, where GPUs are shared in parts, too.
-
-    A shared GPU comes free when its last tenant leaves; one that is split into instances stays so.
-    """
-    role, kind = work.kind.roles[0], work.kind
-    gpus, cpus, memory = role.gpus, role.cpu_milli, role.host_memory_mib
-    eligible = work.form.eligible(0, quota_type, suspect=kind.tolerates_suspect, spare=False)
-    soon, usable, flags = cycle.fleet.soon, cycle.grid.usable, eligible.flags
-    whole = {unit.work.order for unit in units if not unit.surplus}
-    leave: dict[int, list[int]] = {}  # GPUs, processors, memory by node
-    tenants: dict[tuple[int, int], int] = {}
-    for unit in units:
-        if unit.surplus and unit.work.order in whole:
-            continue
-        for seat in unit.seats if unit.surplus else unit.work.seats:
-            node = seat.node
-            if not low <= node < high or not flags[node]:
-                continue
-            known = leave.setdefault(node, [0, 0, 0])
-            known[0] += (seat.mask & usable[node]).bit_count()
-            known[1] += seat.cpus
-            known[2] += seat.memory
-            for part in seat.parts:
-                key = (node, part.gpu)
-                left = tenants[key] = tenants.get(key, 0) + 1
-                split = soon.splits.get(key)
-                if split is not None and split.mode != "mig" and split.tenants == left:
-                    known[0] += usable[node] >> part.gpu & 1
-    room = soon.slots_in(gpus, cpus, memory, eligible.array, low, high)
-    for node, (more_gpus, more_cpus, more_memory) in leave.items():
-        here = (soon.count[node] + more_gpus) // gpus
-        if cpus:
-            here = min(here, max(0, soon.cpus[node] + more_cpus) // cpus)
-        if memory:
-            here = min(here, max(0, soon.memory[node] + more_memory) // memory)
-        room += here - soon.room_on(node, gpus, cpus, memory)
-    return room
 
 
 def at_limits(cycle: Cycle, work: Work, quota_type: int) -> Short:
@@ -372,12 +329,10 @@ def _sets(cycle: Cycle, taking: Taking, off: int) -> list[Found]:
     work, quota_type, ranked = taking.work, taking.quota_type, taking.ranked
     found: list[Found] = []
     units = cycle.units()
-    # Who shares a GPU frees it only together with all others on it, which no count by node shows.
-    counted = not units.parted
     domains = None if taking.more else hopeful_domains(cycle, work, quota_type, ranked, off)
     if domains is not None and not domains:
         return []
-    slices = targets(cycle, work, quota_type, domains, counted=counted, more=taking.more, off=off)
+    slices = targets(cycle, work, quota_type, domains, more=taking.more, off=off)
     here = _by_slice(ranked, slices, cycle.grid.size)
     for target, inside in zip(slices, here, strict=True):
         found += least_sets(cycle.cluster, inside, taking.rights, target, units)  # what fits without victims was held back for another reason

@@ -16,6 +16,7 @@ import numpy as np
 from ..model.reasons import Reason
 from ..model.values import Preemptible
 from ..state.cluster import Cluster
+from ..state.fleet import Part
 from ..state.form import Form
 from ..state.grid import Ints, ints
 from ..state.work import Work
@@ -221,7 +222,7 @@ def search(cluster: Cluster, ranked: Ranked, rights: Rights, target: Target, job
         return None
     for _ in range(ROUNDS):
         counter = None if target.fits is not None else Counter(cluster, target)
-        taken = _smallest_single(cluster, useful, rights, target, counter) or _collect(cluster, useful, rights, target, counter)
+        taken = _smallest_single(cluster, useful, rights, target, counter) or _collect(cluster, useful, rights, target, counter, jobs)
         if taken is None:
             return None
         needed = _give_back(taken, target, counter)
@@ -285,7 +286,7 @@ def _enough(cluster: Cluster, units: Sequence[Unit], target: Target) -> bool:
     return Counter(cluster, target).change(units, 1)
 
 
-def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
+def complete(kept: list[Unit], jobs: Units) -> list[Unit]:
     """A job whose minimum goes takes all its surplus with it."""
     whole = {unit.work.order for unit in kept if not unit.surplus and unit.form.elastic}
     if not whole:
@@ -296,7 +297,7 @@ def _complete(kept: list[Unit], jobs: Units) -> list[Unit]:
 
 def _with_surplus(needed: list[Unit], rights: Rights, jobs: Units) -> list[Unit] | None:
     """The units with the surplus that goes along. It goes first: None where it leaves too little above the line for the minima."""
-    kept = _complete(needed, jobs)
+    kept = complete(needed, jobs)
     if len(kept) == len(needed):
         return kept
     return kept if Together(rights).may_grow_by(kept) else None
@@ -316,6 +317,7 @@ class Counter:
 
     def begin_anew(self) -> None:
         self.free: dict[int, list[int]] = {}
+        self.gone: dict[tuple[int, int], int] = {}  # of a shared GPU, how many of its tenants
         self.total = self.target.room
         self.short = [list(part) for part in self.target.short]
 
@@ -326,11 +328,12 @@ class Counter:
             for part in self.short:
                 if part[0] <= unit.leaf < part[1]:
                     part[2] -= sign * unit.milli
-            for _, _, node, mask, cpus, memory, _, _ in unit.seats:
+            for _, _, node, mask, cpus, memory, _, parts in unit.seats:
                 state = free.get(node) or self._begin(node)
                 if not state[4]:
                     continue
-                gpus = state[0] = state[0] + sign * (mask & usable[node]).bit_count()
+                whole = (mask & usable[node]).bit_count() + (self._emptied(node, parts, sign) if parts else 0)
+                gpus = state[0] = state[0] + sign * whole
                 room = gpus // asked if asked else 10**6
                 if node in crowd:
                     state[5] -= sign * (unit.work in crowd[node])
@@ -347,6 +350,17 @@ class Counter:
                     self.total += room - state[3]
                     state[3] = room
         return self.total >= self.count and (not self.short or self.enough)
+
+    def _emptied(self, node: int, parts: Sequence[Part], sign: int) -> int:
+        """How many shared GPUs their last tenant leaves, or their first one comes back to. One that is split into instances stays so."""
+        emptied = 0
+        for part in parts:
+            key = (node, part.gpu)
+            split, before = self.soon.splits.get(key), self.gone.get(key, 0)
+            self.gone[key] = before + sign
+            if split is not None and split.mode != "mig" and split.tenants == max(before, before + sign):
+                emptied += self.usable[node] >> part.gpu & 1
+        return emptied
 
     def _begin(self, node: int) -> list[int]:
         """GPUs, processors, memory and room for workers of a node as it is; whether it may serve; and how many workers are not to be neighbours."""
@@ -384,7 +398,7 @@ def _useful(unit: Unit, target: Target) -> bool:
     return any(low <= seat.node < high and (flags is None or flags[seat.node]) for seat in unit.seats)
 
 
-def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None) -> list[Unit] | None:
+def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, counter: Counter | None, jobs: Units) -> list[Unit] | None:
     """Add legal units in order until the job fits."""
     givers = Givers(rights)
     charged: dict[int, int] = {}
@@ -402,7 +416,7 @@ def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, co
             continue
         charged[place] = before + milli
         taken.append(unit)
-        lacking -= milli
+        lacking -= 1000 * most_freed_by((unit,)) if unit.form.parted else milli
         if counter is not None and lacking <= 0:
             if counter.change(taken[counted:], 1):
                 return taken
@@ -411,11 +425,12 @@ def _collect(cluster: Cluster, units: Ranked, rights: Rights, target: Target, co
         counter.begin_anew()
         if refused and len(units) <= FEW:
             return _least_set(units, rights, target, counter)
-        if refused and target.gpus > 1 and not target.short and _could_clear(cluster, units, rights, target):
+        one_by_one = bool(target.crowd) or jobs.parted  # on a node where a GPU comes free only when several have left it
+        if refused and target.gpus > 1 and not target.short and not jobs.parted and _could_clear(cluster, units, rights, target):
             found = _collect_by_node(cluster, units, rights, target, counter)
-            if found is not None or not target.crowd:
+            if found is not None or not one_by_one:
                 return found
-        if refused and target.crowd:
+        if refused and one_by_one:
             counter.begin_anew()
             alone = replace(target, fits=lambda some: Counter(cluster, target).change(some, 1))
             found = _collect_on_one_node(units, rights, alone)
@@ -649,9 +664,11 @@ def _smallest_single(cluster: Cluster, units: Ranked, rights: Rights, target: Ta
             continue
         seats = unit.seats
         if len(seats) == 1 and target.gpus:
-            most = (idle[seats[0].node] + seats[0].mask.bit_count()) // gpus  # there is no room for more on its node with it gone
+            # There is no room for more on its node with it gone.
+            most = (idle[seats[0].node] + most_freed_by((unit,))) // gpus
         elif counted and not target.crowd:
-            most = sum([seat.mask.bit_count() // gpus + 1 for seat in seats])  # a place can complete at most one worker more than it holds itself
+            # A place can complete at most one worker more than it holds itself.
+            most = sum([(seat.mask.bit_count() + len(seat.parts)) // gpus + 1 for seat in seats])
         else:
             most = short  # processors and memory that come free may be for any number of workers
         if short > most or not givers[unit.leaf].gives(unit.milli):

@@ -61,8 +61,7 @@ def test_no_search_finds_victims_where_a_bound_saw_no_hope(seed: int, passes: in
             hopeful = hopeful_domains(cycle, work, quota_type, ranked, off)
             if hopeful is None:
                 continue
-            counted = not cycle.units().parted
-            for domain, target in enumerate(targets(cycle, work, quota_type, counted=counted, off=off)):
+            for domain, target in enumerate(targets(cycle, work, quota_type, off=off)):
                 if domain in hopeful:
                     continue
                 found = search(cycle.cluster, ranked, AnyUnit(), target, cycle.units())

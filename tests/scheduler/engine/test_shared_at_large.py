@@ -16,8 +16,8 @@ from scheduler.engine.place.parts import Parts
 from scheduler.engine.place.placement import Placer
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.rules.taken_back import TakenBack, TakenInVain
-from scheduler.engine.search.evicting import place_in, release, room_without
-from scheduler.engine.search.victims import fewest
+from scheduler.engine.search.evicting import place_in, release, targets
+from scheduler.engine.search.victims import Counter, complete, fewest
 from scheduler.engine.state.fleet import View
 from scheduler.engine.state.planning import Cycle
 from scheduler.engine.state.requests import Requests
@@ -76,7 +76,8 @@ def test_room_without_some_units_is_what_a_trial_finds(seed: int, passes: int, d
         for quota_type in work.types:
             others = [unit for unit in units if unit.work is not work]
             gone = data.draw(st.lists(st.sampled_from(others), unique_by=id, max_size=12)) if others else []
-            counted = room_without(cycle, gone, work, quota_type, 0, cycle.grid.size) >= work.form.all_least
+            (target,) = targets(cycle, work, quota_type)
+            counted = Counter(cycle.cluster, replace(target, short=())).change(complete(gone, cycle.units()), 1)
             with cycle.cluster.attempt():
                 release(cycle, gone, reason("reclaim", "a trial"), None)
                 tried = place_in(cycle, work, quota_type, 0, cycle.grid.size) is not None
