@@ -180,6 +180,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("scheduler.SlurmCluster", None, why="How Slurm is reached."),
     Kind("scheduler.OutsideSeat", None, why="Part of its outside job."),
     Kind("scheduler.SlurmRun", None, why="The Slurm back-end's own; of what is over it keeps the newest 2,000 in each cluster, for their logs."),
+    Kind("scheduler.KubernetesCluster", None, why="How Kubernetes is reached."),
+    Kind(
+        "scheduler.KubernetesRun",
+        None,
+        why="The Kubernetes back-end's own; of what is over it keeps the newest 1,000 in each cluster.",
+    ),
     Kind("scheduler.Placement", None, why="The allocation history that the ledger is held against."),
     Kind("dashboards.PrometheusServer", None, why="Removed, not deleted: the audit log names it."),
     Kind("dashboards.ServiceLevel", None, why="Part of its job, until removed; the audit log keeps the fact."),

@@ -47,6 +47,7 @@ class Facts:
     resizes_stated: bool = False  # and this: unless the job states that it can be resized in place (`launch.in_place`)
     creates_mig: bool = True
     runs_mps: bool = True
+    runs_timeslices: bool = True
     runs_images: bool = True  # False: it starts what its nodes have themselves
     signals: bool = True  # can tell a run to save its work
     adopts_strays: bool = True
@@ -227,6 +228,7 @@ class Reach:
     host: str
     shell: str = ""
     user: str = ""  # whom it runs as
+    forward: str = ""  # a command that forwards ports of it, which are written behind it; empty: ssh to its host does
 
 
 class Backend(Protocol):

@@ -185,3 +185,46 @@ class SlurmRun(models.Model):
 
     def __str__(self) -> str:
         return self.attempt_key
+
+
+class KubernetesCluster(models.Model):
+    """How a cluster's Kubernetes is reached, and what its pods are given (docs/operate/kubernetes.md)."""
+
+    cluster = models.OneToOneField(Cluster, on_delete=models.CASCADE, related_name="kubernetes")
+    context = models.CharField(max_length=200, help_text="Of the kubeconfig that the console's machine offers.")
+    namespace = models.CharField(max_length=63)
+    image = models.CharField(max_length=500, blank=True, help_text="Of jobs that name none.")
+    service_account = models.CharField(max_length=253, blank=True)
+    pull_secret = models.CharField(max_length=253, blank=True)
+    runtime_class = models.CharField(max_length=253, blank=True)
+    priority_class = models.CharField(max_length=253, blank=True)
+    tolerates = models.CharField(max_length=300, blank=True, help_text="Keys of taints, with commas between them.")
+    uid = models.PositiveIntegerField(null=True, blank=True, help_text="User id that pods run as; empty: what their image says.")
+    claim = models.CharField(max_length=253, blank=True, help_text="Volume claim for checkpoints.")
+    mount = models.CharField(max_length=300, blank=True, help_text="Where pods see the volume.")
+    folder = models.CharField(max_length=300, blank=True, help_text="Where the console sees the same volume; empty: it does not.")
+    tag = models.CharField(max_length=16, unique=True, help_text="Marks this console's pods.")
+    changed_at = MomentField(default=now)
+
+    class Meta:
+        db_table = "kubernetes_cluster"
+
+    def __str__(self) -> str:
+        return f"Kubernetes of {self.cluster_id}"
+
+
+class KubernetesRun(models.Model):
+    """What the Kubernetes back-end remembers of one attempt. It belongs to that back-end alone: nothing else reads or writes it."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="kubernetes_runs")
+    attempt_key = models.CharField(max_length=40, unique=True)
+    sequence = models.PositiveIntegerField(default=0)
+    state = models.JSONField(default=dict)
+    forgotten_at = MomentField(null=True, blank=True, help_text="Its end has been written down; the row is only there for its log.")
+
+    class Meta:
+        db_table = "kubernetes_run"
+        indexes = [models.Index(fields=["cluster", "forgotten_at"], name="kubernetes_run_open")]
+
+    def __str__(self) -> str:
+        return self.attempt_key

@@ -73,7 +73,8 @@ def _connection(job: Job, attempt: Attempt) -> Connection:
     if reach.shell:
         steps.append(Step(f"A shell in its first worker, on a login node{f' as {reach.user}' if reach.user else ''}", reach.shell))
     if port:
-        steps.append(Step(f"Port {port} on your machine", f"ssh -N -L {port}:127.0.0.1:{port} {reach.host}"))
+        line = f"{reach.forward} {port}" if reach.forward else f"ssh -N -L {port}:127.0.0.1:{port} {reach.host}"
+        steps.append(Step(f"Port {port} on your machine", line))
     return Connection(reach.host, tuple(steps), port)
 
 

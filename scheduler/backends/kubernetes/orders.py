@@ -1,0 +1,261 @@
+"""Orders for runs on Kubernetes: pods are made behind a gate and released together; what runs is asked to leave, and ended."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+
+from scheduler.backends.base import BackendError, BackendRefused, NotFound, OldCheckpoint, Signal, StartOrder, WorkerSeat
+from scheduler.backends.kubernetes.errors import KubernetesDenied, KubernetesFailed
+from scheduler.backends.kubernetes.pods import Made, made_for, run_name
+from scheduler.backends.kubernetes.runs import Run, run_of
+from scheduler.backends.kubernetes.site import Site
+from scheduler.backends.kubernetes.values import CONSOLE, RUN, Pod
+from scheduler.backends.local_accounts import KEY
+from scheduler.models import KubernetesRun
+
+log = logging.getLogger(__name__)
+KEPT = 1_000  # runs that are over, whose pods stay for their logs
+TIDIED_A_CALL = 500
+AT_ONCE_S = 1  # the shortest grace: with none at all Kubernetes forgets a pod before its node has ended it
+
+
+class Orders(Site):
+    """What the scheduler tells."""
+
+    def announce(self, orders: Sequence[StartOrder], *, now: datetime) -> None:
+        return None
+
+    def start(self, order: StartOrder, *, now: datetime) -> None:
+        if not KEY.fullmatch(order.key):
+            raise BackendRefused(f"{order.key!r} is not a name of a run.")
+        made = made_for(order, self.settings, secret=self.secrets, report_url=self.report_url, resume_from=self._seen_by_pods(order))
+        run = self._begun(order, now)
+        if run is None:
+            return
+        if not run.released:
+            self._make(made)
+        if self._is_to_go_on(run, now):
+            self._release(run)
+
+    def _begun(self, order: StartOrder, now: datetime) -> Run | None:
+        """The run as it is written down before Kubernetes hears of it; None where it is not to begin (any more)."""
+        with transaction.atomic():
+            run = self._read(order.key)
+        if run is None:
+            run = run_of(order, self.settings.tag, now=now, checkpoints=self._make_folder(order))
+            self._add(run)
+            return run
+        return None if run.never_begun or run.is_ending or run.sequence > order.sequence else run
+
+    def _make(self, made: Made) -> None:
+        """All of it. What is there already was made when this was told before."""
+        self._make_one("secrets", made.secret)
+        if made.service is not None:
+            self._make_one("services", made.service)
+        self._each(lambda pod: self._make_one("pods", pod), made.pods)
+
+    def _make_one(self, kind: str, body: Mapping[str, Any]) -> None:
+        try:
+            self.client.create(self._path(kind), body)
+        except KubernetesDenied as fault:
+            if fault.is_of_admission and not fault.is_of_quota:
+                raise BackendRefused(str(fault)) from fault
+            raise
+        except KubernetesFailed as fault:
+            if fault.is_taken:
+                self._must_be_ours(kind, body)
+            elif fault.code in (400, 422):
+                raise BackendRefused(str(fault)) from fault
+            else:
+                raise
+
+    def _must_be_ours(self, kind: str, body: Mapping[str, Any]) -> None:
+        """What has a name that only this run would give it. Secrets are not read: their names have the console's tag, too."""
+        if kind == "secrets":
+            return
+        name = body["metadata"]["name"]
+        there = self.client.get(self._path(kind, name)).get("metadata") or {}
+        labels = there.get("labels") or {}
+        if any(labels.get(label) != body["metadata"]["labels"][label] for label in (CONSOLE, RUN)):
+            raise BackendRefused(f"Kubernetes has a {kind[:-1]} {name} that is not of this run.")
+        if there.get("deletionTimestamp"):
+            raise BackendError(f"The {kind[:-1]} {name} of an earlier start is still being deleted.")
+
+    def _is_to_go_on(self, run: Run, now: datetime) -> bool:
+        """Nobody has asked the run to leave meanwhile; it is written down that its pods are there before they may start."""
+        with transaction.atomic():
+            kept = self._read(run.key)
+            if kept is None or kept.is_ending or kept.sequence > run.sequence:
+                return False
+            if not kept.released:
+                kept.released = now.isoformat()
+                self._keep(kept)
+        return True
+
+    def _release(self, run: Run) -> None:
+        if len(run.workers) > 1:
+            gated = [pod for pod in self._pods_now(f"{RUN}={run.key}").values() if pod.gated]
+            self._each(self._open_gate, gated)
+
+    def _open_gate(self, pod: Pod) -> None:
+        try:
+            self.client.patch(self._path("pods", pod.name), {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}})
+        except KubernetesFailed as fault:
+            if not fault.is_missing:
+                raise
+
+    def resize(
+        self,
+        *,
+        key: str,
+        sequence: int,
+        add: Sequence[WorkerSeat],
+        leave: Sequence[tuple[str, int]],
+        now: datetime,
+        order: StartOrder | None = None,
+    ) -> None:
+        raise BackendRefused("The Kubernetes back-end resizes no gang in place. It is stopped and restarted.")
+
+    def replace(self, *, key: str, sequence: int, workers: Sequence[tuple[str, int]], now: datetime, order: StartOrder) -> None:
+        raise BackendRefused("The Kubernetes back-end replaces no single worker. Restart the job.")
+
+    def repartition(self, *, node: str, gpu: int, instances: Sequence[tuple[str, int]], sequence: int, now: datetime) -> None:
+        raise BackendRefused("The Kubernetes back-end does not repartition GPUs. Change the node's MIG layout, then import the cluster again.")
+
+    def limit(self, *, key: str, sequence: int, seconds: int | None, now: datetime) -> None:
+        """The scheduler alone ends what is past its limit."""
+        if not self._tell(key, sequence, lambda run: None, lambda run: None):
+            raise NotFound(f"No run {key}.")
+
+    def signal(self, *, key: str, sequence: int, signal: Signal, now: datetime) -> None:
+        def change(run: Run) -> None:
+            if signal == Signal.TERMINATE and not run.stopping:
+                run.stopping = now.isoformat()
+
+        def send(run: Run) -> None:
+            if signal == Signal.TERMINATE:
+                self._ask_to_leave(run, self._pods_now(f"{RUN}={run.key}"))
+
+        if not self._tell(key, sequence, change, send):
+            raise NotFound(f"No run {key}.")
+
+    def stop(self, *, key: str, sequence: int, force: bool, now: datetime) -> None:
+        def change(run: Run) -> None:
+            if force:
+                run.killed = True
+            elif not run.stopping:
+                run.stopping = now.isoformat()
+
+        def send(run: Run) -> None:
+            pods = self._pods_now(f"{RUN}={run.key}")
+            if force:
+                self._kill(list(pods.values()))
+            else:
+                self._ask_to_leave(run, pods)
+
+        if self._tell(key, sequence, change, send):
+            return
+        self._kill(list(self._pods_now(f"{RUN}={key}").values()) if KEY.fullmatch(key) else [])
+        with transaction.atomic():  # Kubernetes was never told of it, as far as is known: a late start is to do nothing
+            if is_unknown := self._read(key) is None:
+                self._add(Run(key, sequence, now.isoformat()))
+        if not is_unknown:  # it was begun meanwhile
+            self._tell(key, sequence, change, send)
+
+    def _tell(self, key: str, sequence: int, change: Callable[[Run], None], send: Callable[[Run], None]) -> bool:
+        """A newer order for a run. What it changes is committed before Kubernetes hears of it; that it was done is written down behind that, so
+        that it is sent again where Kubernetes did not hear it. False: there is no such run."""
+        with transaction.atomic():
+            run = self._read(key)
+            if run is None or run.sequence >= sequence:
+                return run is not None
+            change(run)
+            self._keep(run)
+        send(run)
+        with transaction.atomic():
+            run = self._read(key)
+            if run is not None and run.sequence < sequence:
+                run.sequence = sequence
+                self._keep(run)
+        return True
+
+    def _ask_to_leave(self, run: Run, pods: Mapping[str, Pod]) -> None:
+        """A pod that runs is given a deadline that is over: its node sends TERM, waits for its grace, and keeps what it wrote and how it ended, which
+        a deletion would not. What has not begun is deleted."""
+        there = [pod for pod in pods.values() if not pod.is_over and pod.deleting_since is None]
+        self._each(self._end_soon, [pod for pod in there if pod.phase == "Running" and not pod.has_deadline])
+        self._kill([pod for pod in there if pod.phase != "Running"])
+
+    def _end_soon(self, pod: Pod) -> None:
+        try:
+            self.client.patch(self._path("pods", pod.name), {"metadata": {"uid": pod.uid}, "spec": {"activeDeadlineSeconds": 1}})
+        except KubernetesFailed as fault:
+            if not fault.is_missing and fault.code != 409:
+                raise
+
+    def _kill(self, pods: Sequence[Pod]) -> None:
+        alive = [pod for pod in pods if not pod.is_over]
+        self._each(lambda pod: self.client.delete(self._path("pods", pod.name), grace=AT_ONCE_S, uid=pod.uid), alive)
+
+    def forget(self, *, keys: Sequence[str], now: datetime) -> None:
+        """Their Secrets and Services go. Their pods stay for a while, for their logs."""
+        rows = list(KubernetesRun.objects.filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True))
+        KubernetesRun.objects.filter(pk__in=[row.pk for row in rows]).update(forgotten_at=now)
+        for row in rows:
+            if folder := row.state.get("checkpoints"):
+                self._looker.drop(Path(folder))
+        self._drop([row.attempt_key for row in rows])
+        names = [(kind, run_name(self.settings.tag, row.attempt_key)) for row in rows if row.state.get("workers") for kind in self._kinds_of(row)]
+        try:
+            self._each(lambda one: self.client.delete(self._path(*one)), names)
+        except BackendError as fault:
+            log.warning("Secrets of runs that are over stay in Kubernetes for now: %s", fault)
+
+    @staticmethod
+    def _kinds_of(row: KubernetesRun) -> tuple[str, ...]:
+        return ("secrets", "services") if len(row.state.get("workers", ())) > 1 else ("secrets",)
+
+    def _drop(self, keys: list[str]) -> None:
+        raise NotImplementedError
+
+    def give_up(self, *, keys: Sequence[str], now: datetime) -> None:
+        with transaction.atomic():
+            rows = KubernetesRun.objects.select_for_update().filter(cluster_id=self.cluster, attempt_key__in=list(keys), forgotten_at__isnull=True)
+            for run in map(self._of_row, rows.order_by("pk")):
+                run.killed = True
+                self._keep(run)
+
+    def tidy(self) -> int:
+        """With the pods of these runs, their logs, and what was left of their Secrets and Services."""
+        over = KubernetesRun.objects.filter(cluster_id=self.cluster, forgotten_at__isnull=False)
+        spare = max(0, over.count() - KEPT)
+        done = 0
+        for row in over.order_by("forgotten_at", "pk")[: min(spare, TIDIED_A_CALL)]:
+            workers = row.state.get("workers", ())
+            names = [("pods", worker["pod"]) for worker in workers]
+            names += [(kind, run_name(self.settings.tag, row.attempt_key)) for kind in self._kinds_of(row) if workers]
+            try:
+                self._each(lambda one: self.client.delete(self._path(*one)), names)
+            except BackendError as fault:
+                log.warning("what is left of %s stays in Kubernetes for now: %s", row.attempt_key, fault)
+                break
+            self._delete_logs(row.attempt_key)
+            done += row.delete()[0]
+        return done
+
+    def _delete_logs(self, key: str) -> None:
+        raise NotImplementedError
+
+    def delete_checkpoint(self, old: OldCheckpoint) -> int:
+        """Also one that ranks told as they see it."""
+        if (top := self._top) is None:
+            return 0
+        mount = f"{self.settings.mount.rstrip('/')}/"
+        if old.location.startswith(mount):
+            location = f"{top / 'checkpoints' / old.job}/{old.location.removeprefix(mount)}"
+            old = OldCheckpoint(old.job, old.attempt, old.step, location)
+        return self._deleter.delete(top / "checkpoints", old)
