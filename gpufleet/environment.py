@@ -222,6 +222,7 @@ VARIABLES = (
     Variable("GPUFLEET_LOCAL_CGROUP", "a folder of cgroup v2 that the console may write to, or empty", str, "", ""),
     Variable("GPUFLEET_SLURM_USERS", "names of users with commas between them, or empty", _words, "", ""),
     Variable("GPUFLEET_SLURM_REST_URLS", "URLs of slurmrestd with commas between them, or empty", _urls, "", ""),
+    Variable("GPUFLEET_KUBECONFIG", "a kubeconfig whose contexts clusters may use, or empty", str, "", ""),
     Variable("GPUFLEET_VIRTUAL_GPUS", "0 to 64", _whole(0, 64), "0", "0"),
     Variable("GPUFLEET_SECRETS_DIR", "a folder with a folder for each node of the tree, or empty", str, "", ""),
     Variable("GPUFLEET_SECRETS_ENV", "node:NAME of variables with commas between them, such as lab/vision:HUB", _node_words, "", ""),

@@ -292,6 +292,8 @@ VIRTUAL_GPUS = ENV["VIRTUAL_GPUS"]
 # The users that a Slurm cluster added in the browser may run jobs as, and where a token of the console's user may be sent to.
 SLURM_USERS = ENV["SLURM_USERS"]
 SLURM_REST_URLS = ENV["SLURM_REST_URLS"]
+# The kubeconfig whose contexts an operator may choose for a cluster: no address and no credentials come from a browser.
+KUBECONFIG = ENV["KUBECONFIG"]
 # Where webhooks may lead, and when one that fails is given up; scheduler/notify/outgoing.py holds every address against it.
 WEBHOOKS = {name: ENV[f"WEBHOOK_{name}"] for name in ("NETWORKS", "HTTP", "GIVE_UP_DAYS")}
 PUBLIC_URL = ENV["PUBLIC_URL"]

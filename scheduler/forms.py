@@ -204,6 +204,41 @@ class SlurmForm(forms.Form):
             del self.fields["rest_url"]
 
 
+class KubernetesForm(forms.Form):
+    """How a Kubernetes cluster is reached. The contexts are those that the console's machine offers: no address and no credentials are entered."""
+
+    cluster = forms.CharField(
+        max_length=60,
+        validators=[validate_slug],
+        label="Name",
+        help_text="Name of the cluster here, such as k8s. A new cluster is created.",
+        widget=forms.TextInput({"autocomplete": "off"}),
+    )
+    context = forms.ChoiceField(help_text="Of the kubeconfig on the console's machine.")
+    namespace = forms.CharField(required=False, max_length=63, help_text="Where pods are created. Empty: that of the context.")
+    image = forms.CharField(required=False, max_length=500, label="Default image", help_text="Of jobs that name none.")
+    tolerates = forms.CharField(
+        required=False, max_length=300, label="Taints", help_text="Keys that pods tolerate, beside nvidia.com/gpu, with commas between them."
+    )
+    runtime_class = forms.CharField(required=False, max_length=253, help_text="Such as nvidia. Empty: the default one.")
+    priority_class = forms.CharField(required=False, max_length=253, help_text="Empty: the default one.")
+    service_account = forms.CharField(required=False, max_length=253, help_text="Of the pods. Empty: that of the namespace.")
+    pull_secret = forms.CharField(required=False, max_length=253, help_text="Name of a Secret with which images are pulled.")
+    uid = forms.IntegerField(
+        required=False, min_value=0, max_value=2**31 - 1, label="User id", help_text="Of the pods. Empty: what their image says."
+    )
+    claim = forms.CharField(required=False, max_length=253, label="Volume claim", help_text="For checkpoints. Empty: none.")
+    mount = forms.CharField(required=False, max_length=300, label="Path in pods", help_text="Where pods see the volume, such as /checkpoints.")
+    folder = forms.CharField(
+        required=False, max_length=300, label="Path on the console", help_text="Where the console sees the same volume. Empty: it does not."
+    )
+
+    def __init__(self, *args: Any, contexts: Collection[str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["context"].choices = [(name, name) for name in contexts]  # type: ignore[attr-defined]
+        self.may_run = bool(contexts)
+
+
 class SlurmTypesForm(forms.Form):
     """The type of the inventory for each type of GRES of a Slurm cluster; memory is required for a type that the inventory lacks."""
 

@@ -22,6 +22,7 @@ from scheduler.services.cost_mails import cost_mails_turn
 from scheduler.services.costs import costs_step
 from scheduler.services.forecasts.forecasting import ForecastMemory, forecast_run
 from scheduler.services.forecasts.replays import replay_run
+from scheduler.services.hardware.kubernetes_nodes import kubernetes_nodes_reconcile
 from scheduler.services.hardware.planned_health import planned_health_begin
 from scheduler.services.hardware.slurm_imports import imports_turn
 from scheduler.services.hardware.slurm_nodes import slurm_nodes_reconcile
@@ -164,6 +165,12 @@ def planned_changes() -> int:
 def slurm_nodes() -> int:
     """Let Slurm and the inventory agree on the health of nodes."""
     return slurm_nodes_reconcile(now=now())
+
+
+@shared_task
+def kubernetes_nodes() -> int:
+    """Take over what Kubernetes says of nodes, and follow pods there that are not ours."""
+    return kubernetes_nodes_reconcile(now=now())
 
 
 @shared_task

@@ -143,8 +143,9 @@ def test_what_the_examples_send_is_understood(expect: Expect, personas: Personas
             builders.node(f"big-{number}", gpus=8)
     world, client = World(personas), personas.client("superuser")
     address = _address(expect, world)
-    if expect.route.endswith("/slurm"):
-        address += "?dry_run=true"  # there is no Slurm that it could be stored for
+    if expect.route.endswith(("/slurm", "/kubernetes")):
+        address += "?dry_run=true"  # there is nothing that it could be stored for
+    monkeypatch.setattr("scheduler.services.hardware.kubernetes.contexts_of", lambda _: ("gpu-prod",))
     builders.gpu_type()
     if expect.route.endswith("/roles"):
         person("ada")

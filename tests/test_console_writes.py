@@ -61,6 +61,8 @@ WRITES = {
     "scheduler_resume": "POST scheduler/resume",
     "cluster_add": "PUT clusters/{name}/slurm",
     "cluster_add_local": "POST clusters/{name}/local",
+    "cluster_add_kubernetes": "PUT clusters/{name}/kubernetes",
+    "kubernetes_import": "POST clusters/{name}/kubernetes/imports",
     "slurm_import": "POST clusters/{name}/slurm/imports",
     "slurm_every": "PUT clusters/{name}/slurm/every",
     "slurm_accounts": "POST clusters/{name}/slurm/accounts",

@@ -45,7 +45,7 @@ def examine(groups: Sequence[str] = GROUPS) -> Report:
 
 
 def examine_cluster(name: str) -> Report:
-    """One cluster that runs on Slurm."""
+    """One cluster that runs on Slurm or Kubernetes."""
     checks: dict[str, Check] = import_module("gpufleet.doctor.cluster").checks_of(name)
     report = Report()
     for check, look in checks.items():

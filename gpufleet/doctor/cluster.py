@@ -1,15 +1,22 @@
-"""One Slurm cluster: does each step of a job's way work, and do both sides say the same of its nodes?"""
+"""One cluster on Slurm or Kubernetes: does each step of a job's way work, and do both sides say the same of its nodes?"""
 
 import os
 from collections.abc import Iterator
 from functools import partial
 
+from django.conf import settings
+from django.db.models import Q
+
 from gpufleet.doctor import Check, Finding, some
 from scheduler.backends.base import BackendError
-from scheduler.backends.registry import slurm_settings
+from scheduler.backends.kubernetes.values import node_of
+from scheduler.backends.registry import kubernetes_settings, slurm_settings
 from scheduler.backends.slurm.client import SlurmClient
-from scheduler.models import SlurmCluster
+from scheduler.models import Cluster, KubernetesCluster, SlurmCluster
 from scheduler.services.hardware.checks import in_time
+from scheduler.services.hardware.kubernetes import client_of
+from scheduler.services.hardware.kubernetes_checks import kubernetes_check
+from scheduler.services.hardware.kubernetes_nodes import differences as kubernetes_differences
 from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_nodes import differences
 
@@ -17,7 +24,8 @@ from scheduler.services.hardware.slurm_nodes import differences
 def checks_of(name: str) -> dict[str, Check]:
     row = SlurmCluster.objects.select_related("cluster").filter(cluster__name=name).first()
     if row is None:
-        return {"connection": partial(_unknown, name)}
+        connected = KubernetesCluster.objects.select_related("cluster").filter(cluster__name=name).first()
+        return _of_kubernetes(connected) if connected is not None else {"connection": partial(_unknown, name)}
     steps = [step for step in slurm_check(slurm_settings(row)) if step.tried]
     checks: dict[str, Check] = {step.name: partial(iter, step.findings) for step in steps}
     if row.import_minutes:
@@ -29,12 +37,28 @@ def checks_of(name: str) -> dict[str, Check]:
     return checks
 
 
+def _of_kubernetes(row: KubernetesCluster) -> dict[str, Check]:
+    steps = [step for step in kubernetes_check(kubernetes_settings(row), kubeconfig=settings.KUBECONFIG) if step.tried]
+    checks: dict[str, Check] = {step.name: partial(iter, step.findings) for step in steps}
+    if "nodes" in checks:
+        checks["health of nodes"] = partial(_nodes_of_kubernetes, row)
+    return checks
+
+
+def _nodes_of_kubernetes(row: KubernetesCluster) -> Iterator[Finding]:
+    nodes, _ = client_of(kubernetes_settings(row)).every("/api/v1/nodes")
+    if found := kubernetes_differences(row, [node_of(one) for one in nodes]):
+        told = [f"{one.node.name} ({one.node.health} here, {one.reason.removeprefix('Kubernetes: ')} in Kubernetes)" for one in found]
+        yield Finding(f"Kubernetes and the inventory differ on {some(told)}.", "They agree within 15 s when the worker runs.", "Check the worker.")
+
+
 def _unknown(name: str) -> Iterator[Finding]:
-    known = list(SlurmCluster.objects.filter(cluster__removed_at__isnull=True).order_by("cluster__name").values_list("cluster__name", flat=True))
+    there = Cluster.objects.filter(removed_at__isnull=True).filter(Q(slurm__isnull=False) | Q(kubernetes__isnull=False))
+    known = list(there.order_by("name").values_list("name", flat=True))
     yield Finding(
-        f"Cluster {name} is not connected to Slurm.",
-        f"Connected: {some(known)}." if known else "No cluster is connected to Slurm.",
-        "Connect it: gpufleet inventory connect-slurm.",
+        f"Cluster {name} is not connected to Slurm or Kubernetes.",
+        f"Connected: {some(known)}." if known else "No cluster is connected.",
+        "Connect it: gpufleet inventory connect-slurm, or connect-kubernetes.",
     )
 
 

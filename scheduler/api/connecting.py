@@ -5,6 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Literal
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from ninja import Query, Router, Schema
@@ -18,9 +19,11 @@ from scheduler.api.imports import PreviewOut, previewed
 from scheduler.api.lists import answered
 from scheduler.backends.base import BackendError
 from scheduler.models import SlurmCluster
-from scheduler.selectors.clusters import cluster_for, slurm_for
+from scheduler.selectors.clusters import cluster_for, kubernetes_for, slurm_for
+from scheduler.services.hardware import kubernetes
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_add
+from scheduler.services.hardware.kubernetes_checks import kubernetes_check
 from scheduler.services.hardware.local_checks import local_check
 from scheduler.services.hardware.slurm import (
     must_be_local,
@@ -132,6 +135,44 @@ class AccountsOut(Schema):
     left_out: list[str] = Field(description="What Slurm has and quotas have no place for.")
 
 
+class KubernetesIn(Taken):
+    """How a Kubernetes cluster is reached. What is left out keeps its value; of a new cluster it is empty."""
+
+    context: str | None = Field(
+        None, max_length=200, description="Of the kubeconfig that the console's machine offers (`GPUFLEET_KUBECONFIG`), or `in-cluster`."
+    )
+    namespace: str | None = Field(None, max_length=63, description="Where pods are created; empty: that of the context.")
+    image: str | None = Field(None, max_length=500, description="Of jobs that name none.")
+    service_account: str | None = Field(None, max_length=253, description="Of the pods; empty: that of the namespace.")
+    pull_secret: str | None = Field(None, max_length=253, description="Name of a Secret with which images are pulled.")
+    runtime_class: str | None = Field(None, max_length=253, description="Of the pods; empty: the default one.")
+    priority_class: str | None = Field(None, max_length=253, description="Of the pods; empty: the default one.")
+    tolerates: str | None = Field(None, max_length=300, description="Keys of taints beside `nvidia.com/gpu`, with commas between them.")
+    uid: int | None = Field(None, ge=0, le=2**31 - 1, description="User id that pods run as. Required with a volume claim.")
+    claim: str | None = Field(None, max_length=253, description="Volume claim for checkpoints; empty: none.")
+    mount: str | None = Field(None, max_length=300, description="Where pods see the volume. Required with a volume claim.")
+    folder: str | None = Field(None, max_length=300, description="Where the console sees the same volume; empty: it does not.")
+
+
+class KubernetesOut(Schema):
+    """How a cluster's Kubernetes is reached, and what its pods are given."""
+
+    name: str = Field(description="Name of the cluster.")
+    context: str = Field(description="Of the kubeconfig that the console's machine offers.")
+    namespace: str = Field(description="Where pods are created.")
+    image: str = Field(description="Of jobs that name none.")
+    service_account: str = Field(description="Of the pods; empty: that of the namespace.")
+    pull_secret: str = Field(description="Name of a Secret with which images are pulled.")
+    runtime_class: str = Field(description="Of the pods; empty: the default one.")
+    priority_class: str = Field(description="Of the pods; empty: the default one.")
+    tolerates: str = Field(description="Keys of taints beside `nvidia.com/gpu`, with commas between them.")
+    uid: int | None = Field(description="User id that pods run as; null: what their image says.")
+    claim: str = Field(description="Volume claim for checkpoints; empty: none.")
+    mount: str = Field(description="Where pods see the volume.")
+    folder: str = Field(description="Where the console sees the same volume; empty: it does not.")
+    changed_at: datetime = Field(description="When the connection was changed last.")
+
+
 class LocalOut(PreviewOut):
     """How each step went, and the preview of this machine. `id` is null where there is nothing to apply, and with `dry_run`."""
 
@@ -211,6 +252,52 @@ def cluster_slurm_accounts(request: HttpRequest, name: str, body: AccountsIn, as
         raise Conflict(f"Slurm's accounts cannot be read: {fault}") from fault
     draft = None if asked.dry_run else accounts_propose(access=access, cluster=name, read=read, now=now())
     return answered({"change": draft.public_id if draft is not None else None, "edits": read.lines, "left_out": read.left_out})
+
+
+@router.get("/clusters/{name}/kubernetes", response=KubernetesOut, url_name="cluster_kubernetes", summary="How a Kubernetes cluster is reached")
+def cluster_kubernetes(request: HttpRequest, name: str) -> HttpResponse:
+    row = kubernetes_for(access_of(request), name)
+    return answered({"name": row.cluster.name, "changed_at": row.changed_at, **{field: getattr(row, field) for field in kubernetes.KEPT}})
+
+
+@router.put(
+    "/clusters/{name}/kubernetes",
+    response=ConnectedOut,
+    url_name="cluster_kubernetes",
+    summary="Add a Kubernetes cluster, or change how it is reached",
+)
+def cluster_kubernetes_put(request: HttpRequest, name: str, body: KubernetesIn, asked: Query[TryQuery]) -> HttpResponse:
+    """Each step of the way of a job is tried first. When one fails the answer is 422 and nothing is stored. With `?dry_run=true` nothing is stored in
+    any case, and the answer has how each step went. A cluster that is new is imported next: `POST /clusters/{name}/kubernetes/imports`."""
+    access = access_of(request)
+    access.must_everywhere(Can.OPERATE)
+    chosen = kubernetes.kubernetes_asked(name, {key: value for key, value in body.dict().items() if value is not None})
+    if asked.dry_run:
+        kubernetes.must_be_valid(name, chosen)
+        steps = kubernetes_check(chosen, kubeconfig=settings.KUBECONFIG)
+    else:
+        try:
+            steps = kubernetes.kubernetes_connect(access=access, cluster=name, settings=chosen, now=now()).steps
+        except StepsFailed as fault:
+            raise ValidationError(_by_field(fault.steps, KubernetesIn.model_fields)) from fault
+    return answered({"name": name, "warnings": [], **_steps(steps)})
+
+
+@router.post(
+    "/clusters/{name}/kubernetes/imports",
+    response=PreviewOut,
+    url_name="cluster_kubernetes_import",
+    summary="What an import from Kubernetes would change",
+)
+def cluster_kubernetes_import(request: HttpRequest, name: str) -> HttpResponse:
+    """Asks Kubernetes and previews its nodes; nothing is written. `POST /inventory/imports/{id}/apply` applies it. 409 where it does not answer."""
+    access = access_of(request)
+    kubernetes_for(access, name)
+    try:
+        preview = kubernetes.kubernetes_preview(access=access, cluster=name, now=now())
+    except BackendError as fault:
+        raise Conflict(f"Kubernetes does not answer: {fault}") from fault
+    return answered(previewed(preview))
 
 
 @router.post("/clusters/{name}/local", response=LocalOut, url_name="cluster_local", summary="Add the console's own machine")

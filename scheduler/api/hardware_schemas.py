@@ -17,7 +17,7 @@ MODE = f"One of {', '.join(GpuMode.values)}."
 # What the services refuse is told here and judged there, so that no rule is written twice.
 _ANY_HEALTH: dict[str, Any] = {"enum": list(Health.values)}
 REASON: dict[str, Any] = SAID | {"maxLength": REASON_LENGTH}
-BACKEND = "local, slurm or simulated. Under any other name, such as kubernetes after an import, nothing is started."
+BACKEND = "local, slurm, kubernetes or simulated. Under any other name nothing is started."
 
 
 class ClusterRow(Schema):

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
+from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
@@ -14,6 +15,9 @@ from gpufleet.core.models import Installation, User
 from gpufleet.core.prepared import Prepared
 from gpufleet.core.times import now
 from scheduler.backends.base import Backend, BackendError, Facts
+from scheduler.backends.kubernetes.backend import FACTS as KUBERNETES_FACTS
+from scheduler.backends.kubernetes.backend import KubernetesBackend
+from scheduler.backends.kubernetes.values import Settings as KubernetesSettings
 from scheduler.backends.local import FACTS, LocalBackend
 from scheduler.backends.local_accounts import Rules
 from scheduler.backends.memory import DatabaseStore
@@ -22,12 +26,13 @@ from scheduler.backends.simulated import SimulatedBackend
 from scheduler.backends.slurm.backend import FACTS as SLURM_FACTS
 from scheduler.backends.slurm.backend import SlurmBackend
 from scheduler.backends.slurm.values import KnownGpus, Settings
-from scheduler.models import Cluster, Node, SlurmCluster
+from scheduler.models import Cluster, KubernetesCluster, Node, SlurmCluster
 
 FULL_LOOK = timedelta(seconds=30)
 STEPS_EACH = timedelta(seconds=5)  # files of step times are taken in: however often a job writes them
-CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.filter(removed_at__isnull=True).select_related("slurm").order_by("pk"))
-SIMULATED, LOCAL, SLURM = KINDS = ("simulated", "local", "slurm")
+CLUSTERS = Prepared[Cluster](lambda: Cluster.objects.filter(removed_at__isnull=True).select_related("slurm", "kubernetes").order_by("pk"))
+SIMULATED, LOCAL, SLURM, KUBERNETES = KINDS = ("simulated", "local", "slurm", "kubernetes")
+FACTS_OF = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS, KUBERNETES: KUBERNETES_FACTS}
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -153,20 +158,18 @@ def exists(kind: str) -> bool:
 
 def runs_images(kind: str) -> bool:
     """Whether back-ends of that kind run images. One that is unknown here runs nothing at all."""
-    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
-    return kind in known and known[kind].runs_images
+    return kind in FACTS_OF and FACTS_OF[kind].runs_images
 
 
 def shares(kind: str, way: str) -> bool:
     """Whether back-ends of that kind share a GPU that way, wherever it stands. One that is unknown here runs nothing at all."""
-    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
-    return kind in known and (way != "mps" or known[kind].runs_mps)
+    facts = FACTS_OF.get(kind)
+    return facts is not None and (facts.runs_mps if way == "mps" else facts.runs_timeslices)
 
 
 def replaces(kind: str, *, in_place: bool) -> bool:
     """Whether back-ends of that kind start single workers of a run anew; `in_place`: whether its job states that it is resized so."""
-    known = {SIMULATED: Facts(), LOCAL: FACTS, SLURM: SLURM_FACTS}
-    facts = known.get(kind)
+    facts = FACTS_OF.get(kind)
     return facts is not None and facts.replaces and (facts.resizes_in_place or (facts.resizes_stated and in_place))
 
 
@@ -181,7 +184,7 @@ def is_simulated() -> bool:
 
 
 def _named(cluster: Cluster) -> Named:
-    row = getattr(cluster, "slurm", None) if cluster.backend == SLURM else None
+    row = getattr(cluster, cluster.backend, None) if cluster.backend in (SLURM, KUBERNETES) else None
     return Named(cluster.backend, row.changed_at if row is not None else None)
 
 
@@ -195,6 +198,18 @@ def _made(cluster: Cluster) -> Backend:
         if row is None:
             raise UnknownBackend(f"Cluster {cluster.name} is not connected to Slurm yet.")
         return SlurmBackend(cluster.pk, slurm_settings(row), secrets=_secret, report_url=report_url())
+    if cluster.backend == KUBERNETES:
+        connected = KubernetesCluster.objects.filter(cluster=cluster).first()
+        if connected is None:
+            raise UnknownBackend(f"Cluster {cluster.name} is not connected to Kubernetes yet.")
+        return KubernetesBackend(
+            cluster.pk,
+            kubernetes_settings(connected),
+            kubeconfig=settings.KUBECONFIG,
+            secrets=_secret,
+            report_url=report_url(),
+            logs=settings.DATA_DIR / "kubernetes" / connected.tag,
+        )
     raise UnknownBackend(f"Cluster {cluster.name} names the back-end {cluster.backend}, which does not exist.")
 
 
@@ -209,6 +224,10 @@ def _type_of(cluster: int, node: str) -> str:
 
 def slurm_settings(row: SlurmCluster) -> Settings:
     return Settings(row.conf, row.partition, row.account, row.user, row.folder, row.tag, row.rest_url, row.node_logs, tuple(row.former_folders))
+
+
+def kubernetes_settings(row: KubernetesCluster) -> KubernetesSettings:
+    return KubernetesSettings(**{one.name: getattr(row, one.name) for one in fields(KubernetesSettings)})
 
 
 def report_url() -> str:

@@ -13,7 +13,7 @@ from django.http import Http404
 from gpufleet.core.faults import Missing
 from gpufleet.core.ranking import natural
 from quotas.permissions import Access, Can
-from scheduler.models import IN_SERVICE, Checkpoint, Cluster, Domain, Gpu, Health, Node, Pool, SlurmCluster, TopologyLevel
+from scheduler.models import IN_SERVICE, Checkpoint, Cluster, Domain, Gpu, Health, KubernetesCluster, Node, Pool, SlurmCluster, TopologyLevel
 from scheduler.selectors.holders import open_placements, outside_seats
 from scheduler.services.jobs.old_checkpoints import checkpoints_late
 
@@ -141,6 +141,15 @@ def slurm_for(access: Access, name: str) -> SlurmCluster:
     row = SlurmCluster.objects.select_related("cluster", "import_waits").filter(cluster=cluster_for(access, name)).first()
     if row is None:
         raise Missing(f"{name} is not connected to Slurm.")
+    return row
+
+
+def kubernetes_for(access: Access, name: str) -> KubernetesCluster:
+    """How the Kubernetes of a cluster is reached, for those who operate it."""
+    access.must_everywhere(Can.OPERATE)
+    row = KubernetesCluster.objects.select_related("cluster").filter(cluster=cluster_for(access, name)).first()
+    if row is None:
+        raise Missing(f"{name} is not connected to Kubernetes.")
     return row
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from django.db.models import Count, Min, Q, QuerySet, Sum
 
 from quotas.permissions import Access, Can
+from scheduler.backends.registry import KUBERNETES
 from scheduler.models import OutsideSeat, Placement
 
 ANOTHER_TEAM = "another team"
@@ -94,8 +95,9 @@ def nodes_jobs(access: Access, node_ids: Collection[int]) -> dict[int, list[Hold
         found.setdefault(node, []).append(HoldingJob(holder, parts, milli))
     seats = outside_seats().filter(node_id__in=node_ids).order_by()
     told = access.can_everywhere(Can.OPERATE)
-    for node, number, person, since, parts in seats.values_list("node_id", "job__number", "job__person").annotate(Min("job__since"), Count("pk")):
-        found.setdefault(node, []).append(HoldingJob(_outsider(told, None, None, 1000 * parts, since, number, person), parts, 1000 * parts))
+    outsiders = seats.values_list("node_id", "job__number", "job__person", "job__name", "job__cluster__backend")
+    for node, *named, since, parts in outsiders.annotate(Min("job__since"), Count("pk")):
+        found.setdefault(node, []).append(HoldingJob(_outsider(told, None, None, 1000 * parts, since, *named), parts, 1000 * parts))
     return {node: sorted(_unknown_as_one(jobs), key=_largest_first) for node, jobs in found.items()}
 
 
@@ -145,12 +147,17 @@ def _holders(access: Access, placements: QuerySet[Placement], *order: str, limit
 def _outside(access: Access, seats: QuerySet[OutsideSeat]) -> list[Holder]:
     """Operators are told whose it is and what the cluster calls it; others that it is not ours."""
     told = access.can_everywhere(Can.OPERATE)
-    rows = seats.order_by("gpu__index", "pk").values_list("gpu_id", "gpu__index", "job__since", "job__number", "job__person")
-    return [_outsider(told, gpu, index, 1000, since, number, person) for gpu, index, since, number, person in rows]
+    rows = seats.order_by("gpu__index", "pk").values_list(
+        "gpu_id", "gpu__index", "job__since", "job__number", "job__person", "job__name", "job__cluster__backend"
+    )
+    return [_outsider(told, gpu, index, 1000, since, number, person, name, backend) for gpu, index, since, number, person, name, backend in rows]
 
 
-def _outsider(told: bool, gpu: int | None, index: int | None, milli: int, since: datetime, number: int, person: str) -> Holder:
-    outside = f"Slurm job {number} of {person or 'nobody'}" if told else OUTSIDE
+def _outsider(
+    told: bool, gpu: int | None, index: int | None, milli: int, since: datetime, number: int, person: str, name: str, backend: str
+) -> Holder:
+    named = f"Pod {person}/{name}" if backend == KUBERNETES else f"Slurm job {number} of {person or 'nobody'}"
+    outside = named if told else OUTSIDE
     return Holder(gpu, None, index, milli, since, False, "", "", "", "", "", 0, outside=outside)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
@@ -14,10 +15,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from gpufleet.core.times import now
 from gpufleet.web import Can, access_of, requires
 from scheduler.backends.base import BackendError
-from scheduler.forms import LocalClusterForm, SlurmForm, SlurmTypesForm
+from scheduler.forms import KubernetesForm, LocalClusterForm, SlurmForm, SlurmTypesForm
 from scheduler.selectors.clusters import cluster_for, former_folders
+from scheduler.services.hardware import kubernetes
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_add
+from scheduler.services.hardware.kubernetes_checks import kubernetes_check
 from scheduler.services.hardware.local_checks import local_check
 from scheduler.services.hardware.slurm import (
     GresTypes,
@@ -36,6 +39,8 @@ from scheduler.services.hardware.slurm_checks import slurm_check
 from scheduler.services.hardware.slurm_imports import import_every
 
 LINES_TOLD = 5  # of what is left out, in a message
+AnyForm = SlurmForm | KubernetesForm | LocalClusterForm
+KINDS = {"slurm": SlurmForm, "kubernetes": KubernetesForm, "local": LocalClusterForm}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -72,6 +77,62 @@ def cluster_add_slurm(request: HttpRequest) -> HttpResponse:
     except StepsFailed as fault:
         steps = fault.steps
     return _tried_page(request, form, steps, connected=connected)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def cluster_add_kubernetes(request: HttpRequest) -> HttpResponse:
+    """Also how a cluster that is there is reached: it is named in the address."""
+    addressed = request.GET.get("cluster", "").strip()
+    name = request.POST.get("cluster", addressed).strip()
+    known = kubernetes.kubernetes_known(name)
+    is_there = kubernetes.kubernetes_is_connected(name)
+    contexts, connected = kubernetes.kubernetes_contexts(known), name if is_there and name == addressed else ""
+    if request.method != "POST":
+        return _add_page(request, KubernetesForm(initial=asdict(known) | {"cluster": name}, contexts=contexts), connected=connected)
+    form = KubernetesForm(request.POST, contexts=contexts)
+    if is_there and not connected:
+        form.add_error("cluster", _connected_already(name, "cluster_add_kubernetes"))
+    if not form.is_valid():
+        return _add_page(request, form, status=422, connected=connected)
+    sent = form.cleaned_data
+    shown = sent.keys() & request.POST.keys() - {"cluster"}  # what was not shown keeps its value
+    try:
+        chosen = kubernetes.kubernetes_asked(sent["cluster"], {field: sent[field] for field in shown})
+        if "keep" in request.POST:
+            kubernetes.kubernetes_connect(access=access_of(request), cluster=sent["cluster"], settings=chosen, now=now())
+            messages.success(request, f"{sent['cluster']} is connected.")
+            return redirect("cluster" if is_there else "kubernetes_import", name=sent["cluster"])
+        kubernetes.must_be_valid(sent["cluster"], chosen)
+        steps = kubernetes_check(chosen, kubeconfig=settings.KUBECONFIG)
+    except ValidationError as fault:
+        form.add_error(None, fault)
+        return _add_page(request, form, status=422, connected=connected)
+    except StepsFailed as fault:
+        steps = fault.steps
+    return _tried_page(request, form, steps, connected=connected)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires(Can.OPERATE, everywhere=True)
+def kubernetes_import_page(request: HttpRequest, name: str) -> HttpResponse:
+    access = access_of(request)
+    cluster = cluster_for(access, name)
+    try:
+        row = kubernetes.kubernetes_row(name)
+    except ValidationError as fault:
+        raise Http404(fault.messages[0]) from fault
+    context: dict[str, Any] = {"cluster": cluster, "row": row}
+    if request.method != "POST":
+        return render(request, "scheduler/kubernetes_import.html", context)
+    try:
+        preview = kubernetes.kubernetes_preview(access=access, cluster=name, now=now())
+    except BackendError as fault:
+        return render(request, "scheduler/kubernetes_import.html", context | {"silent": str(fault)}, status=409)
+    if preview.upload is not None:
+        return redirect("inventory_preview", public_id=preview.upload.public_id)
+    context |= {"faults": preview.faults, "same": not preview.faults}
+    return render(request, "scheduler/kubernetes_import.html", context, status=422 if preview.faults else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -164,19 +225,19 @@ def slurm_accounts_page(request: HttpRequest, name: str) -> HttpResponse:
     return redirect("quota-changes")
 
 
-def _connected_already(name: str) -> str:
-    return format_html('{} is connected already. Change it on its page <a href="{}?cluster={}">Connection</a>.', name, reverse("cluster_add"), name)
+def _connected_already(name: str, page: str = "cluster_add") -> str:
+    return format_html('{} is connected already. Change it on its page <a href="{}?cluster={}">Connection</a>.', name, reverse(page), name)
 
 
-def _add_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, *, status: int = 200, **more: Any) -> HttpResponse:
-    is_slurm = isinstance(form, SlurmForm)
-    may_run = not isinstance(form, SlurmForm) or form.may_run
+def _add_page(request: HttpRequest, form: AnyForm, *, status: int = 200, **more: Any) -> HttpResponse:
+    kind = next(kind for kind, of in KINDS.items() if isinstance(form, of))
+    may_run = isinstance(form, LocalClusterForm) or form.may_run
     former = former_folders(more["connected"], now=now()) if more.get("connected") else []
-    context = {"form": form, "is_slurm": is_slurm, "may_run": may_run, "former": former, **more}
+    context = {"form": form, "kind": kind, "may_run": may_run, "former": former, **more}
     return render(request, "scheduler/cluster_add.html", context, status=status)
 
 
-def _tried_page(request: HttpRequest, form: SlurmForm | LocalClusterForm, steps: list[Step], **more: Any) -> HttpResponse:
+def _tried_page(request: HttpRequest, form: AnyForm, steps: list[Step], **more: Any) -> HttpResponse:
     """What failed is said at its field as well."""
     failed = [step for step in steps if step.result == "failed"]
     for step in failed:

@@ -27,6 +27,7 @@ REACHED_OTHERWISE = {
     "cost/rates/<slug:public_id>/edit/": "a button on a draft, and the demo's rate cards are active",
     "inventory/import/<": "a preview, and the demo has imported nothing",
     "inventory/slurm/<": "a button on a Slurm cluster, and the demo has none",
+    "inventory/kubernetes/<": "a button on a Kubernetes cluster, and the demo has none",
     "live/": "asked for by live.js",
     "nodes/planned/": "a button on the list of nodes once a change is planned, of which the demo has none (tests/browser/test_walks.py opens it)",
     "quotas/<str:public_id>/restore/": "a button on an archived node, of which the demo has none (tests/scheduler/test_undo.py restores one)",

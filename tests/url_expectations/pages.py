@@ -481,6 +481,12 @@ PAGES = [
     Expect("POST", "inventory/cluster/", OPERATES, data=lambda w: {"cluster": "hpc", "folder": "/none"}, silent="A test changes nothing."),
     Expect("GET", "inventory/cluster/local/", OPERATES),
     Expect("POST", "inventory/cluster/local/", OPERATES, data=lambda w: {"cluster": "local"}, silent="A test changes nothing."),
+    Expect("GET", "inventory/cluster/kubernetes/", OPERATES),
+    Expect("POST", "inventory/cluster/kubernetes/", OPERATES, data=lambda w: {"cluster": "k8s"}, silent="A test changes nothing."),
+    Expect("GET", "inventory/kubernetes/<slug:name>/", OPERATES, lambda w: {"name": w.kubernetes.name}),
+    Expect(
+        "POST", "inventory/kubernetes/<slug:name>/", OPERATES, lambda w: {"name": w.kubernetes.name}, silent="A look at Kubernetes changes nothing."
+    ),
     Expect("GET", "inventory/slurm/", OPERATES, lands=(302,)),
     Expect("GET", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}),
     Expect("POST", "inventory/slurm/<slug:name>/", OPERATES, lambda w: {"name": w.slurm.name}, silent="A look at Slurm changes nothing."),

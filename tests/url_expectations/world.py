@@ -28,6 +28,7 @@ from scheduler.models import (
     Job,
     JobBatch,
     JobState,
+    KubernetesCluster,
     Lease,
     Node,
     PlanRecord,
@@ -113,6 +114,13 @@ class World:
         """Connected to a Slurm that this machine does not have."""
         found = builders.cluster("hpc", backend="slurm")
         SlurmCluster.objects.create(cluster=found, tag="test", folder="/none", changed_at=builders.NOON)
+        return found
+
+    @cached_property
+    def kubernetes(self) -> Cluster:
+        """Connected to a Kubernetes of which this machine has no context."""
+        found = builders.cluster("k8s", backend="kubernetes")
+        KubernetesCluster.objects.create(cluster=found, tag="test", context="none", namespace="gpufleet", changed_at=builders.NOON)
         return found
 
     @cached_property

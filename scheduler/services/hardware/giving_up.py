@@ -19,15 +19,17 @@ from gpufleet.core.faults import Conflict
 from gpufleet.core.live.news import News
 from quotas.permissions import Access, Can
 from scheduler.backends.base import BackendError, FolderSilent, attempt_key
-from scheduler.backends.registry import UnknownBackend, backend_for, exists, slurm_settings
+from scheduler.backends.kubernetes.errors import KubernetesSilent
+from scheduler.backends.registry import UnknownBackend, backend_for, exists, kubernetes_settings, slurm_settings
 from scheduler.backends.slurm import shared
 from scheduler.backends.slurm.client import SlurmClient
 from scheduler.backends.slurm.errors import SlurmSilent
 from scheduler.jobs.stored import least_of, roles_of
-from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, Node, Order, SlurmCluster
+from scheduler.models import IN_SERVICE, Attempt, Cluster, Job, JobState, KubernetesCluster, Node, Order, SlurmCluster
 from scheduler.selectors.holders import open_placements
 from scheduler.selectors.nodes import Guest, job_guests
 from scheduler.services.hardware.hardware import check_confirmed
+from scheduler.services.hardware.kubernetes import client_of
 from scheduler.services.jobs.prices import Repeated, repeated_work
 from scheduler.services.loop.lease import lease_want
 from scheduler.services.loop.runs import Ended, attempts_ended
@@ -66,12 +68,26 @@ def why_not(cluster: Cluster) -> str:
     """Why its jobs cannot be given up; empty: they can. A Slurm cluster is asked once more, and its shared folder, as without it none answers."""
     if cluster.silent_since is None:
         return f"{cluster.name} answers: cancel or drain its jobs instead."
+    if (connected := KubernetesCluster.objects.filter(cluster=cluster).first()) is not None:
+        return _why_not_of_kubernetes(cluster, connected)
     row = SlurmCluster.objects.filter(cluster=cluster).first()
     try:
         if row is None or not SlurmClient(slurm_settings(row)).partitions():
             return ""
         shared.look_at(shared.top_in(row.folder, row.tag))
     except (SlurmSilent, FolderSilent):
+        return ""
+    except BackendError as fault:
+        return f"{cluster.name} could not be asked, so its jobs may go on: {fault}"
+    return f"{cluster.name} answers again: its jobs go on."
+
+
+def _why_not_of_kubernetes(cluster: Cluster, row: KubernetesCluster) -> str:
+    try:
+        client_of(kubernetes_settings(row)).get("/version")
+        if row.folder:
+            shared.look_at(shared.top_in(row.folder, row.tag))
+    except (KubernetesSilent, FolderSilent):
         return ""
     except BackendError as fault:
         return f"{cluster.name} could not be asked, so its jobs may go on: {fault}"

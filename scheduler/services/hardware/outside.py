@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from django.db import transaction
 
 from gpufleet.core.live.feed import feed_publish
 from scheduler.backends.slurm.gres import Gres
-from scheduler.backends.slurm.values import SlurmJob
 from scheduler.models import Cluster, Gpu, GpuMode, MigInstance, Node, OutsideJob, OutsideSeat, Placement
 from scheduler.services.loop.lease import lease_want
 
@@ -22,7 +22,34 @@ class Seat:
     memory_mib: int = 0
 
 
-def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime, gres: Mapping[str, str] | None = None) -> int:
+class Holding(Protocol):
+    """A job of Slurm, or a pod of Kubernetes: what it holds on each of its nodes alike. `gpus` are their indices, as far as they are told."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def partition(self) -> str: ...
+    @property
+    def running(self) -> bool: ...
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    @property
+    def gpus(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def gpu_count(self) -> int: ...
+    @property
+    def cpus(self) -> int: ...
+    @property
+    def memory_mib(self) -> int: ...
+    @property
+    def started_at(self) -> datetime | None: ...
+
+
+def outside_follow(*, cluster: int, jobs: Iterable[Holding], now: datetime, gres: Mapping[str, str] | None = None) -> int:
     """Write down what the jobs hold now, and that the others of the cluster hold nothing any more. Returns how many jobs began, ended or changed.
 
     `gres` is what each node has: where a GPU is split, Slurm's numbers are of instances, too. A part that is held takes the whole GPU.
@@ -59,7 +86,7 @@ def outside_follow(*, cluster: int, jobs: Iterable[SlurmJob], now: datetime, gre
     return len({job.number for job in over} | {row.number for row in rows})
 
 
-def _row(cluster: int, job: SlurmJob, *, since: datetime) -> OutsideJob:
+def _row(cluster: int, job: Holding, *, since: datetime) -> OutsideJob:
     return OutsideJob(cluster_id=cluster, number=job.id, name=job.name[:200], person=job.user[:100], partition=job.partition[:100], since=since)
 
 
@@ -70,7 +97,7 @@ def _held(jobs: Iterable[OutsideJob]) -> Mapping[int, frozenset[Seat]]:
     return {key: frozenset(seats) for key, seats in found.items()}
 
 
-def _seats(cluster: int, jobs: Sequence[SlurmJob], gres: Mapping[str, str], before: Mapping[int, frozenset[Seat]]) -> dict[int, frozenset[Seat]]:
+def _seats(cluster: int, jobs: Sequence[Holding], gres: Mapping[str, str], before: Mapping[int, frozenset[Seat]]) -> dict[int, frozenset[Seat]]:
     """By number of the job. Where Slurm does not tell which GPUs of a node they are: those of before, else the last that nobody is known to hold."""
     names = {name for job in jobs for name in job.nodes}
     nodes = dict(Node.objects.filter(cluster=cluster, removed_at__isnull=True, name__in=names).values_list("name", "pk"))

@@ -124,7 +124,7 @@ def test_the_doctor_names_nodes_on_which_they_differ(fleet):
     said, healthy = doctor("hpc")
     assert not healthy
     assert "Slurm and the inventory differ on gpu004 (draining here, idle in Slurm)." in said
-    assert "not connected to Slurm" in doctor("south")[0]
+    assert "not connected to Slurm or Kubernetes" in doctor("south")[0]
 
 
 def test_a_cluster_is_imported_by_itself_as_far_as_that_is_safe(fleet, personas):

@@ -16,7 +16,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         parser.add_argument("--only", choices=GROUPS, action="append", help="look at one group only (may be repeated)")
-        parser.add_argument("--cluster", help="look at one Slurm cluster: each step of a job's way, and the health of its nodes")
+        parser.add_argument("--cluster", help="look at one cluster on Slurm or Kubernetes: each step of a job's way, and the health of its nodes")
         parser.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
 
     def handle(self, *, only: list[str] | None, **options: Any) -> None:

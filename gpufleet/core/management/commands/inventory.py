@@ -1,4 +1,4 @@
-"""`gpufleet inventory import|discover|connect-slurm|slurm|slurm-accounts`: hardware from files, this machine and Slurm, without a browser."""
+"""`gpufleet inventory import|discover|connect-slurm|slurm|slurm-accounts|connect-kubernetes|kubernetes`: hardware without a browser."""
 
 import getpass
 import sys
@@ -20,6 +20,7 @@ from scheduler.hardware.discovery import NothingFound, machine_read
 from scheduler.hardware.slurm import KnownType, UnknownType
 from scheduler.imports.documents import FORMATS, KUBERNETES, Unreadable, decoded, format_of
 from scheduler.presenters.hardware import difference_lines
+from scheduler.services.hardware import kubernetes
 from scheduler.services.hardware.checks import Step, StepsFailed
 from scheduler.services.hardware.discovery import machine_document
 from scheduler.services.hardware.imports import Preview, import_apply, import_preview
@@ -57,18 +58,40 @@ class Command(BaseCommand):
         slurm.add_argument("--remove-missing", action="store_true", help="take out of the fleet what Slurm no longer has and nothing runs on")
         slurm.add_argument("--every", type=int, metavar="MINUTES", help="from now on import it by itself so often; 0: never")
         slurm.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
+        join = actions.add_parser("connect-kubernetes", help="try each step of the way to a Kubernetes cluster, and keep how it is reached")
+        join.add_argument("--cluster", required=True, help="name of the cluster; it is made where there is none")
+        join.add_argument("--context", help="of the kubeconfig that GPUFLEET_KUBECONFIG names; in-cluster: the service account of the console's pod")
+        join.add_argument("--namespace", help="where pods are made; by default that of the context")
+        join.add_argument("--image", help="of jobs that name none")
+        join.add_argument("--service-account", help="of the pods; by default that of the namespace")
+        join.add_argument("--pull-secret", help="name of a Secret with which images are pulled")
+        join.add_argument("--runtime-class", help="of the pods, such as nvidia")
+        join.add_argument("--priority-class", help="of the pods")
+        join.add_argument("--tolerates", help="keys of taints, with commas between them, beside nvidia.com/gpu")
+        join.add_argument("--uid", type=int, help="user id that pods run as; by default what their image says")
+        join.add_argument("--claim", help="volume claim for checkpoints")
+        join.add_argument("--mount", help="where pods see that volume")
+        join.add_argument("--checkpoints", dest="checkpoint_folder", help="where the console sees the same volume; by default it does not")
+        join.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
+        live = actions.add_parser("kubernetes", help="from a Kubernetes cluster that is connected: nodes and their GPUs")
+        live.add_argument("--cluster", required=True)
+        live.add_argument("--remove-missing", action="store_true", help="take out of the fleet what Kubernetes no longer has and nothing runs on")
+        live.add_argument("--print", action="store_true", help="only print what was found, as a file for an import elsewhere")
         accounts = actions.add_parser("slurm-accounts", help="show what accounts of a Slurm cluster would change of the quotas")
         accounts.add_argument("--cluster", required=True)
         accounts.add_argument("--under", default="", metavar="PATH", help="quota node that the accounts lie below; by default the top")
         accounts.add_argument("--propose", action="store_true", help="keep that as a draft of a change of quotas, to be previewed and applied there")
         accounts.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
-        for action in (read, look, slurm):
+        for action in (read, look, slurm, live):
             action.add_argument("--apply", action="store_true", help="make the changes that are shown")
             action.add_argument("--data-dir", help="folder of an embedded console (default: GPUFLEET_DATA_DIR, or ./data)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["action"] == "connect-slurm":
             self._connect(options)
+            return
+        if options["action"] == "connect-kubernetes":
+            self._connect_kubernetes(options)
             return
         if options["action"] == "slurm-accounts":
             self._accounts(options)
@@ -77,6 +100,8 @@ class Command(BaseCommand):
             source, text, form = self._file(options)
         elif options["action"] == "slurm":
             source, text, form = self._slurm(options)
+        elif options["action"] == "kubernetes":
+            source, text, form = self._kubernetes(options)
         else:
             source, text, form = self._machine(options)
         if options.get("print"):
@@ -142,6 +167,34 @@ class Command(BaseCommand):
         if made.told:
             self.stdout.write(made.told)
         self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory slurm --cluster {options['cluster']}")
+
+    def _connect_kubernetes(self, options: dict[str, Any]) -> None:
+        """What is not stated keeps its value."""
+        names = {name: "checkpoint_folder" if name == "folder" else name for name in kubernetes.KEPT}
+        given = {name: options[option] for name, option in names.items() if options[option] is not None}
+        try:
+            chosen = kubernetes.kubernetes_asked(options["cluster"], given)
+            made = kubernetes.kubernetes_connect(access=command_line_access(), cluster=options["cluster"], settings=chosen, now=now())
+        except ValidationError as fault:
+            options_of = {name: "checkpoints" if name == "folder" else name.replace("_", "-") for name in fault.message_dict}
+            told = [f"--{options_of[name]}: {' '.join(said)}" for name, said in fault.message_dict.items()]
+            raise CommandError("\n".join(told), returncode=2) from fault
+        except StepsFailed as fault:
+            self._steps(fault.steps)
+            raise CommandError("Nothing was changed.", returncode=3) from fault
+        self._steps(made.steps)
+        self.stdout.write(f"Connected. Import its nodes with: gpufleet inventory kubernetes --cluster {options['cluster']}")
+
+    def _kubernetes(self, options: dict[str, Any]) -> tuple[str, str, str]:
+        try:
+            text = kubernetes.kubernetes_document(cluster=options["cluster"])
+        except ValidationError as fault:
+            raise CommandError("\n".join(fault.messages), returncode=2) from fault
+        except Unreadable as fault:
+            raise CommandError("\n".join(str(line) for line in fault.faults), returncode=3) from fault
+        except BackendError as fault:
+            raise CommandError(str(fault), returncode=3) from fault
+        return f"Kubernetes of {options['cluster']}", text, "yaml"
 
     def _steps(self, steps: list[Step]) -> None:
         for step in steps:
