@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..ahead.reservations import delays, held_back, off_limits, places_of_overdue, yields
 from ..model.reasons import Reason, reason
-from ..place.seating import fit
+from ..place.placement import fit
 from ..rules.gates import kept_clear, open_leaf
 from ..search.evicting import delaying_none
 from ..state.fleet import Seat

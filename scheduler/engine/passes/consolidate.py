@@ -9,8 +9,7 @@ from operator import itemgetter
 from ..ahead.reservations import delays
 from ..model.reasons import Reason, counted, reason
 from ..model.values import Preemptible
-from ..place.placement import Placer
-from ..place.seating import fit_one, is_alone
+from ..place.placement import Placer, fit_one, is_alone
 from ..rules.gates import closed_gate, kept_clear
 from ..rules.times import overdue
 from ..search.clearable import Cost, Need, cost_of

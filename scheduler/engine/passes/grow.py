@@ -8,8 +8,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from ..model.reasons import Reason, counted, reason
-from ..place.placement import Placer
-from ..place.seating import fit
+from ..place.placement import Placer, fit
 from ..rules.gates import closed_gate, kept_clear, limit_gate, open_leaf
 from ..rules.held_gates import held_gate
 from ..rules.legality import ANY_SIZE, Reclaim

@@ -11,7 +11,7 @@ from ..model.plan import names
 from ..model.reasons import Reason, counted, reason
 from ..model.spelling import spell_instant
 from ..model.values import HOUR_MS
-from ..place.seating import fit
+from ..place.placement import fit
 from ..rules.legality import Preempt, Reclaim
 from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit

@@ -44,11 +44,9 @@ class Usual(NamedTuple):
 
 def demand_of(scenario: Scenario) -> tuple[Usual, ...]:
     """The usual demand as it is stated, else the commonest kinds of all jobs that there are, up to those that cover most of them."""
-    if scenario.demand:
-        return tuple(
-            Usual(one.share, one.gpus if one.share_milli is None else 1, one.share_milli or 1000, one.cpu_milli, one.gpu_types)
-            for one in scenario.demand
-        )
+    stated = [(one, one.gpus if one.share_milli is None else 1) for one in scenario.demand]
+    if stated:
+        return tuple(Usual(one.share, gpus, one.share_milli or 1000, one.cpu_milli, one.gpu_types) for one, gpus in stated)
     counts: Counter[Usual] = Counter()
     for kind, count in Counter(job.kind for job in scenario.jobs).items():
         for role in kind.roles:
@@ -70,14 +68,11 @@ class Measure:
 
     def __init__(self, demand: tuple[Usual, ...], types: list[str]) -> None:
         """`types`: the GPU types of the fleet; a node is of one of them, by its place here."""
-        self.demand = demand
-        self._weight: Ints = np.array([one.weight for one in demand], dtype=np.int64)
         needs = sorted({one.milli for one in demand if one.gpus})
-        self._needs: Ints = np.array(needs, dtype=np.int64)
         place = {milli: at for at, milli in enumerate(needs)}
-        self._need: Ints = np.array([place.get(one.milli, 0) for one in demand], dtype=np.int64)
-        self._gpus: Ints = np.array([one.gpus or 1 << 30 for one in demand], dtype=np.int64)  # nothing is of use to who asks for no GPU
-        self._cpus: Ints = np.array([one.cpu_milli for one in demand], dtype=np.int64)
+        self._weight, self._cpus = ints([one.weight for one in demand]), ints([one.cpu_milli for one in demand])
+        self._needs, self._need = ints(needs), ints([place.get(one.milli, 0) for one in demand])
+        self._gpus = ints([one.gpus or 1 << 30 for one in demand])  # nothing is of use to who asks for no GPU
         self._allowed = np.array([[not one.gpu_types or name in one.gpu_types for one in demand] for name in types], dtype=np.bool_)
 
     def of(self, free: Ints, cpus: Ints, kind: Ints) -> Ints:
@@ -97,8 +92,7 @@ class Column:
     """Of one thing that is asked for, by node: what placing it there gains, and on which GPU a share stands best."""
 
     def __init__(self, size: int) -> None:
-        self.gain: Ints = np.full(size, WORSE, dtype=np.int64)
-        self.gpu: Ints = np.full(size, NO_GPU, dtype=np.int64)
+        self.gain, self.gpu = ints([WORSE] * size), ints([NO_GPU] * size)
         self.read = -1  # so many notes of the view it has taken up; -1: nothing yet
 
 
@@ -107,24 +101,20 @@ class Columns:
 
     def __init__(self, gradient: "Gradient", view: View) -> None:
         size = gradient.grid.size
-        self.gradient = gradient
+        self.gradient, self._view, self._read = gradient, view, -1
         self.free: Ints = np.zeros((size, gradient.grid.most_gpus), dtype=np.int64)
         self.shared: Ints = np.zeros_like(self.free)
         self.cpus: Ints = np.zeros(size, dtype=np.int64)
-        self.before: Ints = np.zeros(size, dtype=np.int64)
+        self.before: Ints = np.zeros_like(self.cpus)
         self.asked: dict[Ask, Column] = {}
-        self._view = view
-        self._read = -1
 
     def _take_up(self, nodes: list[int]) -> None:
-        view = self._view
-        most = self.free.shape[1]
+        view, gpus = self._view, range(self.free.shape[1])
         for node in nodes:
-            mask = view.free[node]
-            self.free[node] = [1000 * (mask >> gpu & 1) for gpu in range(most)]
+            self.free[node] = [1000 * (view.free[node] >> gpu & 1) for gpu in gpus]
             self.shared[node] = 0
             self.cpus[node] = view.cpus[node]
-            for gpu in range(most):
+            for gpu in gpus:
                 split = view.splits.get((node, gpu))
                 if split is not None and split.mode != "mig" and self.gradient.grid.usable[node] >> gpu & 1:
                     self.free[node, gpu] = 1000 - split.used
@@ -148,11 +138,10 @@ class Columns:
     def _weigh(self, ask: Ask, nodes: Ints, column: Column) -> None:
         column.gain[nodes] = WORSE
         column.gpu[nodes] = NO_GPU
-        free, cpus = self.free[nodes], self.cpus[nodes] - ask.cpu_milli
-        measure, kinds, before = self.gradient.measure, self.gradient.kinds[nodes], self.before[nodes]
+        free, cpus, before = self.free[nodes], self.cpus[nodes] - ask.cpu_milli, self.before[nodes]
+        measure, kinds = self.gradient.measure, self.gradient.kinds[nodes]
         if not ask.shared_with:
-            idle = free == 1000
-            idle &= self.shared[nodes] == 0
+            idle = (free == 1000) & (self.shared[nodes] == 0)
             fits = (idle.sum(axis=1) >= ask.gpus) & (cpus >= 0)
             taken = idle & (np.cumsum(idle, axis=1) <= ask.gpus)
             gain = before - measure.of(np.where(taken, 0, free), cpus, kinds)
@@ -165,12 +154,11 @@ class Columns:
         place, gpu = np.nonzero(able)
         if not len(place):
             return
-        after = free[place]
-        after[np.arange(len(place)), gpu] -= ask.milli
+        after, each = free[place], np.arange(len(place))
+        after[each, gpu] -= ask.milli
         gain = before[place] - measure.of(after, cpus[place], kinds[place])
-        order = np.lexsort((gpu, after[np.arange(len(place)), gpu], -gain, place))  # among equals the fullest GPU
-        place, gpu, gain = place[order], gpu[order], gain[order]
-        best = np.concatenate(([True], place[1:] != place[:-1]))
+        order = np.lexsort((gpu, after[each, gpu], -gain, place))  # among equals the fullest GPU
+        best = order[np.concatenate(([True], np.diff(place[order]) != 0))]  # the first one of each node
         column.gain[nodes[place[best]]] = gain[best]
         column.gpu[nodes[place[best]]] = gpu[best]
 
@@ -179,25 +167,21 @@ class Gradient:
     """The choice of a node by the steepest descent, for one fleet and one demand."""
 
     def __init__(self, grid: Grid, demand: tuple[Usual, ...]) -> None:
-        self.grid = grid
-        self.demand = demand
+        self.grid, self.demand = grid, demand
         types = sorted({node.gpu_type for node in grid.nodes})
-        self.kinds: Ints = np.array([types.index(node.gpu_type) for node in grid.nodes], dtype=np.int64)
+        self.kinds = ints([types.index(node.gpu_type) for node in grid.nodes])
         self.measure = Measure(demand, types)
         self.numbers: dict[tuple[str, str], int] = {}  # of those that share GPUs, by mode and domain of trust
-
-    def columns(self, view: View) -> Columns:
-        known = view.columns
-        if known is None or known.gradient is not self:
-            known = view.columns = Columns(self, proxy(view))
-        return known
 
     def number(self, mode: str, trust: str) -> int:
         return self.numbers.setdefault((mode, trust), len(self.numbers) + 1)
 
     def best(self, view: View, ask: Ask, memory_mib: int, allowed: Ints) -> tuple[int, int] | None:
         """The node on which it gains most, in steps of a tenth of a GPU, and the first among equals; and the GPU that a share stands on."""
-        column = self.columns(view).column(ask)
+        columns = view.columns
+        if columns is None or columns.gradient is not self:
+            columns = view.columns = Columns(self, proxy(view))
+        column = columns.column(ask)
         gain = np.where(allowed > 0, column.gain, WORSE)
         if memory_mib:
             gain = np.where(view.host_np[1] >= memory_mib, gain, WORSE)
@@ -208,5 +192,4 @@ class Gradient:
 
 
 def ask_of(role: Role, shared_with: int = 0) -> Ask:
-    milli = 1000 if role.share_milli is None else role.share_milli
-    return Ask(1 if shared_with else role.gpus, milli, role.cpu_milli, shared_with)
+    return Ask(1 if shared_with else role.gpus, 1000 if role.share_milli is None else role.share_milli, role.cpu_milli, shared_with)

@@ -1,6 +1,6 @@
 """NVLink islands: the GPUs of a `tp_group`, which consecutive ranks hold together, sit inside one; and whole ones stay whole where they can."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..state.cluster import Cluster
 from ..state.fleet import Seat, View, lowest
@@ -40,8 +40,7 @@ class Groups:
         for rank in ranks:
             groups.setdefault(rank // size, []).append(rank)
         pinned: dict[int, Seat] = {seat.rank // size: seat for seat in self.work.seats if seat.role == self.place}
-        seats: list[Seat] = []
-        blocks: list[list[Seat]] = []
+        seats, blocks = list[Seat](), list[list[Seat]]()
         for number, members in sorted(groups.items()):
             block = self._place_group(members, within, pinned.get(number))
             if block is None:
@@ -68,33 +67,25 @@ class Groups:
         for domain in range(islands.domain_of(low), islands.domain_of(max(low, high - 1)) + 1):
             start, stop = common(islands.slice_of(domain), within)
             nodes = [node for node in range(start, stop) if bits >> node & 1]
-            for part in self._parts_of(nodes, pin):
+            inside = len(nodes) == 1 and nodes[0] in self.grid.narrow_islands  # whether the islands are parts of a node
+            parts = [part for part in self.grid.nodes[nodes[0]].islands if pin is None or part & pin.mask] if inside else [-1]
+            for part in parts:
                 if sum(self._room(node, part) for node in nodes) >= len(ranks):
                     free = sum((self.view.free[node] & part).bit_count() for node in nodes)
                     found.append((-free if self.spread else free, start, max(part, 0), nodes))
         if not found:
             return None
         _, _, part, nodes = min(found)
-        return self._seat_group(ranks, nodes, part or -1)
-
-    def _parts_of(self, nodes: list[int], pin: Seat | None) -> Iterable[int]:
-        """Masks of the islands inside a node, or one that covers all."""
-        if len(nodes) == 1 and nodes[0] in self.grid.narrow_islands:
-            parts = self.grid.nodes[nodes[0]].islands
-            return [part for part in parts if pin is None or part & pin.mask]
-        return [-1]
+        part = part or -1
+        role, left, seats = self.role, list(ranks), list[Seat]()
+        for node in sorted(nodes, key=lambda node: (-self._room(node, part), node)):
+            while left and self._room(node, part):
+                mask = lowest(self.view.free[node] & part, role.gpus)
+                seats.append(Seat(self.place, left.pop(0), node, mask, role.cpu_milli, role.host_memory_mib, role.gpus * 1000))
+                self.fleet.take(seats[-1])
+        return seats
 
     def _room(self, node: int, part: int) -> int:
         role = self.role
         room = (self.view.free[node] & part).bit_count() // role.gpus
         return min(room, self.view.room_on(node, role.gpus, role.cpu_milli, role.host_memory_mib))
-
-    def _seat_group(self, ranks: Sequence[int], nodes: list[int], part: int) -> list[Seat]:
-        role, left, seats = self.role, list(ranks), list[Seat]()
-        for node in sorted(nodes, key=lambda node: (-self._room(node, part), node)):
-            while left and self._room(node, part):
-                mask = lowest(self.view.free[node] & part, role.gpus)
-                seat = Seat(self.place, left.pop(0), node, mask, role.cpu_milli, role.host_memory_mib, role.gpus * 1000)
-                self.fleet.take(seat)
-                seats.append(seat)
-        return seats

@@ -3,7 +3,8 @@
 What an instance is charged: mig.py.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from ..model.mig import Instance, board_of, fitting_profiles, room_for
 from ..model.values import Role
@@ -22,12 +23,8 @@ class Parts:
     """One search for one job in one view."""
 
     def __init__(self, cluster: Cluster, work: Work, view: View, budget: Mapping[str, int]) -> None:
-        self.cluster = cluster
-        self.grid = cluster.grid
-        self.fleet = cluster.fleet
-        self.view = view
-        self.mode = work.kind.sharing
-        self.trust = work.trust(cluster.settings.sharing_trust)
+        self.cluster, self.grid, self.fleet, self.view = cluster, cluster.grid, cluster.fleet, view
+        self.mode, self.trust = work.kind.sharing, work.trust(cluster.settings.sharing_trust)
         self.budget = dict(budget)  # GPUs that may be split anew, by pool
         self.new_splits: list[tuple[int, int]] = []
         self._anew = frozenset([pool for pool, left in self.budget.items() if left > 0])
@@ -54,11 +51,10 @@ class Parts:
             if best is None:
                 return None
             _, node, parts = best
-            for part in parts:
-                self._note_new_split(node, part)
-            seat = Seat(place, rank, node, 0, role.cpu_milli, role.host_memory_mib, sum(part.milli for part in parts), parts)
-            self.fleet.take(seat)
-            seats.append(seat)
+            for part in parts if self.mode == "mig" else ():
+                self._split_anew((node, part.gpu), part)
+            seats.append(Seat(place, rank, node, 0, role.cpu_milli, role.host_memory_mib, sum(part.milli for part in parts), parts))
+            self.fleet.take(seats[-1])
         return seats
 
     def best(self, role: Role, bits: int) -> Offer | None:
@@ -69,17 +65,15 @@ class Parts:
         """
         bits &= self.view.hosts(role.cpu_milli, role.host_memory_mib)
         joined_to = self._nodes_to_join(role) & bits
-        best = min((offer for node in bits_of_large(joined_to) if (offer := self.offer(node, role)) is not None), default=None)
-        if (best is not None and not best[0][0]) or (self.mode == "mig" and not any(left > 0 for left in self.budget.values())):
-            return best
+        offers = [offer for node in bits_of_large(joined_to) if (offer := self.offer(node, role)) is not None]
+        if (offers and not min(offers)[0][0]) or (self.mode == "mig" and not any(left > 0 for left in self.budget.values())):
+            return min(offers, default=None)
         buckets = self.view.by_count()
         bits &= ~(joined_to | buckets[0])
         for make in [make for make in self.grid.makes if bits & make]:
             fullest = (node for nodes in buckets[1:] for node in ascending(nodes & bits & make))
-            offer = next((offer for node in fullest if (offer := self.offer(node, role)) is not None), None)
-            if offer is not None and (best is None or offer < best):
-                best = offer
-        return best
+            offers += islice((offer for node in fullest if (offer := self.offer(node, role)) is not None), 1)
+        return min(offers, default=None)
 
     def _steepest_share(self, role: Role, bits: int) -> Offer | None:
         """The share whose taking leaves most of what is free of use to the usual demand; of those that stay when others have left."""
@@ -91,8 +85,7 @@ class Parts:
             node, gpu = best
             if self._stays(node, gpu):
                 return (), node, (Part(gpu, role.share_milli, mode, trust),)
-            found = self.offer(node, role)  # another GPU of it may be had
-            if found is not None:
+            if (found := self.offer(node, role)) is not None:  # another GPU of it may be had
                 return found
             allowed[node] = 0
         return None
@@ -104,41 +97,36 @@ class Parts:
             may_split = any(left > 0 for left in self.budget.values())
             found = {node for (node, _), split in splits.items() if split.mode == "mig" and (may_split or split.tenants < len(split.instances))}
             return sum(1 << node for node in found.union(node for node, _ in self.new_splits))
-        mode, trust, nodes = self.mode, self.trust, self.grid.nodes
-        if (share := role.share_milli) is not None:
-            return self.view.joinable(share, mode, trust)
-        room = {
-            node
-            for (node, _), split in splits.items()
-            if (split.mode, split.trust) == (mode, trust) and has_room(split, role, nodes[node].gpu_memory_mib)
-        }
-        return sum(1 << node for node in room)
+        if role.share_milli is not None:
+            return self.view.joinable(role.share_milli, self.mode, self.trust)
+        nodes = self.grid.nodes
+        return sum(1 << node for node in {node for (node, _), split in splits.items() if self._joins(split, role, nodes[node].gpu_memory_mib)})
 
-    def _note_new_split(self, node: int, part: Part) -> None:
-        if part.mode != "mig":
-            return
-        split = self.view.splits.get((node, part.gpu))
-        if split is None or Instance(part.start, part.profile) not in split.instances:
-            if (node, part.gpu) not in self.new_splits:
-                self.new_splits.append((node, part.gpu))
-                self.budget[self.grid.pool_of[node]] -= 1
-            if split is not None:
-                self._clear_overlap((node, part.gpu), part)
+    def _split_anew(self, key: tuple[int, int], part: Part) -> None:
+        """Note that a GPU is split anew where an instance is not there yet.
 
-    def _clear_overlap(self, key: tuple[int, int], part: Part) -> None:
-        """Destroy the empty instances that are in the way of a new one, all of them where that is not a matter of place."""
-        board = board_of(self.grid.nodes[key[0]].gpu_type)
+        Empty instances that are in its way are destroyed, all of them where that is not a matter of place.
+        """
+        split, board = self.view.splits.get(key), board_of(self.grid.nodes[key[0]].gpu_type)
         assert board is not None
-        for view in self.fleet.views():
-            split = view.splits.get(key)
-            if split is not None and part.start not in room_for(board, split.instances, part.profile):
-                self.fleet.set_split(view, key, split._replace(instances=tuple(sorted(set(split.taken)))))
+        if split is not None and Instance(part.start, part.profile) in split.instances:
+            return
+        if key not in self.new_splits:
+            self.new_splits.append(key)
+            self.budget[self.grid.pool_of[key[0]]] -= 1
+        for view in self.fleet.views() if split is not None else ():
+            known = view.splits.get(key)
+            if known is not None and part.start not in room_for(board, known.instances, part.profile):
+                self.fleet.set_split(view, key, known._replace(instances=tuple(sorted(set(known.taken)))))
 
     def offer(self, node: int, role: Role) -> Offer | None:
         """The best parts on one node for one worker, where its host has enough for it: on GPUs that are split already, the fullest first."""
         if self.view.cpus[node] < role.cpu_milli or self.view.memory[node] < role.host_memory_mib:
             return None
-        options = sorted(self._options(node, role), key=lambda option: (option[0], option[1].gpu))
+        of_gpu = self._instance if self.mode == "mig" else self._share
+        gpus = [gpu for gpu in bits_of(self.grid.usable[node]) if self._stays(node, gpu)]  # on others who runs may stay, and nobody joins
+        found = [option for gpu in gpus if (option := of_gpu(node, gpu, role, self.view.splits.get((node, gpu)))) is not None]
+        options = sorted(found, key=lambda option: (option[0], option[1].gpu))
         if len(options) < role.devices:
             return None
         chosen = options[: role.devices]
@@ -155,23 +143,15 @@ class Parts:
         By then it may be promised whole to somebody, be split in another way, or belong to another domain of trust: then the place is only to be
         had later.
         """
-        soon, mode = self.fleet.soon, self.mode
+        soon, mode, key = self.fleet.soon, self.mode, (node, gpu)
         if self.view is soon:
             return True
-        later = soon.splits.get((node, gpu))
+        now, later = self.view.splits.get(key), soon.splits.get(key)
         if later is None:
-            return bool(soon.free[node] >> gpu & 1) and (mode != "mig" or (node, gpu) not in self.view.splits)
-        if later.mode != mode or (mode != "mig" and later.trust != self.trust):
-            return False
-        now = self.view.splits.get((node, gpu))
-        return mode != "mig" or now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
-
-    def _options(self, node: int, role: Role) -> Iterator[Option]:
-        """What each GPU of a node has to offer."""
-        option = self._instance if self.mode == "mig" else self._share
-        for gpu in bits_of(self.grid.usable[node]):  # on others who runs may stay, and nobody joins
-            if self._stays(node, gpu) and (found := option(node, gpu, role, self.view.splits.get((node, gpu)))) is not None:
-                yield found
+            return bool(soon.free[node] >> gpu & 1) and (mode != "mig" or now is None)
+        if mode != "mig" or later.mode != mode:
+            return (later.mode, later.trust) == (mode, self.trust)
+        return now is None or set(later.taken) <= set(now.taken) <= set(later.instances)
 
     def _share(self, node: int, gpu: int, role: Role, split: Split | None) -> Option | None:
         memory = self.grid.nodes[node].gpu_memory_mib
@@ -179,8 +159,13 @@ class Parts:
         part = Part(gpu, milli, self.mode, self.trust, memory=role.memory_mib or 0)
         if split is None:
             return ((1, 1000 - milli), part) if (role.memory_mib or 0) <= memory and self.view.free[node] >> gpu & 1 else None
-        joins = split.mode == self.mode and split.trust == self.trust and has_room(split, role, memory)
-        return ((0, 1000 - split.used - milli), part) if joins else None
+        return ((0, 1000 - split.used - milli), part) if self._joins(split, role, memory) else None
+
+    def _joins(self, split: Split, role: Role, memory: int) -> bool:
+        """Whether a shared GPU with so much memory has room for a share: charges are rounded down, so memory is counted as well."""
+        if (split.mode, split.trust) != (self.mode, self.trust) or split.used + role.part_milli(memory) > 1000:
+            return False
+        return role.memory_mib is None or split.memory + role.memory_mib <= memory
 
     def _instance(self, node: int, gpu: int, role: Role, split: Split | None) -> Option | None:
         """An empty instance as it is, or, where geometry may change, room for a new one."""
@@ -202,8 +187,3 @@ class Parts:
                 if starts:
                     return (1 + step + (2 if split is None else 0), charge, 0), Part(gpu, charge, "mig", "", name, starts[0])
         return None
-
-
-def has_room(split: Split, role: Role, memory: int) -> bool:
-    """Whether a shared GPU with so much memory has room for a share: charges are rounded down, so memory is counted as well."""
-    return split.used + role.part_milli(memory) <= 1000 and (role.memory_mib is None or split.memory + role.memory_mib <= memory)

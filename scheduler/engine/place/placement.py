@@ -5,45 +5,36 @@ nodes are looked at last, and only for a job that tolerates them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..model.values import Kind, Placing, Role
+from ..model.values import Placing, Role
 from ..state.cluster import Cluster
-from ..state.fleet import NO_PARTS, Seat, View, new_seat
+from ..state.fleet import NO_PARTS, Seat, View, lowest, new_seat
 from ..state.form import Wants
-from ..state.grid import Eligible, Grid, Level, Slice, bits_of_large, common, flags_of, span_bits
+from ..state.grid import Eligible, Level, Slice, bits_of_large, common, flags_of, span_bits
 from ..state.work import Work
 from .gradient import ask_of
 from .islands import Groups, gpus_on
 from .parts import Parts
 
+if TYPE_CHECKING:
+    from ..state.planning import Cycle
+
 Seats = tuple[Seat, ...]
+Budget = Mapping[str, int]  # GPUs that may be split anew, by pool
 
 
 class Placer:
     """One search for one job in one quota type and one view."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        work: Work,
-        quota_type: int,
-        view: View,
-        *,
-        banned: int = 0,
-        spare: bool = False,
-        budget: Mapping[str, int] | None = None,
+        self, cluster: Cluster, work: Work, quota_type: int, view: View, *, banned: int = 0, spare: bool = False, budget: Budget | None = None
     ) -> None:
-        self.cluster = cluster
-        self.grid: Grid = cluster.grid
-        self.fleet = cluster.fleet
-        self.work = work
-        self.kind: Kind = work.kind
-        self.quota_type = quota_type
-        self.view = view
-        self.banned = banned
-        self.spare = spare
+        self.cluster, self.grid, self.fleet, self.view = cluster, cluster.grid, cluster.fleet, view
+        self.work, self.kind, self.quota_type = work, work.kind, quota_type
+        self.banned, self.spare = banned, spare
         self.suspect = False  # whether suspect nodes serve, too
         self.spread = cluster.settings.placement == "spread"
         self.parts = Parts(cluster, work, view, budget or {})
@@ -58,55 +49,39 @@ class Placer:
             self.suspect = suspect
             slices = self.domains(self.kind.placing, wants, (0, self.grid.size), self.work.seats) if within is None else [within]
             for low, high in slices:
-                mark = self.parts.mark()
                 seats = self._place_in(wants, low, high)
                 if seats is not None:
                     return seats
-                self.parts.undo(mark)
         return None
 
     def _place_in(self, wants: Wants, low: int, high: int) -> Seats | None:
-        """Role by role as they are stated; where that fails, the role with the largest workers first, as small ones fit into what those leave.
-
-        What was taken before a failure is left to the caller to undo.
-        """
-        if len(wants) == 1:
-            return self._place_roles(wants, low, high)
+        """Role by role as they are stated; where that fails, the role with the largest workers first, as small ones fit into what those leave."""
         mark = self.parts.mark()
-        seats = self._place_roles(wants, low, high)
-        largest = sorted(wants, key=lambda want: -self.kind.roles[want[0]].gpus)
-        if seats is None and largest != list(wants):
-            self.parts.undo(mark)
-            seats = self._place_roles(largest, low, high)
-        return seats
-
-    def _place_roles(self, wants: Sequence[tuple[int, tuple[int, ...]]], low: int, high: int) -> Seats | None:
-        seats: list[Seat] = []
-        for place, ranks in wants:
-            found = self._place_role(place, self.kind.roles[place], ranks, low, high)
-            if found is None:
-                return None
-            seats.extend(found)
-        return tuple(seats)
-
-    # Domains
-
-    def widths(self, placing: Placing) -> list[int]:
-        """Levels to try, the preferred one first and then each wider one up to what is required; -1 is the whole fleet."""
-        index = self.grid.level_index
-        widest = index[placing.required] if placing.required is not None else (-1 if placing.span_clusters else 0)
-        preferred = index[placing.preferred] if placing.preferred is not None else None
-        if preferred is None and self.grid.habitual is not None and placing.required is None:
-            preferred = self.grid.habitual
-        return list(range(widest if preferred is None else max(preferred, widest), widest - 1, -1))
+        largest = tuple(sorted(wants, key=lambda want: -self.kind.roles[want[0]].gpus))
+        for order in (wants,) if largest == wants else (wants, largest):
+            seats: list[Seat] = []
+            for place, ranks in order:
+                found = self._place_role(place, self.kind.roles[place], ranks, low, high)
+                if found is None:
+                    self.parts.undo(mark)
+                    break
+                seats += found
+            else:
+                return tuple(seats)
+        return None
 
     def domains(self, placing: Placing, wants: Wants, within: Slice, pinned: Sequence[Seat]) -> Iterable[Slice]:
-        """Slices that may hold everything wanted, best fit first, level by level."""
-        sole_worker = not pinned and sum(len(ranks) for _, ranks in wants) == 1
-        widths = self.widths(placing)
-        if sole_worker and widths[0] != widths[-1] and placing.required is None:
-            widths = widths[-1:]  # one worker is together with itself on any level
-        for width in widths:
+        """Slices that may hold everything wanted, best fit first: in the preferred level, then in each wider one up to what is required."""
+        index, widest, narrowest = self.grid.level_index, -1 if placing.span_clusters else 0, -1
+        if placing.required is not None:
+            widest = index[placing.required]
+        if placing.preferred is not None:
+            narrowest = index[placing.preferred]
+        elif self.grid.habitual is not None and placing.required is None:
+            narrowest = self.grid.habitual
+        if placing.required is None and not pinned and sum(len(ranks) for _, ranks in wants) == 1:
+            narrowest = widest  # one worker is together with itself on any level
+        for width in range(max(narrowest, widest), widest - 1, -1):  # -1 is the whole fleet
             level = self.grid.levels[width]
             if width == -1 or len(level) == 1:
                 yield within
@@ -117,11 +92,9 @@ class Placer:
 
     def _fitting(self, level: Level, wants: Wants, within: Slice) -> Iterable[Slice]:
         """Domains of one level with room for the workers by count, the one with the least free room first."""
-        good = np.ones(len(level), dtype=bool)
-        everyone = np.zeros(self.grid.size, dtype=np.int64)
+        good, everyone = np.ones(len(level), dtype=bool), np.zeros(self.grid.size, dtype=np.int64)
         for place, ranks in wants:
-            role = self.kind.roles[place]
-            eligible = self.eligible(place)
+            role, eligible = self.kind.roles[place], self.eligible(place)
             everyone |= eligible.array
             if role.parted:
                 slots = self.parts.slots(role, eligible).array
@@ -129,17 +102,11 @@ class Placer:
                 slots = self.view.slots(role.gpus, role.cpu_milli, role.host_memory_mib, eligible.array)
             good &= level.sums(slots) >= len(ranks)
         candidates = np.flatnonzero(good)
-        if not len(candidates):
-            return
         free = level.sums(self.view.count_np * everyone)[candidates]
         size = level.sums(self.grid.usable_np)[candidates]
         order = np.lexsort((candidates, size, -free if self.spread else free))
-        for domain in candidates[order].tolist():
-            low, high = common(level.slice_of(domain), within)
-            if low < high:
-                yield low, high
-
-    # One role
+        slices = (common(level.slice_of(domain), within) for domain in candidates[order].tolist())
+        yield from (each for each in slices if each[0] < each[1])
 
     def _place_role(self, place: int, role: Role, ranks: Sequence[int], low: int, high: int) -> list[Seat] | None:
         placing = role.placing
@@ -165,29 +132,20 @@ class Placer:
             return self.parts.fill(place, role, ranks, bits) if room >= len(ranks) else None
         if 0 < role.gpus < tp_group:
             return Groups(self.cluster, self.work, self.view, bits, place).fill(ranks, (low, high), tp_group)
-        chosen = self._choose(role, len(ranks), bits, tp_group if role.gpus else 1)
-        if chosen is None:
-            return None
-        if len(chosen) > 1:
-            chosen.sort()
-        cpus, memory, milli = role.cpu_milli, role.host_memory_mib, role.gpus * 1000
-        return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
-
-    def _choose(self, role: Role, count: int, bits: int, group: int) -> list[tuple[int, int]] | None:
-        """(node, GPUs) for so many workers, each on the tightest node that suffices; the places are taken. Groups of GPUs lie on one island each."""
-        chosen: list[tuple[int, int]] = []
-        take, cpus, memory = self.fleet.take_gpus, role.cpu_milli, role.host_memory_mib
-        while len(chosen) < count:
+        group, chosen = tp_group if role.gpus else 1, list[tuple[int, int]]()
+        take, cpus, memory, milli = self.fleet.take_gpus, role.cpu_milli, role.host_memory_mib, role.gpus * 1000
+        while len(chosen) < len(ranks):  # each on the tightest node that suffices; groups of GPUs lie on one island each
             node = best_node(self.cluster, self.view, role, bits, steep=group <= 1, first=not chosen)
             if node is None:
                 return None
-            worker_mask = gpus_on(self.grid, self.view, node, role.gpus, group)
-            if role.gpus and not worker_mask:
+            mask = gpus_on(self.grid, self.view, node, role.gpus, group)
+            if mask or not role.gpus:
+                take(node, mask, cpus, memory)
+                chosen.append((node, mask))
+            else:
                 bits &= ~(1 << node)
-                continue
-            take(node, worker_mask, cpus, memory)
-            chosen.append((node, worker_mask))
-        return chosen
+        chosen.sort()
+        return [new_seat((place, rank, node, mask, cpus, memory, milli, NO_PARTS)) for rank, (node, mask) in zip(ranks, chosen, strict=True)]
 
 
 def best_node(cluster: Cluster, view: View, role: Role, bits: int, *, steep: bool = True, first: bool = True) -> int | None:
@@ -211,3 +169,37 @@ def best_node(cluster: Cluster, view: View, role: Role, bits: int, *, steep: boo
                 return node
             candidates &= candidates - 1
     return None
+
+
+def fit(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int = 0, budget: Budget | None = None) -> Seats | None:
+    """Take places for what is missing of a job, a repair on spares where nothing else suffices; the seats, or None and nothing taken."""
+    banned |= cycle.cluster.apart(work)
+    if is_alone(cycle, work):
+        return fit_one(cycle, work, quota_type, view, banned)
+    if not work.seats and not cycle.slots(view).could_fit(work.form, quota_type, suspect=work.kind.tolerates_suspect):
+        return None
+    for spare in (False, True) if work.seats else (False,):
+        placer = Placer(cycle.cluster, work, quota_type, view, banned=banned, spare=spare, budget=budget)
+        seats = placer.place(work.missing())
+        if seats is not None:
+            for key in placer.parts.new_splits:
+                cycle.cluster.split_anew(work, key)
+            return seats
+    return None
+
+
+def is_alone(cycle: "Cycle", work: Work) -> bool:
+    """Whether it asks for one worker of whole GPUs that may stand on any node that serves it."""
+    form = work.form
+    return form.sole and not work.seats and not form.kind.tolerates_suspect and not cycle.grid.narrow_islands
+
+
+def fit_one(cycle: "Cycle", work: Work, quota_type: int, view: View, banned: int) -> tuple[Seat] | None:
+    """The seat of a job that `is_alone`, on the tightest node; None where none has room."""
+    role = work.kind.roles[0]
+    node = best_node(cycle.cluster, view, role, work.form.eligible(0, quota_type, suspect=False, spare=False).bits & ~banned)
+    if node is None:
+        return None
+    seat = new_seat((0, 0, node, lowest(view.free[node], role.gpus), role.cpu_milli, role.host_memory_mib, role.gpus * 1000, NO_PARTS))
+    cycle.fleet.take(seat)
+    return (seat,)

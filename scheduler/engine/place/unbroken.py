@@ -5,19 +5,18 @@ first for the gangs that wait, then for the usual demand. In a domain that no lo
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from ..model.values import Demand
 from ..state.fleet import View
-from ..state.grid import Grid, Ints
+from ..state.grid import Grid, Ints, ints
 
 MOST = 4  # kinds of blocks that are looked at, of those that wait and of the usual ones
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """So many workers of so many GPUs inside one domain of a level, on nodes that may serve them."""
 
     gpus: int
@@ -35,8 +34,7 @@ def largest(blocks: Iterable[Block]) -> tuple[Block, ...]:
 class Blocks:
     def __init__(self, grid: Grid, waiting: Sequence[Block], usual: Sequence[Block]) -> None:
         """Of either kind only the largest ones."""
-        self.grid = grid
-        self.kinds = (waiting, usual)
+        self.grid, self.kinds = grid, (waiting, usual)
         self._costs: dict[tuple[int, int], tuple[Ints, Ints] | None] = {}
         self._view: tuple[View, int] | None = None
 
@@ -58,9 +56,8 @@ class Blocks:
         costs = self._costs[key]
         if costs is None:
             return nodes
-        places = np.array(nodes, dtype=np.int64)
-        order = np.lexsort((places, costs[1][places], costs[0][places]))
-        ranked: list[int] = places[order].tolist()
+        places = ints(nodes)
+        ranked: list[int] = places[np.lexsort((places, costs[1][places], costs[0][places]))].tolist()
         return ranked
 
     def _broken(self, view: View, blocks: Sequence[Block], count: int, gpus: int) -> Ints:
@@ -81,9 +78,7 @@ def usual_blocks(grid: Grid, demand: Iterable[Demand]) -> list[Block]:
     for part in demand:
         level = 0 if part.required is None else grid.level_index[part.required]
         if breakable(grid, part.gpus, part.workers, level):
-            nodes = grid.startable[False]
-            if part.gpu_types:
-                nodes = nodes * np.array([node.gpu_type in part.gpu_types for node in grid.nodes], dtype=np.int64)
+            nodes = grid.startable[False] * ints([not part.gpu_types or node.gpu_type in part.gpu_types for node in grid.nodes])
             found.append(Block(part.gpus, part.workers, level, nodes, part.share))
     return found
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from ..ahead.reservations import delays, held_back, off_limits
 from ..model.reasons import Reason, reason
-from ..place.placement import Placer
-from ..place.seating import fit_one, is_alone
+from ..place.placement import Placer, fit_one, is_alone
 from ..rules.claims import claims
 from ..rules.gates import kept_clear, open_leaf
 from ..rules.taken_back import TakenInVain

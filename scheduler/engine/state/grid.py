@@ -181,7 +181,7 @@ class Grid:
         return sorted({(node.gpu_type, self.type_index[node.quota_type]) for node in self.nodes})
 
     def eligible(self, kind: Kind, role: Role, quota_type: int, *, suspect: bool, spare: bool) -> "Eligible":
-        """Nodes on which a worker of the role may stand, were they empty. Suspect ones come last: placement.py; spares, for repairs: seating.py."""
+        """Nodes on which a worker of the role may stand, were they empty. Suspect ones come last, and spares are for repairs: placement.py."""
         if not role.gpus and not role.parted:
             quota_type = ANYWHERE  # a worker without GPUs needs only a node
         group = (role.gpu_types, kind.slow, quota_type, kind.labels, kind.needs, suspect, spare)

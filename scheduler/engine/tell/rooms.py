@@ -10,7 +10,7 @@ import numpy as np
 from ..model.reasons import Reason, counted, reason
 from ..model.spelling import spell_instant
 from ..model.values import Kind, Role
-from ..place.seating import fit
+from ..place.placement import fit
 from ..rules.times import ends_at
 from ..rules.windows import NEVER
 from ..state.fleet import Split

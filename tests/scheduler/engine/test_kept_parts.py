@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.engine.model.reasons import reason
-from scheduler.engine.place.seating import fit
+from scheduler.engine.place.placement import fit
 from scheduler.engine.place.slots import SlotCounts
 from scheduler.engine.search.units import Units
 from scheduler.engine.state.form import Form
