@@ -1,6 +1,6 @@
 """One plan: let the passes try what they can, gentlest first, until none adds anything; then say what came of it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -20,8 +20,7 @@ from .tell.outcome import carry_on, conclude
 
 T = TypeVar("T")
 MOST_SWEEPS = 120
-Run = Callable[[Cycle], None]
-RUNS: dict[str, Run] = {
+RUNS: dict[str, Callable[[Cycle], None]] = {
     "stale": stale.run,
     "allocate": allocate.run,
     "backfill": backfill.run,
@@ -38,7 +37,11 @@ def make_plan(scenario: Scenario, kept: Kept | None = None) -> Plan:
 
     `kept` only saves time: with it or without it the plan is the same.
     """
-    return _planned(_without_later(scenario), kept, conclude)
+    now, jobs = scenario.now, scenario.jobs
+    if jobs and jobs[-1].submitted > now:  # not due until then; who plays plans forward hands over nobody before he has come
+        later = [replace(job, not_before=max(job.submitted, job.not_before or now)) if job.submitted > now else job for job in jobs]
+        scenario = replace(scenario, jobs=tuple(later))
+    return _planned(scenario, kept, conclude)
 
 
 def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Course:
@@ -51,20 +54,7 @@ def make_course(scenario: Scenario, kept: Kept, before: int | None = None) -> Co
 
 def starts_foretold(scenario: Scenario) -> dict[str, int]:
     """When waiting jobs will probably start, by name: what a plan tells of it, without all else that it tells."""
-    cycle = settled(scenario)
-    works = cycle.cluster.works
-    found = {works[order].job.name: at for order, at in Forecast(cycle).predicted.items()}
-    vars(cycle).clear()
-    return found
-
-
-def _without_later(scenario: Scenario) -> Scenario:
-    """Who is submitted only later is not due until then. Who plays plans forward hands over nobody before he has come."""
-    now, jobs = scenario.now, scenario.jobs
-    if not jobs or jobs[-1].submitted <= now:
-        return scenario
-    later = [replace(job, not_before=max(job.submitted, job.not_before or now)) if job.submitted > now else job for job in jobs]
-    return replace(scenario, jobs=tuple(later))
+    return _planned(scenario, None, lambda cycle: {cycle.cluster.works[order].job.name: at for order, at in Forecast(cycle).predicted.items()})
 
 
 def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -> T:
@@ -79,26 +69,23 @@ def _planned(scenario: Scenario, kept: Kept | None, end: Callable[[Cycle], T]) -
 
 
 def settled(scenario: Scenario, kept: Kept | None = None) -> Cycle:
-    """The last state of a plan, when no pass adds anything any more."""
+    """The last state of a plan, when no pass adds anything any more.
+
+    Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all; and to nobody
+    is given, and taken from him, at once.
+    """
     cycle = Cycle(scenario, kept)
-    runs = [run for name, run in RUNS.items() if name in scenario.settings.passes]
-    _settle(cycle, runs)
+    _serve(cycle)
+    while has_to_begin_anew(cycle):
+        cycle.begin_anew()
+        cycle.turn = IN_ORDER
+        _serve(cycle)
     if "shrink" in scenario.settings.passes and cycle.cluster.forms.elastic:
         shrink.give_own(cycle)
     return cycle
 
 
-def _settle(cycle: Cycle, runs: Sequence[Run]) -> None:
-    """Serve everyone. Who was evicted a short while ago, started inside his guarantee, and stands outside it in the end does not start after all;
-    and to nobody is given, and taken from him, at once."""
-    _serve(cycle, runs)
-    while has_to_begin_anew(cycle):
-        cycle.begin_anew()
-        cycle.turn = IN_ORDER
-        _serve(cycle, runs)
-
-
-def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
+def _serve(cycle: Cycle) -> None:
     """Let everyone be served in the order of queues.
 
     Where one queue takes back what the plan has just started in another, it begins anew with those who stay within their fair shares,
@@ -106,15 +93,16 @@ def _serve(cycle: Cycle, runs: Sequence[Run]) -> None:
     """
     sweeps = count()
     try:
-        _sweep(cycle, runs, sweeps)
+        _sweep(cycle, sweeps)
     except TakenInVain:
         cycle.begin_anew()
         for cycle.turn in (FAIR, ANYONE):
-            _sweep(cycle, runs, sweeps)
+            _sweep(cycle, sweeps)
 
 
-def _sweep(cycle: Cycle, runs: Sequence[Run], sweeps: Iterator[int]) -> None:
+def _sweep(cycle: Cycle, sweeps: Iterator[int]) -> None:
     """Run the passes until none of them adds anything."""
+    runs = [run for name, run in RUNS.items() if name in cycle.settings.passes]
     while next(sweeps) < MOST_SWEEPS:
         before = cycle.placed
         try:
