@@ -4,8 +4,10 @@ Only instances are destroyed that are empty, or whose tenants may be evicted for
 where empty ones do, nobody is evicted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, product
 
 from ..model.plan import names
 from ..model.reasons import Reason, counted, reason
@@ -15,7 +17,7 @@ from ..place.placement import fit
 from ..rules.legality import Preempt, Reclaim
 from ..search.evicting import beside_others, release, some_of, targets, tell, told_before
 from ..search.units import Unit
-from ..search.victims import Found, Ranked, Target, as_if_running, has_fresh, least_sets, no_larger, usual_size
+from ..search.victims import Found, Ranked, as_if_running, has_fresh, least_sets, no_larger, usual_size
 from ..state.fleet import Seat, Split, View
 from ..state.grid import span_bits
 from ..state.planning import Cycle
@@ -29,15 +31,12 @@ Key = tuple[int, int]
 
 def run(cycle: Cycle) -> None:
     """Jobs that ask for instances may make them; jobs that ask for whole GPUs, or share them otherwise, may join instances together."""
-    if not cycle.cluster.forms.instances and not has_splits(cycle):
-        return
-    walk(cycle, lambda cycle, work, quota_type: may_repartition(cycle, work), repartition)
+    if cycle.cluster.forms.instances or has_splits(cycle):
+        walk(cycle, lambda cycle, work, quota_type: may_repartition(cycle, work), repartition)
 
 
 def may_repartition(cycle: Cycle, work: Work) -> bool:
-    if work.kind.sharing == "mig":
-        return True
-    return any(role.gpus or role.parted for role in work.kind.roles) and has_splits(cycle)
+    return work.kind.sharing == "mig" or (any(role.gpus or role.parted for role in work.kind.roles) and has_splits(cycle))
 
 
 def has_splits(cycle: Cycle) -> bool:
@@ -45,104 +44,88 @@ def has_splits(cycle: Cycle) -> bool:
     return may_have and any(split.mode == "mig" for split in cycle.fleet.soon.splits.values())
 
 
-def left(cycle: Cycle) -> dict[str, int]:
-    """GPUs that may still be split anew within the hour, by pool: the label `pool` of the nodes."""
-    known: dict[str, int] | None = cycle.memo(("splits left",))
-    if known is not None:
-        return known
-    most = cycle.settings.repartition_per_hour
-    found: dict[str, int] = cycle.remember(("splits left",), {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()})
-    return found
-
-
 def _split_within_the_hour(cycle: Cycle) -> dict[str, list[int]]:
-    """When GPUs were split anew by now, by pool; those of this plan are."""
-    grid = cycle.grid
-    made: dict[str, list[int]] = {pool: [] for pool in dict.fromkeys(grid.pool_of)}
-    for pool, node in zip(grid.pool_of, grid.nodes, strict=True):
-        made[pool] += node.repartitioned
-    for place, _ in cycle.cluster.geometry:
-        made[grid.pool_of[place]].append(cycle.now)
-    return {pool: [at for at in times if cycle.is_to_come(at + HOUR_MS)] for pool, times in made.items()}
+    """When GPUs were split anew by now, by pool, which is the label `pool` of the nodes; those of this plan are."""
+    known: dict[str, list[int]] | None = cycle.memo(("split within the hour",))
+    if known is None:
+        made: dict[str, list[int]] = {pool: [] for pool in cycle.grid.pool_of}
+        for pool, node in zip(cycle.grid.pool_of, cycle.grid.nodes, strict=True):
+            made[pool] += node.repartitioned
+        for place, _ in cycle.cluster.geometry:
+            made[cycle.grid.pool_of[place]].append(cycle.now)
+        within = {pool: [at for at in times if cycle.is_to_come(at + HOUR_MS)] for pool, times in made.items()}
+        known = cycle.remember(("split within the hour",), within)
+    return known
 
 
 def could_serve(cycle: Cycle, work: Work, quota_type: int) -> bool:
     """Whether it would find places with GPUs split anew and nobody put out."""
-    return may_repartition(cycle, work) and Anew(cycle, work, quota_type, left(cycle)).would_do()
+    if not may_repartition(cycle, work):
+        return False
+    anew = Anew(cycle, work, quota_type)
+    with cycle.cluster.attempt():
+        return anew.fit(cycle.fleet.soon, 0) is not None
 
 
 def limited(cycle: Cycle, quota_type: int) -> Reason:
     """That the hour's splits of all pools of a type are used up, and when the first of them has one again."""
     grid, most = cycle.grid, cycle.settings.repartition_per_hour
-    here = {pool for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type}
-    made = {pool: times for pool, times in _split_within_the_hour(cycle).items() if pool in here}
-    pools = sorted(pool for pool in made if pool)
+    here = sorted({pool for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True) if of_type == quota_type})
+    made, pools = [_split_within_the_hour(cycle)[pool] for pool in here], [pool for pool in here if pool]
     where = f" in {'the pool' if len(made) == 1 else 'each of the pools'} {names(pools)}" if pools else ""
     facts: dict[str, object] = {"most": most, "type": grid.types[quota_type], **({"pools": tuple(pools)} if pools else {})}
     if not most:
         return reason("repartition", f"no GPU{where} may be repartitioned", **facts)
-    at = spell_instant(HOUR_MS + min(sorted(times)[-most] for times in made.values()))
+    at = spell_instant(HOUR_MS + min(sorted(times)[-most] for times in made))
     detail = f"{counted(1000 * most)}{where} may be repartitioned within an hour, and the limit is used up; the next at {at}"
     return reason("repartition", detail, **facts, until=at)
 
 
 def repartition(cycle: Cycle, work: Work, quota_type: int) -> Reason | None:
-    anew = Anew(cycle, work, quota_type, left(cycle))
-    if not anew.allowed:
+    anew = Anew(cycle, work, quota_type)
+    if not any(anew.budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(cycle.grid.pool_of, cycle.grid.type_of, strict=True)):
         return limited(cycle, quota_type)
     asks = ("repartition", work.home, quota_type, work.form.shape, work.form.level, work.kind.preemptible)
     known = told_before(cycle, asks, work)
     if known is not None:
         return known
     refused = anew.over_empty()
-    if refused is not None and anew.over_evictable() is None:
+    if refused is None or anew.over_evictable():
         return None
-    if refused is not None:
-        tell(cycle, asks, work, refused)
+    tell(cycle, asks, work, refused)
     return refused
 
 
 class Anew:
-    """One job in one quota type, and the GPUs that may still be split anew, by pool."""
+    """One job in one quota type, and the GPUs that may still be split anew within the hour, by pool."""
 
-    def __init__(self, cycle: Cycle, work: Work, quota_type: int, budget: dict[str, int]) -> None:
-        self.cycle = cycle
-        self.work = work
-        self.quota_type = quota_type
-        self.budget = budget
-        self.milli = work.missing_milli(quota_type)
-        self.large = usual_size(self.milli)
+    def __init__(self, cycle: Cycle, work: Work, quota_type: int) -> None:
+        self.cycle, self.work, self.quota_type, self.milli = cycle, work, quota_type, work.missing_milli(quota_type)
+        most = cycle.settings.repartition_per_hour
+        self.budget = {pool: most - len(times) for pool, times in _split_within_the_hour(cycle).items()}
         self.claim: int | None = None  # the leaf in whose name it takes from others
-        grid = cycle.grid
-        self.allowed = any(budget[pool] > 0 and of_type == quota_type for pool, of_type in zip(grid.pool_of, grid.type_of, strict=True))
-
-    def would_do(self) -> bool:
-        with self.cycle.cluster.attempt():
-            return self._fit(self.cycle.fleet.soon, 0) is not None
 
     def over_empty(self) -> Reason | None:
         """Nobody is evicted. None: done; else why not, and nothing was changed."""
-        refused: Reason = NO_SPLIT
+        found: tuple[tuple[Seat, ...], int] | Reason = NO_SPLIT
         for view in self.cycle.fleet.views():
             with self.cycle.cluster.attempt() as attempt:
                 found = self._place(view, 0)
-                if isinstance(found, Reason):
-                    refused = found
-                    continue
-                seats, leaf = found
-                self.cycle.cluster.seat(self.work, seats, self.quota_type, leaf, reason("repartition", "a GPU is repartitioned for it"))
-                attempt.keep()
-            self.cycle.changed()
-            return None
-        return refused
+                if not isinstance(found, Reason):
+                    self.cycle.cluster.seat(self.work, found[0], self.quota_type, found[1], reason("repartition", "a GPU is repartitioned for it"))
+                    attempt.keep()
+                    break
+        if isinstance(found, Reason):
+            return found
+        self.cycle.changed()
+        return None
 
-    # Evicting who is in the way
-
-    def over_evictable(self) -> Reason | None:
-        """By the rules by which running work may be taken for the job: from those that are not large, else from all."""
-        cycle, work = self.cycle, self.work
-        if work.kind.sharing != "mig" and not self._any_split():
-            return NO_SPLIT
+    def over_evictable(self) -> bool:
+        """Evict by the rules by which running work may be taken for the job: from those that are not large, else from all."""
+        cycle, work, large = self.cycle, self.work, usual_size(self.milli)
+        splits, type_of = cycle.fleet.soon.splits, cycle.grid.type_of
+        if work.kind.sharing != "mig" and not any(split.mode == "mig" and type_of[node] == self.quota_type for (node, _), split in splits.items()):
+            return False
         leaf = claimant(cycle, work, self.quota_type) if "reclaim" in cycle.settings.passes else None
         rules: list[Reclaim | Preempt] = []
         if leaf is not None:
@@ -151,87 +134,75 @@ class Anew:
             rules.append(Preempt(cycle, work, self.quota_type, work.leaf, self.milli))
         joins = work.kind.sharing == "mig" or bool(self._empty(cycle.fleet.soon, 0))
         for rights in rules:
-            ranked, self.claim = rights.units(self.large), rights.leaf
+            ranked, self.claim = rights.units(large), rights.leaf
             if not joins and not any(unit.work.kind.sharing == "mig" for _, unit in ranked):
                 continue  # no instances that it could join are empty, or would be
             for among in (ranked, as_if_running(ranked)) if has_fresh(ranked) else (ranked,):
-                small = no_larger(among, self.large)
+                small = no_larger(among, large)
                 for some in (small, among) if len(small) < len(among) else (among,):
                     if some and self._take(some, rights):
-                        return None
-        return NO_SPLIT
+                        return True
+        return False
 
     def _take(self, ranked: Ranked, rights: Reclaim | Preempt) -> bool:
         """Evict the least that makes room together with instances split anew."""
         cycle = self.cycle
+
+        def fits(units: Sequence[Unit], outside: int) -> bool:
+            with cycle.cluster.attempt():
+                release(cycle, units, reason("repartition", "a trial"), None)
+                return not isinstance(self._place(cycle.fleet.soon, outside), Reason)
+
         found: list[Found] = []
         for target in targets(cycle, self.work, self.quota_type, counted=False):
-            found += least_sets(cycle.cluster, ranked, rights, self._judged(target), cycle.units())
+            outside = ~span_bits(target.low, target.high)
+            judged = replace(target, fits=partial(fits, outside=outside), lacking=0)  # GPUs that are joined come free as well
+            found += least_sets(cycle.cluster, ranked, rights, judged, cycle.units())
         return any(rights.guard(one) is None and self._carry_out(one, rights) for one in sorted(found, key=Found.rank))
 
-    def _judged(self, target: Target) -> Target:
-        outside = ~span_bits(target.low, target.high)
-
-        def fits(units: Sequence[Unit]) -> bool:
-            with self.cycle.cluster.attempt():
-                release(self.cycle, units, reason("repartition", "a trial"), None)
-                return not isinstance(self._place(self.cycle.fleet.soon, outside), Reason)
-
-        return replace(target, fits=fits, lacking=0)  # GPUs that are joined come free as well
-
     def _carry_out(self, found: Found, rights: Reclaim | Preempt) -> bool:
-        cycle, name = self.cycle, self.work.job.name
-        gone = {unit.work.job.name for unit in found.units}
-        before = cycle.cluster.mark()
-        upset = any(unit.work.first_seats and not unit.work.evicted for unit in found.units)
+        cycle, name, victims = self.cycle, self.work.job.name, [unit.work for unit in found.units]
+        before, upset = cycle.cluster.mark(), any(victim.first_seats and not victim.evicted for victim in victims)
         with cycle.cluster.attempt() as attempt:
             detail = f"its place is repartitioned for {name}, which takes {counted(self.milli)}"
             release(cycle, found.units, reason(rights.code, detail), name, rights.own)
             placed = self._place(cycle.fleet.soon, ~span_bits(found.low, found.high))
             if isinstance(placed, Reason):
                 return False
-            seats, leaf = placed
-            told = reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of(gone)}")
-            cycle.cluster.seat(self.work, seats, self.quota_type, leaf, told)
+            told = reason("repartition", f"a GPU is repartitioned for it; it replaces {some_of({victim.job.name for victim in victims})}")
+            cycle.cluster.seat(self.work, placed[0], self.quota_type, placed[1], told)
             attempt.keep()
         cycle.changed()
-        cycle.takers.served(self.work, before, [unit.work for unit in found.units], "repartition", upset=upset)
+        cycle.takers.served(self.work, before, victims, "repartition", upset=upset)
         return True
-
-    # Placing
 
     def _place(self, view: View, banned: int) -> tuple[tuple[Seat, ...], int] | Reason:
         """Places with GPUs split anew, and the leaf that is charged; or why not."""
-        return beside_others(self.cycle, self.work, self.quota_type, self.milli, self.claim, lambda ahead: self._fit(view, banned | ahead), NO_SPLIT)
+        return beside_others(self.cycle, self.work, self.quota_type, self.milli, self.claim, lambda ahead: self.fit(view, banned | ahead), NO_SPLIT)
 
-    def _fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
+    def fit(self, view: View, banned: int) -> tuple[Seat, ...] | None:
+        """Where it asks for no instances itself, of split GPUs that nobody uses as many as may be are joined: in path order, and where that is
+        not all of them those of one node."""
+        cycle = self.cycle
         if self.work.kind.sharing == "mig":
-            return fit(self.cycle, self.work, self.quota_type, view, banned, self.budget)
-        for keys in self._joinable(view, banned):
-            mark = self.cycle.cluster.mark()
-            joined = self._join(view, keys)
-            seats = fit(self.cycle, self.work, self.quota_type, view, banned)
-            if seats is not None:
-                self._split_back(joined)
-                return seats
-            self.cycle.cluster.undo(mark)
-        return None
-
-    def _joinable(self, view: View, banned: int) -> Iterator[list[Key]]:
-        """Split GPUs that nobody uses, as many as may be joined: in path order, and where that is not all of them those of one node."""
+            return fit(cycle, self.work, self.quota_type, view, banned, self.budget)
         empty = self._empty(view, banned)
         first = self._within_budget(empty)
-        if first:
-            yield first
-        if len(first) < len(empty):
-            for node in sorted({node for node, _ in empty}):
-                if chosen := self._within_budget([key for key in empty if key[0] == node]):
-                    yield chosen
-
-    def _any_split(self) -> bool:
-        """Whether a GPU of the type has instances."""
-        splits, type_of = self.cycle.fleet.soon.splits, self.cycle.grid.type_of
-        return any(split.mode == "mig" and type_of[node] == self.quota_type for (node, _), split in splits.items())
+        nodes = sorted({node for node, _ in empty}) if len(first) < len(empty) else ()
+        of_nodes = ([key for key in empty if key[0] == node] for node in nodes)
+        for keys in chain((first,), map(self._within_budget, of_nodes)):
+            if keys:
+                mark = cycle.cluster.mark()
+                joined = [(key, view.splits[key]) for key in keys]
+                for key, each in product(keys, cycle.fleet.views()):
+                    if key in each.splits and each.splits[key].empty:
+                        cycle.fleet.set_split(each, key, None)
+                seats = fit(cycle, self.work, self.quota_type, view, banned)
+                if seats is not None:
+                    self._split_back(joined)
+                    return seats
+                cycle.cluster.undo(mark)
+        return None
 
     def _empty(self, view: View, banned: int) -> list[Key]:
         """Split GPUs of the type that nobody uses."""
@@ -240,8 +211,7 @@ class Anew:
         return [key for key in empty if grid.type_of[key[0]] == self.quota_type and grid.usable[key[0]] >> key[1] & 1 and not banned >> key[0] & 1]
 
     def _within_budget(self, keys: Sequence[Key]) -> list[Key]:
-        chosen = []
-        rest = dict(self.budget)
+        rest, chosen = dict(self.budget), []
         for key in keys:
             pool = self.cycle.grid.pool_of[key[0]]
             if rest[pool] > 0:
@@ -249,24 +219,13 @@ class Anew:
                 chosen.append(key)
         return chosen
 
-    def _join(self, view: View, keys: Sequence[Key]) -> list[tuple[Key, Split]]:
-        """Make whole GPUs of split ones."""
-        joined = [(key, view.splits[key]) for key in keys]
-        for key in keys:
-            for each in self.cycle.fleet.views():
-                known = each.splits.get(key)
-                if known is not None and known.empty:
-                    self.cycle.fleet.set_split(each, key, None)
-        return joined
-
     def _split_back(self, joined: Sequence[tuple[Key, Split]]) -> None:
         """GPUs that the job did not take keep their instances; the others are decided anew."""
         fleet = self.cycle.fleet
-        for key, split in joined:
-            node, gpu = key
+        for (node, gpu), split in joined:
             if not fleet.soon.free[node] >> gpu & 1:
-                self.cycle.cluster.split_anew(self.work, key)
+                self.cycle.cluster.split_anew(self.work, (node, gpu))
                 continue
             for each in fleet.views():
                 if each.free[node] >> gpu & 1:
-                    fleet.set_split(each, key, split)
+                    fleet.set_split(each, (node, gpu), split)
